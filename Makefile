@@ -1,0 +1,43 @@
+# make check   format, lint, types, unit tests (under a minute)
+# make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
+# make soak    simulated runs by the ten thousand; make soak N=1000000 for a night
+# make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants a quiet machine
+# make demo    train the digits example on this machine, as 2 nodes with 2 workers each
+PYTHON ?= python3
+N ?= 20000
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: check format test demo soak bench clean
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lint,test]'
+	@touch $@
+
+check: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) -q -n 2 -m "not slurm and not local"
+
+format: .venv/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: .venv/.installed
+	$(PYTEST) -n 2 --dist loadgroup
+
+demo: .venv/.installed
+	$(BIN)/hpc-elastic submit examples/digits/job.yaml --site local --follow
+
+soak: .venv/.installed
+	$(BIN)/python -m tests.simulation --count $(N)
+
+bench: .venv/.installed
+	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json
+	$(BIN)/python -m benchmarks.agent_cost --json docs/benchmarks/agent_cost.json
+	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
+
+clean:
+	rm -rf .venv .hypothesis .mypy_cache .ruff_cache .pytest_cache dist

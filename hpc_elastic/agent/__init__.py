@@ -1,0 +1,1 @@
+"""The agent on every node: drives the membership machines with real clocks, sockets and processes."""

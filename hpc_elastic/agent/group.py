@@ -1,0 +1,165 @@
+"""An attempt on this node: its store, its workers, and the repetition of their output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.environment import worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.network import listen_on_first
+from hpc_elastic.agent.preparation import NodeReport
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.agent.spawn import SpawnedWorker, WorkerOrder, spawn_workers
+from hpc_elastic.agent.store_link import StoreLink
+from hpc_elastic.agent.tee import Tee
+from hpc_elastic.agent.workers import StopTimes, Workers
+from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
+
+
+class WorkerGroup:
+    """This node's workers, attempt after attempt.
+
+    Args:
+        plan: the launch plan.
+        allocation: this node's place.
+        report: what was found out about the node.
+        thread: where processes are started and found.
+        guard_pid: a child of the agent that no stop may reach.
+        say: takes a line for the agent's log.
+        on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
+            (negative for a signal).
+        on_broken: told why the attempt cannot go on although no worker failed.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        report: NodeReport,
+        *,
+        thread: BackgroundThread,
+        guard_pid: int,
+        say: Callable[[str], None],
+        on_exit: Callable[[int, int, int], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._allocation = allocation
+        self._report = report
+        self._layout = RunLayout(plan.run_dir)
+        self._thread = thread
+        self._guard_pid = guard_pid
+        self._on_exit = on_exit
+        self._store = StoreLink(plan.package_dir, thread=thread, say=say, on_broken=on_broken)
+        self._workers = Workers(
+            thread,
+            marks=Marks(run_dir=plan.run_dir, node=allocation.node),
+            times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
+            spared=lambda: [self._guard_pid, *self._store.pids()],
+            on_exit=self._exited,
+        )
+        self._listener = self._next_listener(0)
+        self._tee: Tee | None = None
+        self._orders: dict[int, WorkerOrder] = {}
+        self._pids: dict[int, int] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self.started = 0.0  # of the latest attempt, in Unix seconds
+
+    @property
+    def store_port(self) -> int:
+        """Where the next attempt's store will listen, and a socket of this agent does already."""
+        return int(self._listener.getsockname()[1])
+
+    async def warm_up(self) -> None:
+        """Starts what takes long, while the agents still gather: rank 0 is most likely on node 0."""
+        if self._allocation.node_id == 0:
+            await self._store.start()
+
+    async def start(self, assign: Assign) -> None:
+        """Starts the workers of an attempt.
+
+        Raises:
+            StartFailedError: one could not be started, and none runs.
+        """
+        self.started = time.time()
+        starting = self._starting = asyncio.get_running_loop().create_task(self._start(assign))
+        await starting
+
+    async def stop(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+        """Ends the workers and all they started; returns the process ids that survived KILL."""
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+        unkillable = await self._workers.stop(manner, is_terminated=is_terminated)
+        tee, self._tee = self._tee, None
+        if tee is not None:
+            await self._thread.call(tee.close)
+        return unkillable
+
+    def hurry(self) -> None:
+        """Cuts the grace of a stop under way short."""
+        self._workers.hurry()
+
+    def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
+        """What a worker of the latest attempt was started with, and its process id (0: never started)."""
+        return self._orders[local_rank], self._pids.get(local_rank, 0)
+
+    async def close(self) -> None:
+        """Ends the store; no worker may be left."""
+        self._listener.close()
+        await self._store.close()
+
+    async def _start(self, assign: Assign) -> None:
+        if assign.group_rank == 0:
+            listener, self._listener = self._listener, self._next_listener(assign.attempt)
+            await self._store.serve(assign.attempt, assign.master, listener)
+        self._pids.clear()
+        self._orders = {order.local_rank: order for order in self._build_orders(assign)}
+        orders = list(self._orders.values())
+        spawned = await self._workers.start(lambda: spawn_workers(orders, self._layout))
+        self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        teed = [order for order in orders if order.rank in self._plan.logs.tee]
+        if teed:
+            self._tee = Tee(self._prefixes(teed))
+
+    def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
+        orders = []
+        for local_rank in range(assign.workers):
+            environment = worker_environment(os.environ, self._plan, assign, self._report.facts, local_rank)
+            orders.append(
+                WorkerOrder(
+                    rank=assign.first_rank + local_rank,
+                    local_rank=local_rank,
+                    attempt=assign.attempt,
+                    command=worker_command(self._plan, environment, python=sys.executable, parent=os.getpid()),
+                    environment=environment,
+                    directory=worker_directory(self._plan, environment),
+                )
+            )
+        return orders
+
+    def _prefixes(self, orders: list[WorkerOrder]) -> dict[str, str]:
+        prefixes = {}
+        for order in orders:
+            prefix = f"[{self._allocation.node}:{order.rank}] "
+            prefixes[self._layout.stdout(order.attempt, order.rank)] = prefix
+            prefixes[self._layout.stderr(order.attempt, order.rank)] = prefix
+        return prefixes
+
+    def _next_listener(self, attempt: int) -> socket.socket:
+        """A socket for the store of the attempt after this one."""
+        key = f"{self._allocation.job_id}/store/{self._allocation.node_id}/{attempt}"
+        ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
+        return listen_on_first(self._report.address, ports)
+
+    def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
+        if not is_stopped:
+            self._on_exit(worker.order.attempt, worker.order.local_rank, exitcode)

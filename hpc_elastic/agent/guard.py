@@ -1,0 +1,75 @@
+"""The process beside the agent that kills the workers when the agent is dead or frozen.
+
+    PYTHON <package>/launch.py hpc_elastic.agent.guard RUN_DIR NODE
+
+The agent holds the other end of standard input. A line there is the moment, by the monotonic clock
+that all processes of a machine share, until which the workers may run without another line; `inf`
+while there are none. When that moment passes, or standard input ends without the line `bye`, the
+guard kills every worker of the run on this node, again and again until none is left. It starts
+before any worker and ignores the signals that end an agent, which Slurm sends to every process of
+a step.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from hpc_elastic.agent.processes import Marks, find_workers, signal_all
+
+BYE = "bye"
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+KILL_BOUND_S = 30.0
+KILL_AGAIN_S = 0.02
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Guards until the agent says bye or is gone."""
+    run_dir, node = arguments
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    marks = Marks(run_dir=run_dir, node=node)
+    if not _watch(marks):
+        kill_all(marks)
+    return 0
+
+
+def kill_all(marks: Marks) -> bool:
+    """Kills every worker of the run on this node.
+
+    Returns:
+        Whether none is left within the bound.
+    """
+    deadline = time.monotonic() + KILL_BOUND_S
+    while found := find_workers(marks):
+        if time.monotonic() > deadline:
+            return False
+        signal_all(found.values(), signal.SIGKILL)
+        time.sleep(KILL_AGAIN_S)  # a killed process takes a moment to be gone
+    return True
+
+
+def _watch(marks: Marks) -> bool:
+    """Follows the agent's lines; whether it said bye."""
+    deadline = float("inf")
+    rest = ""
+    while True:
+        left = deadline - time.monotonic()
+        readable, _, _ = select.select([0], [], [], None if left == float("inf") else max(0.0, left))
+        if not readable:
+            print(f"hpc-elastic guard: the agent of {marks.node} is silent; killing its workers", file=sys.stderr)
+            kill_all(marks)
+            deadline = float("inf")
+            continue
+        data = os.read(0, 4096)
+        if not data:
+            return False
+        *lines, rest = (rest + data.decode()).split("\n")
+        if BYE in lines:
+            return True
+        deadline = float(lines[-1]) if lines else deadline

@@ -1,0 +1,43 @@
+"""The agent's side of the guard: starts it and moves its deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+from hpc_elastic.agent.guard import BYE
+
+
+class GuardLink:
+    """A running guard; see `agent.guard`. Its end of the pipe closes when this agent dies, however it dies."""
+
+    def __init__(self, package_dir: str, *, run_dir: str, node: str) -> None:
+        launch = os.path.join(package_dir, "launch.py")
+        command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        self._deadline = float("inf")
+
+    @property
+    def pid(self) -> int:
+        """The guard's process id."""
+        return self._process.pid
+
+    def set_deadline(self, deadline: float) -> None:
+        """Until when the workers may run without another word, in monotonic seconds."""
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self._write(f"{deadline!r}\n")
+
+    def dismiss(self) -> None:
+        """No worker is left; the guard may go."""
+        self._write(f"{BYE}\n")
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # somebody killed it; the agent itself still fences
+                os.write(self._process.stdin.fileno(), line.encode())

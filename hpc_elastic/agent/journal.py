@@ -1,0 +1,273 @@
+"""What the agent reads and writes in the run directory; every method blocks, so it runs in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.rounds import history_after
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.references import BadReferenceError, expand_references
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Budget,
+    Endpoint,
+    Event,
+    NodeResult,
+    Request,
+    RunResult,
+    World,
+    utc_text,
+)
+from hpc_elastic.rundir.store import (
+    append_line,
+    claim,
+    dump_json,
+    list_numbers,
+    read_json,
+    read_lines,
+    write_bytes,
+    write_json,
+)
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """An allocation's claim, and whether this agent made it."""
+
+    claim: AllocationClaim
+    is_ours: bool
+
+
+class Journal:
+    """One agent's view of the run directory.
+
+    Args:
+        layout: the file names.
+        plan: the launch plan.
+        allocation: this node's place.
+        is_over: whether the scheduler says that a job is over; None if it cannot tell.
+        is_requeued: whether it stops this start of a job, by its restart count, to start it again.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        *,
+        is_over: Callable[[str], bool | None],
+        is_requeued: Callable[[str, int], bool] = lambda _job_id, _restart_count: False,
+    ) -> None:
+        self._layout = layout
+        self._plan = plan
+        self._place = allocation
+        self._is_over = is_over
+        self._is_requeued = is_requeued
+        self.allocation = 0
+        self.is_head = False
+
+    # Claims.
+
+    def find_allocation(self) -> AllocationClaim | None:
+        """The claim of this start of the job, if somebody made it already.
+
+        Raises:
+            RunDirectoryError: the run is over, so that nobody will.
+        """
+        self._refuse_if_over()
+        latest = self._latest_allocation()
+        return latest if latest is not None and self._is_this_start(latest) else None
+
+    def claim_allocation(self, head: Endpoint) -> Claimed:
+        """Claims the next allocation for this start of the job.
+
+        Raises:
+            RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
+        """
+        while True:
+            latest = self._latest_allocation()
+            if latest is not None and self._is_this_start(latest):
+                return self._took(Claimed(claim=latest, is_ours=False))
+            if latest is not None:
+                self._refuse_if_alive(latest)
+            self._refuse_if_over()
+            mine = self._allocation_claim(head, latest.allocation + 1 if latest else 1)
+            if claim(self._layout.allocation(mine.allocation), to_json(mine)):
+                return self._took(Claimed(claim=mine, is_ours=True))
+
+    def is_requeued(self) -> bool:
+        """Whether the job will be started again, so that a stop of this start does not end the run."""
+        return self._is_requeued(self._place.job_id, self._place.restart_count)
+
+    def history(self) -> History:
+        """What the run went through, by its latest claim."""
+        for number in reversed(list_numbers(self._layout.attempts)):
+            data = read_json(self._layout.claim(number))
+            if data is not None:
+                return history_after(self._decode(AttemptClaim, data))
+        return History(progress=self.progress())
+
+    def first_start(self) -> str:
+        """When the run's first allocation was claimed."""
+        data = read_json(self._layout.allocation(1))
+        return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
+
+    def claim_attempt(self, wanted: AttemptClaim, world: World) -> tuple[bool, str]:
+        """Claims an attempt and writes its roster.
+
+        Returns:
+            Whether the claim is ours, and the SHA-256 of `world.json`.
+        """
+        stamped = replace(wanted, time=utc_text(time.time()))
+        content = dump_json(to_json(world))
+        if not claim(self._layout.claim(wanted.attempt), to_json(stamped)):
+            return False, ""
+        write_bytes(self._layout.world(wanted.attempt), content)
+        budget = Budget(attempt=wanted.attempt, spend=wanted.spend, max_restarts=self._plan.restart.max_restarts)
+        write_json(self._layout.budget, to_json(budget))
+        return True, hashlib.sha256(content).hexdigest()
+
+    # Results.
+
+    def write_result(self, result: RunResult) -> tuple[int, str]:
+        """Creates the run's result, unless there is one.
+
+        Returns:
+            Exit code and cause of the result that is there now.
+        """
+        stamped = replace(result, ended=utc_text(time.time()))
+        if claim(self._layout.result, to_json(stamped)):
+            write_bytes(self._layout.exit_code, f"{stamped.exit_code}\n".encode())
+            return stamped.exit_code, stamped.cause
+        standing = self._decode(RunResult, read_json(self._layout.result))
+        return standing.exit_code, standing.cause
+
+    def write_node_result(self, result: NodeResult, *, started: float) -> None:
+        """Writes this node's part in an attempt; `started` is in Unix seconds."""
+        stamped = replace(result, started=utc_text(started), ended=utc_text(time.time()))
+        write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
+
+    # For people, and from them.
+
+    def say(self, text: str) -> None:
+        """Prints a line into the agent's log and, from the head, into the script's output."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {text}"
+        with contextlib.suppress(OSError):
+            print(line, flush=True)
+        if self.is_head:
+            path = self._layout.script_output(self._place.job_id)
+            with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
+                file.write(f"{line}\n")
+
+    def note(self, name: str, message: str, attempt: int, metadata: dict[str, object]) -> None:
+        """Appends an event to this node's file."""
+        event = Event(
+            time_ns=time.time_ns(),
+            run=self._plan.run,
+            node=self._place.node,
+            allocation=self.allocation,
+            attempt=attempt,
+            name=name,
+            message=message,
+            metadata=metadata,
+        )
+        with contextlib.suppress(RunDirectoryError):
+            append_line(self._layout.events(self._place.node), to_json(event))
+
+    def stop_request(self) -> str | None:
+        """Who asked for the run's end, None if nobody did."""
+        for line in read_lines(self._layout.requests):
+            with contextlib.suppress(DecodeError):
+                request = from_json(Request, line)
+                if request.kind == "stop":
+                    return request.by
+        return None
+
+    def progress(self) -> str | None:
+        """A digest of names, sizes and times of the files that show progress; None if the plan names none."""
+        pattern = self._plan.progress_file
+        if pattern is None:
+            return None
+        try:
+            directory = expand_references(self._plan.workdir, {**os.environ, **self._plan.env})
+        except BadReferenceError:
+            return None
+        digest = hashlib.sha256()
+        for path in sorted(glob.glob(os.path.join(glob.escape(directory), pattern), recursive=True)):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        return digest.hexdigest()[:16]
+
+    # Steps.
+
+    def _latest_allocation(self) -> AllocationClaim | None:
+        for number in reversed(list_numbers(self._layout.allocations)):
+            data = read_json(self._layout.allocation(number))
+            if data is not None:
+                return self._decode(AllocationClaim, data)
+        return None
+
+    def _is_this_start(self, record: AllocationClaim) -> bool:
+        return (record.job_id, record.restart_count) == (self._place.job_id, self._place.restart_count)
+
+    def _refuse_if_over(self) -> None:
+        if read_json(self._layout.result) is not None:
+            raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
+
+    def _refuse_if_alive(self, record: AllocationClaim) -> None:
+        if record.job_id == self._place.job_id:
+            return  # Slurm has one start of a job at a time: this one is a requeue of that one
+        # Processes of another machine cannot be looked up here.
+        is_elsewhere = record.job_id.startswith("local-") and record.host != os.uname().nodename
+        is_over = None if is_elsewhere else self._is_over(record.job_id)
+        if is_over is not True:
+            state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"
+            raise RunDirectoryError(
+                f"allocation {record.allocation} of this run, job {record.job_id}, {state}",
+                tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
+            )
+
+    def _allocation_claim(self, head: Endpoint, number: int) -> AllocationClaim:
+        place = self._place
+        return AllocationClaim(
+            run=self._plan.run,
+            allocation=number,
+            job_id=place.job_id,
+            restart_count=place.restart_count,
+            array_task=place.array_task,
+            nodes=place.nodes,
+            node=place.node,
+            host=os.uname().nodename,
+            head=head,
+            time=utc_text(time.time()),
+        )
+
+    def _took(self, claimed: Claimed) -> Claimed:
+        self.allocation = claimed.claim.allocation
+        return claimed
+
+    def _decode(self, cls: type[Record], data: object) -> Record:
+        try:
+            return from_json(cls, data)
+        except DecodeError as error:
+            raise RunDirectoryError(f"a record in {self._layout.root} cannot be read: {error}") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,85 @@
+"""Where an agent starts: `launch.py hpc_elastic.agent.main RUN_DIR`, one a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from hpc_elastic.agent.allocation import Allocation, derive_allocation
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.processes import become_subreaper
+from hpc_elastic.agent.supervisor import Supervisor
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import NodeResult, WorkerState
+from hpc_elastic.rundir.store import list_numbers
+from hpc_elastic.scheduler.liveness import is_job_over, is_job_requeued
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs this node's agent to its end; returns its exit code."""
+    if len(arguments) != 1:
+        print("usage: launch.py hpc_elastic.agent.main RUN_DIR", file=sys.stderr)
+        return int(ExitCode.USAGE)
+    try:
+        return _run(RunLayout(arguments[0]))
+    except HpcElasticError as error:
+        print(f"hpc-elastic agent: error: {error.message}", file=sys.stderr)
+        if error.tip is not None:
+            print(f"tip: {error.tip}", file=sys.stderr)
+        return int(error.exit_code)
+
+
+def _run(layout: RunLayout) -> int:
+    plan = parse_plan(_read(layout.plan).decode())
+    secret = _read(layout.secret)
+    allocation = derive_allocation(os.environ)
+    journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued)
+    become_subreaper()
+
+    async def supervise() -> int:
+        return await Supervisor(plan, allocation, secret=secret, journal=journal).run()
+
+    try:
+        return asyncio.run(supervise())
+    except HpcElasticError:
+        raise
+    except Exception:
+        _record_crash(layout, plan, allocation, journal)
+        return int(ExitCode.NODE_LOST)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:
+    """An error of ours: the node's record says so, and the guard kills the workers when this process ends."""
+    detail = traceback.format_exc()
+    print(detail, file=sys.stderr, flush=True)
+    attempts = list_numbers(layout.attempts)
+    record = NodeResult(
+        run=plan.run,
+        attempt=attempts[-1] if attempts else 0,
+        node=allocation.node,
+        state=WorkerState.UNKNOWN,
+        ranks=(),
+        reason="the agent failed",
+        failures={},
+        return_values={},
+        detail=detail,
+        started="",
+        ended="",
+    )
+    with contextlib.suppress(RunDirectoryError):
+        journal.write_node_result(record, started=time.time())

@@ -1,0 +1,131 @@
+"""When to restart and when to end: `Policy.decide(history, observation, now)`, pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.plan.launch_plan import RestartPlan
+from hpc_elastic.rundir.records import FailureRecord, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The limits of one run, and what follows from them."""
+
+    restart: RestartPlan
+
+    def decide(self, history: History, observation: Observation, now: float) -> Decision:
+        """Restart or finish, for one observation.
+
+        Args:
+            history: the run up to the current attempt's claim.
+            observation: what the head saw.
+            now: monotonic seconds.
+        """
+        failure = observation.failure
+        if failure is not None and failure.failure_class == "start_failed":
+            return _failed("start_failed", ExitCode.WORKERS_FAILED, describe_failure(failure))
+        if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
+            return self._restart(history, observation, describe_failure(failure), failure_signature(failure), now)
+        if observation.trigger is Trigger.NODE_BROKEN:
+            what = f"{observation.detail} on {', '.join(observation.nodes)}"
+            return self._restart(history, observation, what, observation.detail, now)
+        return _finish(observation)
+
+    def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
+        """A restart, unless the budget is spent or the run does not get on."""
+        used, limit = history.spend.restarts, self.restart.max_restarts
+        if used >= limit:
+            spent = f"all {limit} restarts of max_restarts are" if limit > 1 else "the one restart of max_restarts is"
+            cause = f"{what}; {spent} used up" if limit else what
+            return _failed("restarts_used_up", ExitCode.WORKERS_FAILED, cause)
+        after = _history_after(history, observation, signature)
+        if after.same_failures >= self.restart.no_progress_limit:
+            cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
+            return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
+        return Restart(at=now + self.backoff_s(used), manner=StopManner.RESTART, reason=what, history=after)
+
+    def backoff_s(self, used: int) -> float:
+        """The pause in seconds before a restart when `used` restarts are spent already."""
+        backoff = self.restart.backoff
+        try:
+            pause = backoff.first_s * backoff.factor**used
+        except OverflowError:
+            return backoff.max_s
+        return min(pause, backoff.max_s)
+
+
+def describe_failure(failure: FailureRecord) -> str:
+    """A failure in one line: which rank, where, how, and its own words."""
+    rank = f"rank {failure.rank} on {failure.node}"
+    if failure.failure_class == "start_failed":
+        return f"{rank} could not be started: {failure.message}"
+    if failure.signal_name:
+        return f"{rank} was killed by {failure.signal_name}"
+    first_line = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+    how = f"failed with exit code {failure.exitcode}"
+    return f"{rank} {how}: {first_line}" if first_line else f"{rank} {how}"
+
+
+def failure_signature(failure: FailureRecord) -> str:
+    """What makes two failures the same: class, exit code and words, without their numbers."""
+    words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
+    return f"{failure.failure_class}/{failure.exitcode}/{words}"
+
+
+def _history_after(history: History, observation: Observation, signature: str) -> History:
+    """The history with this failure answered by a restart.
+
+    Without a progress file nobody knows whether the run got on; then it is taken to have.
+    """
+    is_stuck = observation.progress is not None and observation.progress == history.progress
+    is_same = signature == history.failure_signature and is_stuck
+    return History(
+        attempts=history.attempts,
+        spend=replace(history.spend, restarts=history.spend.restarts + 1),
+        failure_signature=signature,
+        same_failures=history.same_failures + 1 if is_same else 1,
+        progress=observation.progress,
+    )
+
+
+def _failed(reason: str, exit_code: ExitCode, cause: str, manner: StopManner = StopManner.RESTART) -> Finish:
+    return Finish(state=RunState.FAILED, exit_code=exit_code, manner=manner, reason=reason, cause=cause)
+
+
+def _finish(observation: Observation) -> Finish:
+    nodes, detail = ", ".join(observation.nodes), observation.detail
+    if observation.trigger is Trigger.SUCCEEDED:
+        return Finish(
+            state=RunState.SUCCEEDED,
+            exit_code=ExitCode.SUCCESS,
+            manner=StopManner.GRACE,
+            reason="succeeded",
+            cause="every rank exited 0",
+        )
+    if observation.trigger in (Trigger.STOP_REQUESTED, Trigger.TERMINATED):
+        return Finish(
+            state=RunState.CANCELLED,
+            exit_code=ExitCode.STOPPED,
+            manner=StopManner.GRACE,
+            reason=observation.trigger.value,
+            cause=_describe_stop(observation),
+        )
+    reason, exit_code, cause = {
+        Trigger.NODE_LOST: ("node_lost", ExitCode.NODE_LOST, f"{nodes} was lost: {detail}"),
+        Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, f"{nodes}: {detail}"),
+        Trigger.NODES_MISSING: ("nodes_missing", ExitCode.NODES_MISSING, detail),
+        Trigger.UNKILLABLE: ("unkillable", ExitCode.STALLED, f"processes on {nodes}: {detail}"),
+    }.get(observation.trigger, ("agent_failed", ExitCode.NODE_LOST, detail))
+    is_lost = observation.trigger is Trigger.NODE_LOST
+    return _failed(reason, exit_code, cause, StopManner.FENCE if is_lost else StopManner.RESTART)
+
+
+def _describe_stop(observation: Observation) -> str:
+    if observation.trigger is Trigger.STOP_REQUESTED:
+        return f"cancelled by {observation.detail}"
+    return f"{', '.join(observation.nodes)} got {observation.detail} from outside: scancel, preemption or a time limit"

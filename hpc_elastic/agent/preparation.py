@@ -1,0 +1,92 @@
+"""What an agent finds out about its node before it joins; blocking, so it runs in a thread."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem
+from hpc_elastic.agent.network import interface_of, own_address
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.membership.messages import Assign, Join
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.records import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """This node's address, what it adds to its workers' environment, and why it cannot take part, if so."""
+
+    address: str
+    facts: NodeFacts
+    problem: str | None
+
+
+def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:
+    """Looks at this node's network, GPUs and files.
+
+    What is wrong is reported, not raised: the head has to learn of it, or it would wait for this node.
+    """
+    address, interface = "", None
+    try:
+        address = own_address(allocation, plan.network)
+        interface = interface_of(address)
+        problem = _workers_problem(plan, allocation, environ)
+    except HpcElasticError as error:
+        problem = f"{error.message}; {error.tip}" if error.tip else error.message
+    facts = NodeFacts(node=allocation.node, gloo_interface=interface)
+    return NodeReport(address=address, facts=facts, problem=problem)
+
+
+def describe_node(
+    plan: LaunchPlan, allocation: Allocation, report: NodeReport, *, agent: Endpoint, store_port: int
+) -> Join:
+    """Who this node is, as it tells the head."""
+    return Join(
+        node=allocation.node,
+        node_id=allocation.node_id,
+        agent=agent,
+        store_port=store_port,
+        workers=plan.workers_on(allocation.node_id),
+        role=plan.role,
+        versions={"python": platform.python_version(), "hpc_elastic": plan.package_version},
+        problem=report.problem,
+    )
+
+
+def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
+    """Why the workers could not start here, None if they could."""
+    rehearsal = _rehearsal(plan, allocation)
+    facts = NodeFacts(node=allocation.node, gloo_interface=None)
+    environment = worker_environment(environ, plan, rehearsal, facts, 0)
+    worker_command(plan, environment, python="python", parent=0)
+    directory = worker_directory(plan, environment)
+    if not os.path.isdir(directory):
+        return f"workdir {directory} is not a directory on this node"
+    script = os.path.join(directory, plan.entrypoint.target)
+    if plan.entrypoint.kind == "script" and not os.path.isfile(script):
+        return f"entrypoint.script {script} is not a file on this node"
+    asked_for_gpus = plan.resources.gpus_per_node
+    return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
+
+
+def _rehearsal(plan: LaunchPlan, allocation: Allocation) -> Assign:
+    """A part in a world as it might be, to see whether every `${NAME}` has a value."""
+    workers = plan.workers_on(allocation.node_id)
+    return Assign(
+        attempt=1,
+        group_rank=0,
+        group_world_size=1,
+        first_rank=0,
+        workers=workers,
+        world_size=workers,
+        first_role_rank=0,
+        role_world_size=workers,
+        master=Endpoint(address="127.0.0.1", port=1),
+        world_digest="",
+        head=allocation.node,
+    )

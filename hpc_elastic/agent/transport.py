@@ -1,0 +1,128 @@
+"""Authenticated connections between agents, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from hpc_elastic.codec import DecodeError
+from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Scope, Session, Side
+from hpc_elastic.membership.messages import Message, decode_message, encode_message
+
+HANDSHAKE_BOUND_S = 5.0
+
+
+class Receiver(Protocol):
+    """Who is told what a connection delivers."""
+
+    def opened(self, connection: Connection) -> None:
+        """Both sides have proved that they know the secret."""
+
+    def received(self, connection: Connection, message: Message) -> None:
+        """A message came."""
+
+    def closed(self, connection: Connection, why: str) -> None:
+        """An opened connection is over; called once."""
+
+
+class Connection(asyncio.Protocol):
+    """One end of a connection; hands over to its receiver once it is authenticated."""
+
+    def __init__(self, side: Side, *, secret: bytes, scope: Scope, receiver: Receiver) -> None:
+        self._session = Session(side, secret=secret, scope=scope, nonce=os.urandom(NONCE_BYTES))
+        self._receiver = receiver
+        self._transport: asyncio.Transport | None = None
+        self._handshake_bound: asyncio.TimerHandle | None = None
+        self._why = "the connection was closed"
+        self._is_opened = False
+        loop = asyncio.get_running_loop()
+        self.authenticated: asyncio.Future[bool] = loop.create_future()
+
+    @property
+    def local_address(self) -> str:
+        """This end's address, as the other side sees it."""
+        return str(self._transport.get_extra_info("sockname")[0]) if self._transport else ""
+
+    def send(self, message: Message) -> None:
+        """Sends a message; passed over when the connection is closing."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._session.send(encode_message(message)))
+
+    def close(self, why: str = "this side closed the connection") -> None:
+        """Closes after what was sent is delivered."""
+        self._why = why
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Closes at once."""
+        self._why = why
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Of asyncio.Protocol: opens the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        connected = transport.get_extra_info("socket")
+        if connected is not None:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop = asyncio.get_running_loop()
+        self._handshake_bound = loop.call_later(HANDSHAKE_BOUND_S, self.abort, "no handshake in time")
+        self._transport.write(self._session.open())
+
+    def data_received(self, data: bytes) -> None:
+        """Of asyncio.Protocol: takes bytes, passes messages on."""
+        try:
+            answer, bodies = self._session.receive(data)
+            if answer and self._transport is not None:
+                self._transport.write(answer)
+            if self._session.is_authenticated and not self._is_opened:
+                self._open()
+            for body in bodies:
+                self._receiver.received(self, decode_message(body))
+        except (ProtocolError, DecodeError) as error:
+            self.abort(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Of asyncio.Protocol: tells the receiver once."""
+        if self._handshake_bound is not None:
+            self._handshake_bound.cancel()
+        if not self.authenticated.done():
+            self.authenticated.set_result(False)
+        if self._is_opened:
+            self._receiver.closed(self, str(exc) if exc is not None else self._why)
+
+    def _open(self) -> None:
+        self._is_opened = True
+        if self._handshake_bound is not None:
+            self._handshake_bound.cancel()
+        self.authenticated.set_result(True)
+        self._receiver.opened(self)
+
+
+ConnectionFactory = Callable[[Side, Receiver], Connection]
+
+
+def connection_factory(secret: bytes, scope: Scope) -> ConnectionFactory:
+    """Makes connections that know the run's secret and this allocation's scope."""
+    return lambda side, receiver: Connection(side, secret=secret, scope=scope, receiver=receiver)
+
+
+async def dial(
+    make: ConnectionFactory, receiver: Receiver, address: str, port: int, *, timeout_s: float
+) -> Connection | None:
+    """Connects to an agent.
+
+    Returns:
+        The authenticated connection; None if nobody is there, or it is not an agent of ours.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        attempt = loop.create_connection(lambda: make(Side.DIALLING, receiver), address, port)
+        _, connection = await asyncio.wait_for(attempt, timeout_s)
+    except (OSError, asyncio.TimeoutError):
+        return None
+    return connection if await connection.authenticated else None

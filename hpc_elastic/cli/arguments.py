@@ -1,0 +1,79 @@
+"""The argument parser of all verbs, and the options that several of them have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import NoReturn
+
+from hpc_elastic.cli.verbs import PROGRAM
+from hpc_elastic.errors import UsageError
+
+_WIDEST = 80
+
+
+class VerbParser(argparse.ArgumentParser):
+    """argparse with our errors, whole option names only, and help of at most 80 columns."""
+
+    def __init__(self, verb: str, *, usage: str, description: str, examples: str = "") -> None:
+        super().__init__(
+            prog=f"{PROGRAM} {verb}",
+            usage=f"{PROGRAM} {verb} {usage}",
+            description=description,
+            epilog=f"Examples:\n{examples}" if examples else None,
+            allow_abbrev=False,
+            formatter_class=_formatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what `main` prints, where argparse would print and exit itself."""
+        raise UsageError(message, tip=f"`{self.prog} --help` lists what it takes")
+
+
+def add_run(parser: VerbParser) -> None:
+    """Adds RUN."""
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help="a run directory, a name or a job id; default: the latest run"
+    )
+
+
+def add_job_file(parser: VerbParser) -> None:
+    """Adds the job file."""
+    parser.add_argument("job_file", metavar="job.yaml", help="the job file")
+
+
+def add_planning(parser: VerbParser) -> None:
+    """Adds what changes the plan of a job file."""
+    parser.add_argument("--site", metavar="NAME", help="the site; default: the job file's, else what is found")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change a key of the job file: --set restart.max_restarts=5",
+    )
+    parser.add_argument("--run-dir", metavar="DIR", help="the run directory; it must be empty or not exist yet")
+
+
+def add_json(parser: VerbParser, help_line: str) -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help=help_line)
+
+
+def terminal_width() -> int:
+    """The columns of the terminal, or of COLUMNS; 80 without either."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    for descriptor in (1, 2):
+        try:
+            return os.get_terminal_size(descriptor).columns or _WIDEST
+        except OSError:
+            continue
+    return _WIDEST
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Without a width argparse imports shutil, and with it three compression libraries."""
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=min(terminal_width(), _WIDEST))

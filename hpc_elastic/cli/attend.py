@@ -1,0 +1,36 @@
+"""Waits for a run that was started, quietly or following it, and returns its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from typing import TextIO
+
+from hpc_elastic.observe.display import open_display
+from hpc_elastic.observe.follow import follow
+from hpc_elastic.observe.narrate import narrate_end
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.layout import RunLayout
+
+
+def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: bool, output: TextIO) -> int:
+    """Goes through the snapshots of a run to its end.
+
+    Args:
+        layout: the run's.
+        snapshots: the last one is of the end.
+        is_followed: show progress and rank 0's output; else say only how it ended.
+        output: where rank 0's output goes; all else goes to standard error.
+    """
+    if is_followed:
+        with open_display(sys.stderr, output) as display:
+            return _exit_code(follow(layout, snapshots, display))
+    (last,) = deque(snapshots, maxlen=1)
+    for line in narrate_end(last):
+        print(line, file=sys.stderr)
+    return _exit_code(last)
+
+
+def _exit_code(snapshot: Snapshot) -> int:
+    return 1 if snapshot.exit_code is None else snapshot.exit_code

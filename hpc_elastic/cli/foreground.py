@@ -1,0 +1,145 @@
+"""The script as a child of this process, for `hpc-elastic run`: a scheduler with one job, and Ctrl-C.
+
+Theory of operation: the child gets a session of its own, so that the terminal's Ctrl-C reaches this process alone.
+The first one asks the agents to stop with grace, as `hpc-elastic cancel` does; the second sends the script TERM,
+which it passes on; the third kills its session. TERM and HUP of this process go to the script as TERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from hpc_elastic.cli.stop_request import ask_to_stop
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.environment import scrub_environment
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
+
+SETTLE_S = 5.0  # the script has waited for all agents: none of them writes any more
+# A local job's id holds the shell's process id, and its output's name holds the id: hence the path comes through
+# standard input, and `exec` keeps the process.
+_STARTER = 'IFS= read -r output && exec bash "$1" >>"$output" 2>&1 </dev/null'
+
+
+class ForegroundScheduler:
+    """Starts one script and watches it; the job is this process's child.
+
+    Args:
+        allocation: the id of the Slurm job that we are in; None outside of one.
+    """
+
+    name = "foreground"
+
+    def __init__(self, allocation: str | None) -> None:
+        self._allocation = allocation
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def submit(self, plan: LaunchPlan, script: str) -> str:
+        """Starts the script and returns its job id."""
+        command = ["bash", "-c", _STARTER, "hpc-elastic", script]
+        try:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                cwd=plan.run_dir,
+                env=script_environment(os.environ, is_in_allocation=self._allocation is not None),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SchedulerError(f"cannot start bash: {error.strerror}", tip="bash must be on PATH") from error
+        job_id = self._allocation or local_job_id(self._child.pid)
+        if self._child.stdin is not None:
+            with self._child.stdin as starter:
+                starter.write(RunLayout(plan.run_dir).script_output(job_id).encode() + b"\n")
+        return job_id
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """Whether the script runs, or how it ended."""
+        code = self._child.poll() if self._child else None
+        return {job_id: _status(job_id, code) for job_id in job_ids}
+
+    def cancel(self, job_id: str) -> None:  # noqa: ARG002  (there is one job)
+        """Sends the script TERM."""
+        self.signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Returns when the script is over: after the result it only cleans up."""
+        if self._child is not None:
+            self._child.wait()
+
+    def signal(self, number: int) -> None:
+        """Sends the script a signal; KILL goes to its whole session."""
+        if self._child is None or self._child.poll() is not None:
+            return
+        if number == signal.SIGKILL:
+            os.killpg(self._child.pid, number)
+        else:
+            self._child.send_signal(number)
+
+
+def script_environment(environ: Mapping[str, str], *, is_in_allocation: bool) -> dict[str, str]:
+    """What the script gets: no other job's identity, but inside an allocation that of our own."""
+    ours = {name: value for name, value in environ.items() if is_in_allocation and name.startswith("SLURM_")}
+    return scrub_environment(environ) | ours
+
+
+def local_job_id(process_id: int) -> str:
+    """`local-<pid>-<start time>`, as the script itself computes it."""
+    with open(f"/proc/{process_id}/stat", "rb") as file:
+        fields = file.read().rsplit(b") ", 1)[1].split()
+    return f"local-{process_id}-{fields[19].decode()}"  # field 22 of proc(5)
+
+
+@contextmanager
+def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterator[None]:
+    """While the block runs, Ctrl-C, TERM and HUP stop the run and not this process, which goes on watching."""
+    interrupts = iter(_interrupt_steps(layout, scheduler))
+
+    def interrupt(*_: object) -> None:
+        next(interrupts, lambda: scheduler.signal(signal.SIGKILL))()
+
+    handlers = {
+        signal.SIGINT: interrupt,
+        signal.SIGTERM: lambda *_: scheduler.signal(signal.SIGTERM),
+        signal.SIGHUP: lambda *_: scheduler.signal(signal.SIGTERM),
+    }
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Sequence[Callable[[], None]]:
+    def ask() -> None:
+        _say("stopping, with grace; Ctrl-C again stops at once")
+        ask_to_stop(layout, "Ctrl-C in the foreground")
+        if not store.list_numbers(layout.allocations):  # no agent yet that could see the request
+            scheduler.signal(signal.SIGTERM)
+
+    def terminate() -> None:
+        _say("stopping at once; Ctrl-C again kills")
+        scheduler.signal(signal.SIGTERM)
+
+    return ask, terminate
+
+
+def _say(line: str) -> None:
+    print(f"\nhpc-elastic: {line}", file=sys.stderr, flush=True)
+
+
+def _status(job_id: str, code: int | None) -> JobStatus:
+    if code is None:
+        return JobStatus(job_id=job_id, state=JobState.RUNNING, native_state="RUNNING")
+    if code < 0 or code == 128 + signal.SIGTERM:
+        return JobStatus(job_id=job_id, state=JobState.CANCELLED, native_state="CANCELLED", exit_code=f"0:{abs(code)}")
+    state = JobState.FAILED if code else JobState.COMPLETED
+    return JobStatus(job_id=job_id, state=state, native_state=state.value, exit_code=f"{code}:0")

@@ -1,0 +1,63 @@
+"""Writes the job file of a run that had none: `hpc-elastic run train.py` says in it what was run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+
+def write_job(
+    *,
+    command: str,
+    kind: str,
+    target: str,
+    arguments: Sequence[str],
+    workdir: str,
+    options: Mapping[str, str],
+    schema: str,
+) -> str:
+    """A job file as text; pure.
+
+    Args:
+        command: the command line, for the second line.
+        kind: `script` or `module`.
+        target: its path or name.
+        arguments: the script's own.
+        workdir: the directory that paths are relative to.
+        options: more keys, dotted, with values in YAML; `name` among them, or the target gives it.
+        schema: where the JSON Schema of job files is, for editors; the first line.
+    """
+    name = options.get("name") or _quoted(_name(kind, target))
+    lines = [
+        f"# yaml-language-server: $schema={_printable(schema)}",
+        f"# {_printable(command)}",
+        f"name: {name}",
+        "entrypoint:",
+        f"  {kind}: {_quoted(target)}",
+        f"  args: [{', '.join(_quoted(_literal(argument)) for argument in arguments)}]",
+        f"workdir: {_quoted(_literal(workdir))}",
+    ]
+    for key, value in options.items():
+        first, dot, second = key.partition(".")
+        if key != "name":
+            lines.append(f"{first}: {{{second}: {value}}}" if dot else f"{key}: {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _name(kind: str, target: str) -> str:
+    return target if kind == "module" else os.path.splitext(os.path.basename(target))[0]
+
+
+def _quoted(text: str) -> str:
+    """A YAML double-quoted scalar: JSON's strings are that, apart from characters that YAML must escape."""
+    return json.dumps(text)
+
+
+def _literal(text: str) -> str:
+    """Text whose `${NAME}` the shell has had its chance to expand."""
+    return text.replace("$", "$$")
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

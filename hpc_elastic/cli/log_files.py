@@ -1,0 +1,89 @@
+"""Which file of a run `logs` means, and its bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+_CHUNK_BYTES = 1 << 20
+
+
+def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
+    """The files for standard output and, of a rank, for standard error.
+
+    Raises:
+        UsageError: there is no such file; the message says which there are.
+    """
+    if arguments.node is not None:
+        return [_agent_file(layout, arguments.node)]
+    attempts = store.list_numbers(layout.attempts)
+    if arguments.script or (not attempts and arguments.rank is None and arguments.attempt is None):
+        return [_script_file(layout, is_asked_for=arguments.script)]
+    attempt = arguments.attempt if arguments.attempt is not None else (attempts or [0])[-1]
+    rank = arguments.rank or 0
+    files = [layout.stdout(attempt, rank), layout.stderr(attempt, rank)]
+    if any(map(os.path.exists, files)):
+        return files
+    if attempt not in attempts:
+        found = f"attempts 1 to {attempts[-1]}" if attempts else "no attempt yet"
+        raise UsageError(f"there is no attempt {attempt}: {layout.root} has {found}")
+    raise UsageError(_no_rank(layout, attempt, rank), tip="`--node NODE` prints what an agent wrote")
+
+
+def _agent_file(layout: RunLayout, node: str) -> str:
+    path = layout.agent_output(node)
+    if os.sep not in node and os.path.exists(path):
+        return path
+    nodes = sorted(name[: -len(".out")] for name in _names(layout.agents) if name.endswith(".out"))
+    found = ", ".join(nodes) if nodes else "none yet"
+    raise UsageError(f"no agent wrote on a node {node!r}", tip=f"the nodes of this run: {found}")
+
+
+def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
+    """The output of the newest job: it is all there is as long as no attempt was opened."""
+    claims = store.list_numbers(layout.allocations)
+    newest = store.read_json(layout.allocation(claims[-1])) if claims else None
+    submission = newest or store.read_json(layout.submission) or {}
+    path = layout.script_output(str(submission.get("job_id", "")))
+    if not os.path.exists(path):
+        raise UsageError("nothing was written yet: the run has not started", tip="`hpc-elastic status` says why")
+    if not is_asked_for:
+        print("no attempt was opened; this is the script's output", file=sys.stderr)
+    return path
+
+
+def _no_rank(layout: RunLayout, attempt: int, rank: int) -> str:
+    ranks = store.list_numbers(layout.ranks(attempt))
+    found = f"it has output of ranks {ranks[0]} to {ranks[-1]}" if ranks else "no rank has written yet"
+    return f"there is no output of rank {rank} in attempt {attempt}: {found}"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def copy_file(path: str, target: int) -> None:
+    """Copies bytes as they are; a rank may write anything."""
+    with store.file_system_errors(path, "read"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+    with open(descriptor, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            write_all(target, chunk)
+
+
+def write_all(target: int, content: bytes) -> None:
+    """Writes to a descriptor, past Python's buffers."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(target, view) :]

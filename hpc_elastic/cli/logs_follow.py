@@ -1,0 +1,67 @@
+"""`hpc-elastic logs --follow`: goes on until the run is over, from attempt to attempt."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from hpc_elastic.cli.log_files import choose_files, write_all
+from hpc_elastic.cli.schedulers import make_scheduler
+from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
+from hpc_elastic.observe.tail import RankTail, Tail
+from hpc_elastic.observe.watch import RunWatch, watch
+from hpc_elastic.rundir.layout import RunLayout
+
+
+def follow_logs(layout: RunLayout, arguments: Namespace) -> int:
+    """Copies what is written until the run is over, or the attempt that was asked for."""
+    first = take_snapshot(layout, None)
+    scheduler = None if first.is_over else make_scheduler(first.scheduler, run_dir=layout.root)
+    snapshots = watch(RunWatch(layout, scheduler))
+    if arguments.node is not None or arguments.script:
+        tail = Tail(choose_files(layout, arguments)[0])
+        for _ in snapshots:
+            _drain(tail, 1)
+        return 0
+    follower = _RankFollower(layout, arguments.rank or 0, arguments.attempt)
+    for snapshot in snapshots:
+        if follower.advance(snapshot):
+            break
+    return 0
+
+
+class _RankFollower:
+    def __init__(self, layout: RunLayout, rank: int, only: int | None) -> None:
+        self._layout = layout
+        self._rank = rank
+        self._only = only
+        self._tail: RankTail | None = None
+
+    def advance(self, snapshot: Snapshot) -> bool:
+        """Copies what is new; whether the attempt that was asked for is over."""
+        numbers = [attempt.number for attempt in snapshot.attempt_history]
+        if self._tail is None and numbers:
+            self._open(self._only or numbers[-1], is_first=True)
+        self._copy()
+        later = [number for number in numbers if self._tail and number > self._tail.attempt]
+        if self._only is not None:
+            return bool(later)
+        for number in later:
+            self._open(number, is_first=False)
+            self._copy()
+        return False
+
+    def _open(self, number: int, *, is_first: bool) -> None:
+        if not is_first:
+            print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
+        self._tail = RankTail(self._layout, number, self._rank)
+
+    def _copy(self) -> None:
+        if self._tail is not None:
+            _drain(self._tail.stdout, 1)
+            _drain(self._tail.stderr, 2)
+
+
+def _drain(tail: Tail, target: int) -> None:
+    while chunk := tail.read():
+        write_all(target, chunk)

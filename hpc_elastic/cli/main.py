@@ -1,0 +1,93 @@
+"""The one place where a command line becomes a call, and an error becomes words and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hpc_elastic import __version__
+from hpc_elastic.cli import INTERRUPTED
+from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
+from hpc_elastic.errors import HpcElasticError, UsageError
+
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h; none of the documented codes is a lie then
+
+
+def run() -> NoReturn:
+    """The console entry point."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command line, without the program's name, and returns the exit code."""
+    try:
+        code = _dispatch(argv)
+        sys.stdout.flush()  # here, where a closed pipe is still ours to handle
+        return code
+    except HpcElasticError as error:
+        _complain(error)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `hpc-elastic logs | head`: the reader has what it wanted. Python flushes again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _internal_error(error)
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        if len(argv) > 1 and argv[0] == "help":
+            return _dispatch([argv[1], "--help"])
+        print(help_text(), end="")
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        print(f"{PROGRAM} {__version__}")
+        return 0
+    module = MODULES.get(argv[0])
+    if module is None:
+        raise _unknown(argv[0])
+    try:
+        code: int = importlib.import_module(f"hpc_elastic.cli.{module}").main(argv[1:])
+    except SystemExit as exit_:  # argparse, after --help
+        return int(exit_.code or 0)
+    return code
+
+
+def _unknown(verb: str) -> UsageError:
+    from difflib import get_close_matches
+
+    close = get_close_matches(verb, MODULES, n=1)
+    if verb.endswith((".yaml", ".yml")):
+        return UsageError(f"{verb} is not a verb", tip=f"did you mean `{PROGRAM} submit {verb}`?")
+    if close:
+        return UsageError(f"there is no verb {verb!r}", tip=f"did you mean `{PROGRAM} {close[0]}`?")
+    return UsageError(f"there is no verb {verb!r}", tip=f"the verbs are {', '.join(MODULES)}")
+
+
+def _complain(error: HpcElasticError) -> None:
+    print(f"{PROGRAM}: error: {_printable(error.message)}", file=sys.stderr)
+    if error.tip:
+        print(f"  tip: {_printable(error.tip)}", file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    """Words of a program, a file or a path, without what would steer the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+def _internal_error(error: Exception) -> int:
+    print(f"{PROGRAM}: internal error: {type(error).__name__}: {error}", file=sys.stderr)
+    if os.environ.get("HPC_ELASTIC_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    else:
+        print("  tip: HPC_ELASTIC_DEBUG=1 shows where; please report it with that", file=sys.stderr)
+    return INTERNAL_ERROR

@@ -1,0 +1,151 @@
+"""`hpc-elastic run`: a job file or a script, in the foreground: inside an allocation, or on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from argparse import REMAINDER, Namespace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpc_elastic.cli.arguments import VerbParser, add_planning
+from hpc_elastic.cli.job_text import write_job
+from hpc_elastic.errors import AllocationError, UsageError
+from hpc_elastic.shipped import PACKAGE_DIRECTORY
+
+if TYPE_CHECKING:
+    from hpc_elastic.cli.prepare import JobSource
+    from hpc_elastic.plan.launch_plan import LaunchPlan
+
+_EXAMPLES = """\
+  hpc-elastic run job.yaml
+  hpc-elastic run --nodes 2 --workers-per-node 4 train.py --epochs 20
+  hpc-elastic run -m my_package.train --epochs 20
+
+Inside salloc or an sbatch script it runs on the nodes of that job, with one
+srun of its own; call it once, without srun. Elsewhere it runs here, with
+processes as nodes. Everything after the script belongs to the script.
+Ctrl-C stops the run with grace; a second one at once; a third kills it.
+"""
+
+
+def make_parser() -> VerbParser:
+    """The verb's options."""
+    parser = VerbParser(
+        "run",
+        usage="[options] (job.yaml | train.py | -m module) [arguments]",
+        description="Run a job file or a script in the foreground, and exit as it does.",
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("--nodes", "--nnodes", metavar="N|MIN:MAX", help="default: all of the allocation, else 1")
+    parser.add_argument(
+        "--workers-per-node", "--nproc-per-node", "--nproc_per_node", metavar="N", help="a number, or auto"
+    )
+    parser.add_argument("--max-restarts", "--max_restarts", metavar="N", help="worker failures to survive")
+    parser.add_argument("--name", metavar="NAME", help="the run's name; default: the script's")
+    add_planning(parser)
+    parser.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
+    parser.add_argument("target", metavar="TARGET", help="a job file (.yaml, .yml), a script or a module")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=REMAINDER, help="the script's own")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the verb and returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    from hpc_elastic.cli.prepare import prepare_run, read_job_file
+
+    allocation = find_allocation(os.environ)
+    is_job_file = not arguments.module and arguments.target.endswith((".yaml", ".yml"))
+    if is_job_file and arguments.arguments:
+        raise UsageError(
+            f"{arguments.arguments[0]!r} stands after the job file, whose own arguments are in it",
+            tip="put options before the job file, or change the arguments with --set entrypoint.args=[...]",
+        )
+    options = _options(arguments, os.environ if allocation and not is_job_file else {})
+    if is_job_file:
+        source = read_job_file(arguments.target)
+        overrides = [f"{key}={value}" for key, value in options.items()] + arguments.overrides
+    else:
+        source = _source_of_script(arguments, options, argv)
+        overrides = arguments.overrides
+    site = arguments.site or ("local" if allocation is None else None if is_job_file else "generic-slurm")
+    prepared = prepare_run(source, overrides=overrides, site_name=site, run_dir=arguments.run_dir)
+    check_allocation(prepared.plan, allocation, os.environ)
+    from hpc_elastic.cli.run_foreground import run_in_foreground
+
+    return run_in_foreground(prepared, allocation)
+
+
+def find_allocation(environ: Mapping[str, str]) -> str | None:
+    """The id of the Slurm job that we are in; None outside of one.
+
+    Raises:
+        UsageError: srun started us, several times over.
+    """
+    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if "SLURM_STEP_ID" in environ and tasks != "1":
+        raise UsageError(
+            f"srun started hpc-elastic run as {tasks} tasks, expected one call",
+            tip="call it without srun: it starts its own, with one agent a node",
+        )
+    return environ.get("SLURM_JOB_ID")
+
+
+def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[str, str]) -> None:
+    """Refuses a plan that cannot run here.
+
+    Raises:
+        UsageError: it needs an allocation, and there is none.
+        AllocationError: the allocation is too small.
+    """
+    if plan.scheduler != "slurm":
+        return
+    if allocation is None:
+        raise UsageError(
+            f"the site {plan.site} needs an allocation, and this is not inside one",
+            tip="use salloc first, or `hpc-elastic submit`, or --site local",
+        )
+    nodes = environ.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdigit() and int(nodes) < plan.nodes.min:
+        raise AllocationError(
+            f"job {allocation} has {nodes} nodes, the run needs at least {plan.nodes.min}",
+            tip="allocate more, or lower --nodes",
+        )
+
+
+def _options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys of the job file that options give, with values in YAML."""
+    nodes = arguments.nodes or environ.get("SLURM_JOB_NUM_NODES")
+    given = {
+        "name": arguments.name,
+        "nodes": _nodes(nodes) if nodes else None,
+        "workers_per_node": arguments.workers_per_node,
+        "restart.max_restarts": arguments.max_restarts,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _nodes(text: str) -> str:
+    """`4` as it is; `2:4`, torchrun's spelling, as minimum and maximum."""
+    minimum, colon, maximum = text.partition(":")
+    if not minimum.isdigit() or (colon and not maximum.isdigit()):
+        raise UsageError(f"--nodes is {text!r}, expected a number or MIN:MAX", tip="for example --nodes 2:4")
+    return f"{{min: {minimum}, max: {maximum}}}" if colon else minimum
+
+
+def _source_of_script(arguments: Namespace, options: Mapping[str, str], argv: Sequence[str]) -> JobSource:
+    if not arguments.module and not os.path.isfile(arguments.target):
+        raise UsageError(f"there is no script {arguments.target}", tip="-m runs a module; a job file ends in .yaml")
+    text = write_job(
+        command=shlex.join(("hpc-elastic", "run", *argv)),
+        kind="module" if arguments.module else "script",
+        target=arguments.target,
+        arguments=arguments.arguments,
+        workdir=os.getcwd(),
+        options=options,
+        schema=os.path.join(PACKAGE_DIRECTORY, "job", "job.schema.json"),
+    )
+    from hpc_elastic.cli.prepare import JobSource
+
+    return JobSource(text=text, file="the job.yaml of this run", directory=os.getcwd())

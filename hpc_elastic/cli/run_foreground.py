@@ -1,0 +1,36 @@
+"""Starts a prepared run as a child and stays with it to its end."""
+
+from __future__ import annotations
+
+import sys
+
+from hpc_elastic.cli.attend import attend
+from hpc_elastic.cli.foreground import SETTLE_S, ForegroundScheduler, stop_on_signals
+from hpc_elastic.cli.prepare import PreparedRun
+from hpc_elastic.cli.submission import start_run
+from hpc_elastic.observe.watch import RunWatch, watch
+from hpc_elastic.rundir.layout import RunLayout
+
+
+def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
+    """Runs it and returns the run's exit code.
+
+    Args:
+        prepared: the run.
+        allocation: the id of the Slurm job that we are in.
+    """
+    plan = prepared.plan
+    layout = RunLayout(plan.run_dir)
+    scheduler = ForegroundScheduler(allocation if plan.scheduler == "slurm" else None)
+    start_run(
+        prepared,
+        lambda made: scheduler.submit(plan, made.script),
+        undo=scheduler.cancel,
+        is_foreground=plan.scheduler == "slurm",
+    )
+    print(f"run directory: {layout.root}", file=sys.stderr, flush=True)
+    with stop_on_signals(layout, scheduler):
+        snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
+        code = attend(layout, snapshots, is_followed=True, output=sys.stdout)
+        scheduler.wait()
+        return code

@@ -1,0 +1,54 @@
+"""`hpc-elastic schema`: the JSON Schema of job files, and of the records in a run directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hpc_elastic.cli.arguments import VerbParser
+from hpc_elastic.errors import UsageError
+
+_LIST = "hpc-elastic schema --list"
+
+
+def make_parser() -> VerbParser:
+    """The verb's options."""
+    parser = VerbParser(
+        "schema",
+        usage="[--record NAME | --list]",
+        description="Print the JSON Schema of job files, for editors, or of a record of a run.",
+        examples="  hpc-elastic schema > job.schema.json\n  hpc-elastic schema --record result.json\n\n"
+        "Then, as the first line of job.yaml:\n  # yaml-language-server: $schema=job.schema.json\n",
+    )
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--record", metavar="NAME", help="the schema of this record, not of job files")
+    chosen.add_argument("--list", action="store_true", help="the names of the records")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the verb and returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    if arguments.list:
+        from hpc_elastic.observe.schemas import RECORD_NAMES
+
+        print("\n".join(RECORD_NAMES))
+        return 0
+    print(json.dumps(_schema(arguments.record), indent=2, ensure_ascii=False))
+    return 0
+
+
+def _schema(record: str | None) -> dict[str, Any]:
+    """The schema of a record by its name, of job files without one."""
+    if record is None:
+        from hpc_elastic.job.schema import job_schema
+
+        return job_schema()
+    from hpc_elastic.observe.schemas import RECORD_NAMES, record_schema
+
+    # The folder may be left out: every record's own name is one of a kind.
+    found = [name for name in RECORD_NAMES if record in (name, name.rpartition("/")[2])]
+    if not found:
+        raise UsageError(f"there is no record {record!r}", tip=f"`{_LIST}` prints the names")
+    return record_schema(found[0])

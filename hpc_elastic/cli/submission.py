@@ -1,0 +1,113 @@
+"""Makes a run directory, hands the script over and records that: all of it, or nothing remains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hpc_elastic.cli.identity import host_name, user_name
+from hpc_elastic.cli.prepare import PreparedRun
+from hpc_elastic.codec import to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.create import create_run_directory
+from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Submission, utc_text
+from hpc_elastic.scheduler.protocol import Scheduler
+
+
+def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
+    """Makes the run and submits it.
+
+    Raises:
+        RunDirectoryError: the directory cannot be made, or the submission not be recorded.
+        SchedulerError: it was refused. In both cases nothing remains.
+    """
+    return start_run(prepared, lambda layout: scheduler.submit(prepared.plan, layout.script), undo=scheduler.cancel)
+
+
+def start_run(
+    prepared: PreparedRun,
+    start: Callable[[RunLayout], str],
+    *,
+    undo: Callable[[str], None],
+    is_foreground: bool = False,
+) -> Submission:
+    """Makes the run directory, starts the run and records it.
+
+    Args:
+        prepared: the run.
+        start: starts the script and returns the job id.
+        undo: ends the job again.
+        is_foreground: the job is the user's own allocation.
+    """
+    plan = prepared.plan
+    created = create_run_directory(plan.run_dir, job_yaml=prepared.source.text, plan=plan, script=prepared.script)
+    with deferred_interrupt():  # a job without a record would be a run that nobody finds
+        try:
+            job_id = start(created.layout)
+        except BaseException:
+            created.remove()
+            raise
+        submission = _make_submission(plan, job_id, is_foreground)
+        try:
+            store.write_json(created.layout.submission, to_json(submission))
+        except RunDirectoryError:
+            undo(job_id)
+            created.remove()
+            raise
+        _index(plan, submission)
+    return submission
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Holds Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted: list[object] = []
+    previous = signal.signal(signal.SIGINT, lambda *arguments: interrupted.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _make_submission(plan: LaunchPlan, job_id: str, is_foreground: bool) -> Submission:
+    return Submission(
+        run=plan.run,
+        name=plan.name,
+        site=plan.site,
+        scheduler=plan.scheduler,
+        job_id=job_id,
+        submitted=utc_text(time.time()),
+        host=host_name(),
+        user=user_name(),
+        foreground=is_foreground,
+    )
+
+
+def _index(plan: LaunchPlan, submission: Submission) -> None:
+    entry = IndexEntry(
+        run=plan.run,
+        name=plan.name,
+        job_id=submission.job_id,
+        site=plan.site,
+        scheduler=plan.scheduler,
+        run_dir=plan.run_dir,
+        submitted=submission.submitted,
+    )
+    try:
+        append_entry(index_path(os.environ), entry)
+    except RunDirectoryError as error:
+        print(f"hpc-elastic: warning: the run is not in the index: {error.message}", file=sys.stderr)

@@ -1,0 +1,57 @@
+"""Which verbs there are, and the text of `hpc-elastic --help`; it imports none of them."""
+
+from __future__ import annotations
+
+PROGRAM = "hpc-elastic"
+
+# verb -> (module, one line); the groups are in the order of a run's life
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start a run": {
+        "submit": ("submit", "submit a job file to Slurm, or start it on this machine"),
+        "run": ("run", "run a job file or a script here, inside salloc or sbatch too"),
+    },
+    "Look before": {
+        "check": ("check", "read a job file and say what it would do"),
+        "render": ("render", "print the script that would be submitted"),
+        "schema": ("schema", "print the JSON Schema of job files, or of a run's records"),
+    },
+    "Look after": {
+        "status": ("status", "show one run: state, cause, attempts, where to look"),
+        "list": ("list_runs", "show the latest runs"),
+        "logs": ("logs", "print what a rank, an agent or the script wrote"),
+        "cancel": ("cancel", "stop a run gracefully"),
+    },
+}
+MODULES = {verb: module for verbs in GROUPS.values() for verb, (module, _) in verbs.items()}
+
+_EXAMPLES = """\
+Examples:
+  hpc-elastic submit job.yaml --follow
+  hpc-elastic submit job.yaml --set nodes=8 --set time=12h
+  hpc-elastic run --nodes 2 --workers-per-node 4 train.py --epochs 20
+  hpc-elastic status
+  hpc-elastic logs digits --rank 5
+
+RUN is a run directory, a name, a job id, or nothing for the latest run.
+`hpc-elastic VERB --help` says more.
+"""
+
+EXIT_CODES = """\
+Exit codes of `submit --wait`, `run` and the job:
+  0 success             1 workers failed      2 usage
+  3 job, site, template or setup wrong        4 Slurm refused
+  5 run directory unusable, busy or over      6 nodes missing
+  7 node or agent lost  8 no progress         9 stalled, or does not stop
+ 10 stopped by a person                      75 stopped to be requeued
+"""
+
+
+def help_text() -> str:
+    """The text of `hpc-elastic --help`, at most 80 columns wide."""
+    lines = [f"usage: {PROGRAM} VERB ...", "", "Run PyTorch on Slurm so that it survives what clusters do.", ""]
+    for title, verbs in GROUPS.items():
+        lines.append(f"{title}:")
+        lines += [f"  {verb:<8} {line}" for verb, (_, line) in verbs.items()]
+        lines.append("")
+    lines += ["Options:", "  -h, --help   show this", "  --version    show the version", "", _EXAMPLES, EXIT_CODES]
+    return "\n".join(lines)

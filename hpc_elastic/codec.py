@@ -1,0 +1,123 @@
+"""Frozen dataclasses to and from JSON objects, by their type hints."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Json = Any  # a value that `json.dumps` takes
+
+
+class DecodeError(ValueError):
+    """A JSON value does not have the shape of the dataclass; the message names the field."""
+
+
+def to_json(value: Any) -> Json:
+    """Turns dataclasses, enums, tuples and mappings into what `json.dumps` takes.
+
+    A field with `metadata={"json": name}` is written under that name.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: to_json(getattr(value, name)) for name, key, _, _ in _fields(type(value))}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
+    """Builds a `cls` from a JSON object.
+
+    Fields that this version does not know are passed over, so that a newer writer can add some.
+
+    Raises:
+        DecodeError: a field is missing or has another type.
+    """
+    if not isinstance(data, Mapping):
+        raise DecodeError(f"{where or cls.__name__}: expected an object, found {type(data).__name__}")
+    described: Any = cls  # mypy takes a type variable for unhashable
+    arguments = {}
+    for name, key, hint, has_default in _fields(described):
+        path = f"{where}.{key}" if where else key
+        if key in data:
+            arguments[name] = _decode(hint, data[key], path)
+        elif not has_default:
+            raise DecodeError(f"{path}: missing")
+    return cls(**arguments)
+
+
+@cache
+def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Name, JSON key, type hint and whether there is a default, of each field."""
+    hints = typing.get_type_hints(cls)
+    missing = dataclasses.MISSING
+    return tuple(
+        (
+            field.name,
+            field.metadata.get("json", field.name),
+            hints[field.name],
+            field.default is not missing or field.default_factory is not missing,
+        )
+        for field in dataclasses.fields(cls)
+    )
+
+
+def _decode(hint: Any, value: Json, path: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, value, path)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        raise DecodeError(f"{path}: expected one of {', '.join(map(str, arguments))}, found {value!r}")
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise DecodeError(f"{path}: expected a list, found {type(value).__name__}")
+        return tuple(_decode(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
+    if origin is not None:  # Mapping[K, V]
+        if not isinstance(value, dict):
+            raise DecodeError(f"{path}: expected an object, found {type(value).__name__}")
+        key_type = arguments[0]
+        return {key_type(key): _decode(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+    return _decode_plain(hint, value, path)
+
+
+def _decode_union(choices: tuple[Any, ...], value: Json, path: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        if choice is type(None):
+            continue
+        try:
+            return _decode(choice, value, path)
+        except DecodeError as error:
+            errors.append(error)
+    raise errors[0] if len(errors) == 1 else DecodeError(f"{path}: {value!r} has none of the allowed types")
+
+
+def _decode_plain(hint: Any, value: Json, path: str) -> Any:
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_json(hint, value, where=path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        try:
+            return hint(value)
+        except ValueError:
+            expected = ", ".join(str(member.value) for member in hint)
+            raise DecodeError(f"{path}: expected one of {expected}, found {value!r}") from None
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise DecodeError(f"{path}: expected {hint.__name__}, found {type(value).__name__}")
+    return value

@@ -1,0 +1,1 @@
+"""What the user asked for: job.yaml, read and checked."""

@@ -1,0 +1,109 @@
+"""Combinations of keys that cannot work, each fine by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead, find_not_built
+from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.job.sbatch_options import SAME_AS_RESOURCE, check_lifted, count_gres_gpus
+from hpc_elastic.job.spec import EntrypointSpec, JobDefaults, ResourcesSpec, RestartSpec, SignalsSpec
+from hpc_elastic.units import format_duration
+
+
+class Conflict(NamedTuple):
+    """What is wrong at `path`. It says nothing where one of the keys `about` has a problem of its own."""
+
+    path: KeyPath
+    message: str
+    about: tuple[str, ...]
+
+
+def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
+    """Every combination that cannot work, a key that was not given by its default; and what is not built yet."""
+    yield from _nodes(spec)
+    yield from _restart(spec.restart or RestartSpec())
+    yield from _signals(spec.signals or SignalsSpec(), spec.time)
+    yield from _sbatch(spec)
+    if spec.role is not None and spec.roles:
+        yield Conflict(("roles",), "expected one of role and roles, found both", ("role", "roles"))
+    for path in find_not_built(spec):
+        yield Conflict(path, "not supported yet; leave it out", ())
+
+
+def check_entrypoint(entrypoint: EntrypointSpec | None) -> Iterator[Conflict]:
+    """Whether there is exactly one thing to run."""
+    given = [kind for kind in ("script", "module", "command") if getattr(entrypoint, kind, None) is not None]
+    if entrypoint is None:
+        message = "missing; expected a map with script, module or command"
+        yield Conflict(("entrypoint",), message, ("entrypoint",))
+    elif len(given) != 1:
+        message = f"expected exactly one of script, module and command, found {' and '.join(given) or 'none'}"
+        yield Conflict(("entrypoint",), message, ("entrypoint",))
+
+
+def _nodes(spec: JobDefaults) -> Iterator[Conflict]:
+    nodes = spec.nodes or DEFAULTS.nodes
+    if nodes is None:
+        return
+    if nodes.min > nodes.max:
+        message = f"expected at most nodes.max, which is {nodes.max}, found {nodes.min}"
+        yield Conflict(("nodes", "min"), message, ("nodes",))
+    most = max(nodes.min, nodes.max) + (spec.spares or 0)
+    workers = spec.workers_per_node
+    if isinstance(workers, tuple) and len(workers) > most:
+        message = f"expected at most {most} numbers, one for each node, found {len(workers)}"
+        yield Conflict(("workers_per_node",), message, ("nodes", "spares"))
+
+
+def _restart(restart: RestartSpec) -> Iterator[Conflict]:
+    default = DEFAULTS.restart.backoff if DEFAULTS.restart else None
+    backoff = restart.backoff
+    if backoff is None or default is None or backoff.first is None:
+        return
+    longest = default.max if backoff.max is None else backoff.max
+    if longest is not None and backoff.first > longest:
+        expected = f"expected at most restart.backoff.max, which is {format_duration(longest)}"
+        message = f"{expected}, found {format_duration(backoff.first)}"
+        yield Conflict(("restart", "backoff", "first"), message, ("restart",))
+
+
+def _signals(signals: SignalsSpec, time: timedelta | None) -> Iterator[Conflict]:
+    lead = default_lead(time) if signals.lead is None else signals.lead
+    grace = default_grace(lead) if signals.grace is None else signals.grace
+    if time is not None and lead > time / 2:
+        expected = f"expected at most half of time, which is {format_duration(time / 2)}"
+        message = f"{expected}, found {format_duration(lead)}"
+        yield Conflict(("signals", "lead"), message, ("signals", "time"))
+    if grace > lead:
+        origin = "whose default here is" if signals.lead is None else "which is"
+        expected = f"expected at most signals.lead, {origin} {format_duration(lead)}"
+        about = ("signals", "time") if signals.lead is None else ("signals",)
+        yield Conflict(("signals", "grace"), f"{expected}, found {format_duration(grace)}", about)
+
+
+def _sbatch(spec: JobDefaults) -> Iterator[Conflict]:
+    given = {option: value for option, value in (spec.sbatch or {}).items() if value is not None}
+    is_right = True
+    for option, value in given.items():
+        try:
+            check_lifted(option, value)
+        except ValueError as error:
+            is_right = False
+            yield Conflict(("sbatch", option), str(error), ())
+    if is_right:
+        for names in _ways_to_ask(spec.resources or ResourcesSpec(), given):
+            if len(names) > 1:
+                message = f"expected one way to ask for this, found {' and '.join(names)}"
+                yield Conflict(tuple(names[-1].split(".")), message, ("sbatch", "resources"))
+
+
+def _ways_to_ask(resources: ResourcesSpec, given: Mapping[str, str]) -> Iterator[list[str]]:
+    """For each resource, the keys that ask for it: ours first, then sbatch's."""
+    names_gpus = "gres" in given and count_gres_gpus(given["gres"]) is not None
+    for key, options in SAME_AS_RESOURCE.items():
+        ours = [f"resources.{key}"] if getattr(resources, key) is not None else []
+        rivals = [option for option in options if option in given and (option != "gres" or names_gpus)]
+        yield ours + [f"sbatch.{option}" for option in rivals]

@@ -1,0 +1,105 @@
+"""The default of every key, and the keys whose behaviour is not built yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.job.spec import (
+    BackoffSpec,
+    ElasticSpec,
+    JobDefaults,
+    LogsSpec,
+    NodesSpec,
+    RequeueSpec,
+    ResourcesSpec,
+    RestartSpec,
+    Section,
+    SignalsSpec,
+    WorkerEnvSpec,
+)
+
+# Keys that are not here have no default: python is the interpreter that submits, template the site's,
+# name the file's name, and the rest means nothing when it is left out.
+DEFAULTS = JobDefaults(
+    nodes=NodesSpec(min=1, max=1),
+    spares=0,
+    workers_per_node="auto",
+    resources=ResourcesSpec(exclusive=False),
+    workdir=".",
+    worker_env=WorkerEnvSpec(slurm="hide"),
+    role="default",
+    restart=RestartSpec(
+        max_restarts=3,
+        backoff=BackoffSpec(first=timedelta(0), factor=2.0, max=timedelta(seconds=60)),
+        no_progress_limit=3,
+    ),
+    elastic=ElasticSpec(
+        join_timeout=timedelta(minutes=10), join_retries=3, lease=timedelta(seconds=10), rejoin="at_restart"
+    ),
+    signals=SignalsSpec(
+        notice="USR2",
+        lead=timedelta(minutes=2),
+        grace=timedelta(seconds=60),
+        restart_grace=timedelta(seconds=5),
+    ),
+    requeue=RequeueSpec(max=5, on=("preempted", "time_limit", "node_loss")),
+    start="auto",
+    logs=LogsSpec(per="rank", tee=(0,)),
+    log_level="info",
+    binding="none",
+)
+
+# What may stand at a key whose behaviour is not built yet, beside null: the values that act as it does
+# today. Whoever builds a behaviour deletes its line.
+NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
+    "spares": (0,),
+    "roles": (),
+    "elastic.join_retries": (3,),
+    "elastic.exit_timeout": (),
+    "elastic.rejoin": ("at_restart",),
+    "signals.notice": ("USR2",),
+    "signals.lead": (timedelta(minutes=2),),
+    "stall_timeout": (),
+    "requeue.max": (5,),
+    "requeue.on": (("preempted", "time_limit", "node_loss"),),
+    "start": ("auto", "spawn"),
+    "preload": ((),),
+    "logs.per": ("rank",),
+    "logs.max_size": (),
+    "metrics.textfile": (),
+    "binding": ("none",),
+    "stage.source": (),
+    "stage.target": (),
+    "health": ({},),
+    "container.runtime": (),
+    "container.image": (),
+    "container.mounts": (),
+    "container.env": (),
+}
+
+
+def default_lead(time: timedelta | None) -> timedelta:
+    """How long before the time limit the notice comes: never before the half of a short time."""
+    lead = DEFAULTS.signals.lead if DEFAULTS.signals else None
+    longest = lead or timedelta(0)
+    return min(longest, time / 2) if time else longest
+
+
+def default_grace(lead: timedelta) -> timedelta:
+    """How long workers have to stop: at most half of the lead, so that a requeue can follow within it."""
+    grace = DEFAULTS.signals.grace if DEFAULTS.signals else None
+    return min(grace or timedelta(0), lead / 2)
+
+
+def find_not_built(spec: Section) -> Iterator[KeyPath]:
+    """The keys of a job or of a site's defaults that ask for what is not built yet."""
+    for name, allowed in NOT_BUILT.items():
+        path = name.split(".")
+        value: Any = spec
+        for part in path:
+            value = getattr(value, part, None)
+        if value is not None and value not in allowed:
+            yield tuple(path)

@@ -1,0 +1,76 @@
+"""The text of job.yaml, and `--set` overrides, as a checked JobSpec."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from hpc_elastic.errors import JobError
+from hpc_elastic.job.check import check_document, note_double_options
+from hpc_elastic.job.conflicts import Conflict, check_entrypoint, find_conflicts
+from hpc_elastic.job.document import Document
+from hpc_elastic.job.problems import KeyPath, Problem, format_problems
+from hpc_elastic.job.spec import JobSpec
+
+# At and below these keys a scalar is what its author typed.
+TEXT_PATHS: Sequence[KeyPath] = (
+    ("entrypoint",),
+    ("env",),
+    ("name",),
+    ("preload",),
+    ("progress",),
+    ("python",),
+    ("role",),
+    ("sbatch",),
+    ("setup",),
+    ("site",),
+    ("stage",),
+    ("template",),
+    ("workdir",),
+)
+
+
+def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec:
+    """Reads a job file.
+
+    Args:
+        text: what is in the file.
+        file: its name, for messages and for the job's default name.
+        overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts.
+
+    Raises:
+        JobError: something is wrong; it holds all problems, a line each.
+    """
+    document = Document(file=file, text_paths=TEXT_PATHS)
+    document.read(text)
+    if document.problems and not document.data:  # no YAML at all: what it says of keys would be noise
+        raise JobError(format_problems(document.problems))
+    for override in overrides:
+        _override(document, override)
+    note_double_options(document, ("sbatch",))
+    spec = check_document(document, JobSpec, _find_conflicts)
+    if spec is None or document.problems:
+        raise JobError(format_problems(document.problems))
+    return spec if spec.name else spec.model_copy(update={"name": _default_name(file)})
+
+
+def _override(document: Document, override: str) -> None:
+    name, equals, text = override.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(path):
+        message = "expected key.path=value, such as restart.max_restarts=5"
+        document.problems.append(Problem(file=document.file, line=None, path=(override,), message=message))
+    else:
+        document.override(path, text)
+
+
+def _find_conflicts(spec: JobSpec) -> Iterator[Conflict]:
+    yield from check_entrypoint(spec.entrypoint)
+    yield from find_conflicts(spec)
+
+
+def _default_name(file: str) -> str:
+    """The file's name, made fit to be one: `my job.yaml` is `my-job`."""
+    stem = os.path.splitext(os.path.basename(file))[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-_")[:64] or "job"

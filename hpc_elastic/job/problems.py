@@ -1,0 +1,110 @@
+"""What is wrong with a file, as one line each: file, line, key, what was found, what was expected."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+KeyPath = tuple[str | int, ...]
+
+_EXPECTED = {  # pydantic's error types, where what was found says the rest
+    "bool_type": "expected true or false",
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "finite_number": "expected a finite number",
+    "string_type": "expected text",
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+    "mapping_type": "expected a map",
+    "dict_type": "expected a map",
+    "model_type": "expected a map",
+    "model_attributes_type": "expected a map",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong. Without a line it came from `--set`."""
+
+    file: str
+    line: int | None
+    path: KeyPath
+    message: str
+
+    def __str__(self) -> str:
+        key = format_path(self.path)
+        place = f"{self.file}:{self.line}: {key}" if self.line is not None else f"--set {key}"
+        return _printable(f"{place.removesuffix(': ')}: {self.message}")
+
+
+def format_path(path: Sequence[str | int]) -> str:
+    """A path as people write it: `logs.tee[1]`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _printable(text: str) -> str:
+    """The text in one line, with nothing in it that a terminal would act on."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def format_problems(problems: Iterable[Problem]) -> list[str]:
+    """Each problem once, those of the file by line, then those of `--set`."""
+    ordered = sorted(problems, key=lambda problem: (problem.line is None, problem.line or 0))
+    return list(dict.fromkeys(map(str, ordered)))
+
+
+def describe(value: Any) -> str:
+    """What was found, for a message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"the number {value}"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else f"{value[:57]}...")
+    return "a map" if isinstance(value, Mapping) else "a list"
+
+
+def explain_error(error: Mapping[str, Any], known_paths: Sequence[str]) -> tuple[KeyPath, str]:
+    """The path and the message of one error of pydantic's `ValidationError.errors()`."""
+    path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
+    return path, _explain(error, path, known_paths)
+
+
+def _explain(error: Mapping[str, Any], path: KeyPath, known_paths: Sequence[str]) -> str:
+    kind, found, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown key{suggest_key(path, known_paths)}"
+    if kind == "missing":
+        return "missing"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        expected = context["expected"].replace("'", "")
+        return f"expected {expected}, found {describe(found)}{_suggest_word(found, expected)}"
+    if kind == "greater_than_equal":
+        return f"expected at least {context['ge']}, found {found}"
+    if kind == "too_short":
+        return f"expected at least {context['min_length']} item, found none"
+    return f"{_EXPECTED.get(kind, error['msg'])}, found {describe(found)}"
+
+
+def _suggest_word(found: object, expected: str) -> str:
+    return _did_you_mean(difflib.get_close_matches(str(found), expected.replace(" or ", ", ").split(", ")))
+
+
+def suggest_key(path: KeyPath, known_paths: Sequence[str]) -> str:
+    """`; did you mean ...?` for an unknown key: one of that name elsewhere, else one like it in the same map."""
+    parent, name = format_path(path[:-1]), str(path[-1]).replace("-", "_")
+    prefix = f"{parent}." if parent else ""
+    beside = [known.removeprefix(prefix) for known in known_paths if known.startswith(prefix)]
+    elsewhere = [known for known in known_paths if known.split(".")[-1] == name]
+    close = difflib.get_close_matches(name, [known for known in beside if "." not in known])
+    return _did_you_mean(close if name in close else elsewhere or close)
+
+
+def _did_you_mean(close: Sequence[str]) -> str:
+    return f"; did you mean {close[0]}?" if close else ""

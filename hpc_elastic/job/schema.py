@@ -1,0 +1,113 @@
+"""The JSON Schema of job.yaml, for editors: made of the models that check it, so that both say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from hpc_elastic.job.check import key_paths
+from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT
+from hpc_elastic.job.sbatch_options import OPTION_PATTERN, REFUSED
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec
+from hpc_elastic.job.values import VARIABLE_PATTERN
+from hpc_elastic.units import format_duration
+
+_KINDS = ("script", "module", "command")
+# Keys in the order in which people write them; the others follow as the models have them.
+_FIRST = ("name", "site", "nodes", "spares", "workers_per_node", "resources", "time", "setup", "entrypoint")
+
+
+def job_schema() -> dict[str, Any]:
+    """The schema of a job file, draft 2020-12, with a description and the default of every key.
+
+    It is about the values that YAML 1.2 reads. Spellings inside of a text, combinations of keys (grace
+    above lead, min above max) and keys that are not supported yet are left to `hpc-elastic check`.
+    """
+    schema = JobSpec.model_json_schema()
+    for path in key_paths(JobSpec):
+        key = _property(schema, path)
+        key.pop("default", None)
+        default = default_of(path)
+        if default is not None:
+            key["default"] = default
+        if path in NOT_BUILT:
+            key["description"] += " (not supported yet)"
+    _require_entrypoint(schema)
+    _restrict_names(schema["properties"]["env"], {"pattern": VARIABLE_PATTERN})
+    _restrict_names(schema["properties"]["sbatch"], {"pattern": OPTION_PATTERN, "not": {"enum": sorted(REFUSED)}})
+    _drop_titles(schema)
+    keys = schema.pop("properties")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "job.yaml of hpc_elastic",
+        **schema,
+        "properties": {name: keys[name] for name in dict.fromkeys((*_FIRST, *keys))},
+    }
+
+
+def default_of(path: str) -> Any:
+    """The default of a key as job.yaml spells it; None for a section, and where there is none."""
+    value: Any = DEFAULTS
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if path == "nodes":
+        return value.max
+    if path.startswith("nodes.") or isinstance(value, BaseModel):
+        return None
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _property(schema: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What the schema says of a key: the path's parts are looked up through references and alternatives."""
+    section: Mapping[str, Any] = schema
+    key: dict[str, Any] = {}
+    for part in path.split("."):
+        key = section["properties"][part]
+        for choice in key.get("anyOf", [key]):
+            found = _resolve(schema, choice)
+            if "properties" in found:
+                section = found
+    return key
+
+
+def _resolve(schema: Mapping[str, Any], choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "anyOf" in choice:  # nodes: a number or a map, or null
+        return next((inner for inner in choice["anyOf"] if "properties" in inner), choice)
+    if "$ref" in choice:
+        resolved: Mapping[str, Any] = schema["$defs"][choice["$ref"].rsplit("/", 1)[-1]]
+        return resolved
+    return choice
+
+
+def _require_entrypoint(schema: dict[str, Any]) -> None:
+    name = EntrypointSpec.__name__
+    schema["required"] = ["entrypoint"]
+    entrypoint = schema["properties"]["entrypoint"]
+    entrypoint["anyOf"] = [choice for choice in entrypoint["anyOf"] if choice != {"type": "null"}]
+    schema["$defs"][name]["oneOf"] = [
+        {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}} for kind in _KINDS
+    ]
+
+
+def _restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+    """Says what the keys of a map may be called, which pydantic leaves out where a function checks it."""
+    for choice in key["anyOf"]:
+        if choice["type"] == "object":
+            choice["propertyNames"] = names
+
+
+def _drop_titles(value: Any) -> None:
+    """Takes pydantic's titles away, which are the keys in other letters; a key that is called title stays."""
+    if isinstance(value, dict):
+        if isinstance(value.get("title"), str):
+            del value["title"]
+        for inner in value.values():
+            _drop_titles(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _drop_titles(inner)

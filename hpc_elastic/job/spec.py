@@ -1,0 +1,206 @@
+"""What the user asked for: every key of job.yaml, what it means and what may stand there.
+
+None, or a key that is not in `model_fields_set`, is a key that was not given; a key that is in the set
+and None was given as null, which takes a site's default away. No default is applied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from hpc_elastic.job import values
+
+
+class Section(BaseModel):
+    """A map with known keys; any other key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _key(description: str) -> Any:
+    """A key that may be left out or be null."""
+    return Field(default=None, description=description)
+
+
+class NodesSpec(Section):
+    """How many nodes the job may run on."""
+
+    min: values.Positive = Field(description="the run starts, and goes on, with at least so many nodes")
+    max: values.Positive = Field(description="the run uses at most so many nodes")
+
+
+class ResourcesSpec(Section):
+    """What is asked for on every node; the site says by which options."""
+
+    gpus_per_node: values.Count | None = _key("GPUs of a node")
+    cpus_per_worker: values.Positive | None = _key("CPUs of a worker; a node gets workers x cpus_per_worker")
+    memory_per_node: values.Memory | None = _key("memory of a node, such as 64G; 0 is all of it")
+    exclusive: values.Switch | None = _key("whole nodes, shared with no other job")
+
+
+class EntrypointSpec(Section):
+    """What a worker runs: exactly one of script, module and command."""
+
+    script: values.Program | None = _key("a Python file, relative to workdir")
+    module: values.Program | None = _key("a Python module, as for python -m")
+    command: values.Program | None = _key("a program, found in PATH or relative to workdir")
+    args: tuple[values.Argument, ...] | None = _key("its arguments; ${NAME} expands on the node, $$ is a $")
+
+
+class WorkerEnvSpec(Section):
+    """What workers see of the environment that Slurm gives to the agent."""
+
+    slurm: Literal["hide", "keep", "rank"] | None = _key(
+        "task-level SLURM_*, PMI* and PMIX* variables: hidden, kept, or rewritten from the world"
+    )
+
+
+class BackoffSpec(Section):
+    """The pause before a restart."""
+
+    first: values.Duration | None = _key("before the first restart")
+    factor: values.Factor | None = _key("every further pause is longer by this factor")
+    max: values.Duration | None = _key("no pause is longer")
+
+
+class RestartSpec(Section):
+    """When the workers start again after a failure."""
+
+    max_restarts: values.Count | None = _key("worker failures that the whole run survives, requeues included")
+    backoff: BackoffSpec | None = _key("the pause before a restart")
+    no_progress_limit: values.Positive | None = _key(
+        "the same failure so often with no progress between them ends the run"
+    )
+
+
+class ProgressSpec(Section):
+    """How progress is seen."""
+
+    file: values.FilePath | None = _key("a glob, relative to workdir; a change of its files is progress")
+
+
+class ElasticSpec(Section):
+    """How nodes come and go."""
+
+    join_timeout: values.PositiveDuration | None = _key("wait so long for nodes that are missing")
+    join_retries: values.Count | None = _key("how often a join that failed is tried again")
+    lease: values.PositiveDuration | None = _key("an agent that was silent for so long is taken for lost")
+    exit_timeout: values.PositiveDuration | None = _key("once a rank ended well, the others have so long")
+    rejoin: Literal["at_restart", "immediately"] | None = _key("when a node that came back is taken in again")
+
+
+class SignalsSpec(Section):
+    """How workers are told to stop, and how long they have."""
+
+    notice: values.SignalName | None = _key("the signal that says: you will be stopped soon")
+    lead: values.Duration | None = _key("the notice comes so long before the time limit")
+    grace: values.Duration | None = _key("time between TERM and KILL when the run stops")
+    restart_grace: values.Duration | None = _key("time between TERM and KILL when a failure restarts the workers")
+
+
+class RequeueSpec(Section):
+    """When Slurm is asked to start the job again."""
+
+    max: values.Count | None = _key("how often")
+    on: tuple[Literal["preempted", "time_limit", "node_loss"], ...] | None = _key("after which causes")
+
+
+class LogsSpec(Section):
+    """Where the output of workers goes."""
+
+    per: Literal["rank", "node"] | None = _key("a folder a rank, or a file a node")
+    tee: tuple[values.Count, ...] | None = _key("global ranks whose output the agent's log repeats")
+    max_size: values.Size | None = _key("cut a rank's output to its end when it grows beyond this size")
+
+
+class MetricsSpec(Section):
+    """Numbers for monitoring."""
+
+    textfile: values.FilePath | None = _key("a file in the Prometheus text format")
+
+
+class StageSpec(Section):
+    """A copy to the node's own disk before the workers start."""
+
+    source: values.FilePath | None = _key("what is copied")
+    target: values.FilePath | None = _key("where to")
+
+
+class ContainerSpec(Section):
+    """The image that workers run in."""
+
+    runtime: Literal["pyxis", "apptainer", "command"] | None = _key("what starts it")
+    image: values.Line | None = _key("the image")
+    mounts: tuple[values.Line, ...] | None = _key("folders that it sees")
+    env: tuple[values.VariableName, ...] | None = _key("variables that it gets")
+
+
+_NODES_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {
+            "type": "object",
+            "properties": {
+                name: {"type": "integer", "minimum": 1, "description": field.description}
+                for name, field in NodesSpec.model_fields.items()
+            },
+            "required": ["min", "max"],
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+class JobDefaults(Section):
+    """The keys of job.yaml for which a site may have a default."""
+
+    nodes: Annotated[NodesSpec, values.number_as_map("min", "max"), WithJsonSchema(_NODES_SCHEMA)] | None = _key(
+        "how many nodes: one number, or {min: 3, max: 4}"
+    )
+    spares: values.Count | None = _key("more nodes, which wait to replace others")
+    workers_per_node: values.Workers | None = _key(
+        "workers of a node: auto (gpus_per_node, else 1), a number, or a list with a number for each node"
+    )
+    resources: ResourcesSpec | None = _key("what is asked for on every node")
+    time: values.PositiveDuration | None = _key("the time limit: 90m, 2h30m, 12:00:00, 1-12:00:00")
+    setup: tuple[values.ShellLine, ...] | None = _key("shell lines that run before the workers start, as they are")
+    workdir: values.WorkDirectory | None = _key(
+        "where workers start, relative to job.yaml; ${NAME} expands on the node, $$ is a $"
+    )
+    python: values.Program | None = _key("the Python of the workers, found after setup")
+    env: Mapping[values.VariableName, values.VariableValue | None] | None = _key(
+        "environment variables of the workers; ${NAME} expands on the node, $$ is a $; null takes a default away"
+    )
+    worker_env: WorkerEnvSpec | None = _key("what workers see of Slurm's environment")
+    role: values.Line | None = _key("the role that workers are told")
+    roles: tuple[Mapping[str, Any], ...] | None = _key("several roles")
+    restart: RestartSpec | None = _key("when the workers start again after a failure")
+    progress: ProgressSpec | None = _key("how progress is seen")
+    elastic: ElasticSpec | None = _key("how nodes come and go")
+    signals: SignalsSpec | None = _key("how workers are told to stop")
+    stall_timeout: values.PositiveDuration | None = _key("no heartbeat for so long is a failure")
+    requeue: RequeueSpec | None = _key("when Slurm is asked to start the job again")
+    start: Literal["auto", "fork", "spawn"] | None = _key("how worker processes are started")
+    preload: tuple[values.Line, ...] | None = _key("modules that are imported once a node")
+    logs: LogsSpec | None = _key("where the output of workers goes")
+    log_level: Literal["error", "warning", "info", "debug"] | None = _key("how much the agents say")
+    metrics: MetricsSpec | None = _key("numbers for monitoring")
+    binding: Literal["none", "numa", "cores"] | None = _key("what a worker is bound to")
+    stage: StageSpec | None = _key("a copy to the node's own disk before the workers start")
+    health: Mapping[str, values.Switch] | None = _key("checks of a node before it joins, switched on or off")
+    container: ContainerSpec | None = _key("the image that workers run in")
+    template: values.FilePath | None = _key("the template of the batch script: a name or a path")
+    sbatch: Mapping[values.OptionName, values.OptionValue | None] | None = _key(
+        "more options of sbatch, passed on as they are; null takes a default away"
+    )
+
+
+class JobSpec(JobDefaults):
+    """One job, as its file and `--set` say it."""
+
+    name: values.Name = Field(default="", description="the run's name; the file's name if it is left out")
+    site: values.FilePath | None = _key("the name of a site, or the path of a site file")
+    entrypoint: EntrypointSpec | None = _key("what a worker runs: exactly one of script, module, command")

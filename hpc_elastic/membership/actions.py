@@ -1,0 +1,135 @@
+"""What the machines ask of the agent around them; it carries them out in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpc_elastic.membership.messages import Assign, Message, StopManner
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """A line for people: into the agent's log and, from the head, into the script's output."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """An event for the records."""
+
+    name: str
+    message: str
+    attempt: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Head: a message to a member."""
+
+    node: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Head: close the connection to a member."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAttempt:
+    """Head: claim the attempt and write its roster, then call `claimed`. The agent fills in the time."""
+
+    claim: AttemptClaim
+    world: World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """Write the run's result, if there is none, then call `result_written`. The agent fills in the time.
+
+    `after_s`: so many seconds from now, if nobody else has written one by then.
+    """
+
+    result: RunResult
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOver:
+    """Head: nothing is left to coordinate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Member: a message to the head."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkers:
+    """Member: start this node's workers, then call `started` or `start_failed`."""
+
+    assign: Assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopWorkers:
+    """Member: stop what is left of the attempt's workers, then call `workers_stopped`.
+
+    `is_terminated`: they have got their TERM already, from whoever sent one to this agent too.
+    `is_term_coming`: they are likely to get it in a moment; only if they do not, this agent sends it.
+    """
+
+    attempt: int
+    manner: StopManner
+    is_terminated: bool
+    is_term_coming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFailure:
+    """Member: complete the error file of a failed worker, then call `failure_recorded`."""
+
+    attempt: int
+    local_rank: int
+    exitcode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteNodeResult:
+    """Member: write this node's record, then call `node_result_written`. The agent fills in the times."""
+
+    result: NodeResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Member: no worker is left; end this agent."""
+
+    exit_code: int
+    cause: str
+
+
+Action = (
+    Say
+    | Note
+    | Send
+    | Drop
+    | ClaimAttempt
+    | WriteResult
+    | HeadOver
+    | Tell
+    | StartWorkers
+    | StopWorkers
+    | RecordFailure
+    | WriteNodeResult
+    | Leave
+)

@@ -1,0 +1,79 @@
+"""What the head sees, and what can be decided about it; the deciding itself is injected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
+
+
+class Trigger(str, Enum):
+    """Why a decision is needed."""
+
+    WORKER_FAILED = "worker_failed"
+    NODE_BROKEN = "node_broken"  # a node's workers cannot run there: the store host died, say
+    NODE_LOST = "node_lost"  # its connection closed, or its lease ran out
+    NODE_UNFIT = "node_unfit"  # it joined and said that it cannot take part
+    NODES_MISSING = "nodes_missing"  # join_timeout passed with fewer than `min`
+    STOP_REQUESTED = "stop_requested"  # by a person, through the run directory
+    TERMINATED = "terminated"  # an agent got a TERM from outside
+    SUCCEEDED = "succeeded"  # every rank exited 0
+    UNKILLABLE = "unkillable"  # processes survived KILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One thing that the head saw. `progress` is a digest of the progress files, if there are any."""
+
+    trigger: Trigger
+    attempt: int
+    failure: FailureRecord | None = None
+    nodes: tuple[str, ...] = ()
+    detail: str = ""
+    progress: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What the run went through before, from its latest claim."""
+
+    attempts: int = 0
+    spend: Spend = field(default_factory=Spend)
+    failure_signature: str | None = None
+    same_failures: int = 0
+    progress: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """Stop the workers and start the next attempt, no earlier than `at` (the monotonic `now`)."""
+
+    at: float
+    manner: StopManner
+    reason: str
+    history: History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """Stop the workers and end the run. `reason` is a word of records.RESULT_REASONS."""
+
+    state: RunState
+    exit_code: ExitCode
+    manner: StopManner
+    reason: str
+    cause: str
+
+
+Decision = Restart | Finish
+
+
+class Decide(Protocol):
+    """The policy: a pure function of what happened before, what is seen, and the monotonic time."""
+
+    def __call__(self, history: History, observation: Observation, now: float) -> Decision:
+        """Decides."""

@@ -1,0 +1,344 @@
+"""A member: joins a head, does what it says with this node's workers, and reports.
+
+Theory of operation. A member goes through phases:
+
+    JOINING  --Welcome--> PARKED
+    PARKED   --Assign--> WORKING
+    WORKING  --every worker exited 0, the node's record is durable--> FINISHED
+    WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
+    STOPPING --no worker is left, every failure is recorded--> PARKED, or LEAVING if the run ended meanwhile
+    any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
+
+A worker's failure is only reported; the head decides and tells everybody. A member that has not
+heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
+whether the others go on without it. Without workers the same silence makes it leave.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import (
+    Action,
+    Leave,
+    RecordFailure,
+    Say,
+    StartWorkers,
+    StopWorkers,
+    Tell,
+    WriteNodeResult,
+    WriteResult,
+)
+from hpc_elastic.membership.lease import NEVER, Lease
+from hpc_elastic.membership.messages import (
+    Assign,
+    Broken,
+    Echo,
+    End,
+    Failed,
+    Finished,
+    Join,
+    Message,
+    Refused,
+    Stop,
+    StopManner,
+    Stopped,
+    Terminated,
+    Welcome,
+)
+from hpc_elastic.membership.reports import failure_note, headless_result, node_result
+from hpc_elastic.rundir.records import FailureRecord, WorkerState
+
+# Slurm's TERM reaches agent and workers within 10 ms, in any order: who ended by it waits so long for the agent's.
+TERM_SETTLES_S = 0.25
+ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed, or left as a shell says it
+
+
+class Phase(str, Enum):
+    """Where the member stands; the module's docstring has the transitions."""
+
+    JOINING = "joining"
+    PARKED = "parked"
+    WORKING = "working"
+    FINISHED = "finished"
+    STOPPING = "stopping"
+    LEAVING = "leaving"
+
+
+class Member:
+    """One node's part.
+
+    Args:
+        join: who this node is, as it tells the head.
+        run: the run's name in records.
+        lease_s: the lease, in seconds.
+    """
+
+    def __init__(self, join: Join, *, run: str, lease_s: float) -> None:
+        self._join = join
+        self._run = run
+        self.phase = Phase.JOINING
+        self._assign: Assign | None = None
+        self._failures: dict[str, FailureRecord] = {}
+        self._held: list[tuple[int, int]] = []  # local rank and exit code of workers that died of TERM
+        self._judge_held_at = NEVER
+        self._recording: set[int] = set()  # local ranks whose failure is being written
+        self._emptied: tuple[tuple[int, ...], int] | None = None  # what `workers_stopped` told, meanwhile
+        self._stop_reason = ""
+        self._is_finished = False
+        self._is_terminated = False
+        self._expects_term = False
+        self._have_workers_term = False
+        self._is_late = False
+        self._is_head_here = False
+        self._leave: Leave | None = None
+        self._lost_head: str | None = None
+        self._result_after_s = 0.0
+        self._lease = Lease(lease_s)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that this node works on or worked on last; 0 before the first."""
+        return self._assign.attempt if self._assign is not None else 0
+
+    def next_tick(self) -> float:
+        """When `tick` must be called at the latest, in monotonic seconds."""
+        return min(self._lease.next_beat, self._judge_held_at, self._silence_deadline())
+
+    def fence_deadline(self) -> float:
+        """Until when the workers may run without news from the head; the guard is told the same."""
+        return self._silence_deadline() if self.phase in (Phase.WORKING, Phase.FINISHED) else NEVER
+
+    def _silence_deadline(self) -> float:
+        """When a head that says nothing counts as lost."""
+        assign, has_workers = self._assign, self.phase in (Phase.WORKING, Phase.FINISHED)
+        is_alone = assign is not None and assign.group_world_size == 1
+        if self._leave is not None or (self._is_head_here and (is_alone or not has_workers)):
+            return NEVER  # of a head here, a silence only says that this process was paused
+        return self._lease.deadline
+
+    # The head.
+
+    def connected(self, now: float, *, is_joined: bool) -> list[Action]:
+        """There is a head: another node's, which has got this node's join already, or this node's own."""
+        self._is_head_here = not is_joined
+        self._lease.start(now)
+        return [] if is_joined else [Tell(message=self._join)]
+
+    def received(self, message: Message) -> list[Action]:
+        """The head sent something."""
+        if isinstance(message, Echo):
+            self._lease.echoed(message.number)
+            return []
+        if isinstance(message, Welcome):
+            self.phase = Phase.PARKED
+            self._is_late = message.is_late
+            return []
+        if isinstance(message, Assign):
+            return self._assigned(message)
+        if isinstance(message, Stop):
+            if message.attempt != self.attempt:
+                return []
+            return self._stop(message.manner, message.reason, is_term_coming=message.is_term_coming)
+        if isinstance(message, (End, Refused)):
+            return self._end(message)
+        return [Say(text=f"the head sent a {message.KIND}, which only a member sends")]
+
+    def disconnected(self, why: str) -> list[Action]:
+        """The connection to the head closed without its goodbye: its agent is dead, or the network is."""
+        if self._leave is not None or self._lost_head is not None:
+            return []
+        self._lost_head = why
+        self._lease.end()
+        lost = f"the head is lost: {why}"
+        if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
+            return [Say(text=f"{lost}; killing this node's workers"), *self._stop(StopManner.FENCE, lost)]
+        return [Say(text=lost), *self._end_without_head()]
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        actions: list[Action] = []
+        if now >= self._judge_held_at:
+            actions += self._record_held()
+        if now >= self._silence_deadline():
+            # The head may live on and miss this node, after a whole lease: then its word counts.
+            self._result_after_s = self._lease.seconds
+            actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s")
+        return [*actions, *(Tell(message=beat) for beat in self._lease.beat(now))]
+
+    # The workers.
+
+    def worker_failed(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
+        """A worker exited other than with 0, and no signal of this agent explains it."""
+        if attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
+            return []
+        if self.phase is Phase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
+            return []
+        if exitcode not in ENDED_BY_TERM:
+            return [self._record_failure(local_rank, exitcode)]
+        self._held.append((local_rank, exitcode))
+        self._judge_held_at = min(self._judge_held_at, now + TERM_SETTLES_S)
+        return []
+
+    def failure_recorded(self, failure: FailureRecord) -> list[Action]:
+        """The error file of a failed worker is written; also of one that could not be started."""
+        if failure.attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
+            return []
+        self._recording.discard(failure.local_rank)
+        self._failures[str(failure.rank)] = failure
+        event = failure_note(failure)
+        if self.phase is Phase.STOPPING:
+            return [event, *self._after_stop()]  # `Stopped` tells the head
+        return [event, Tell(message=Failed(attempt=failure.attempt, failure=failure))]
+
+    def workers_succeeded(self, attempt: int) -> list[Action]:
+        """Every worker of this node exited 0."""
+        if attempt != self.attempt or self.phase is not Phase.WORKING:
+            return []
+        return self._record(WorkerState.SUCCEEDED, "every worker exited 0")
+
+    def node_result_written(self, attempt: int, return_values: Mapping[str, Any]) -> list[Action]:
+        """The record of this node's success is durable."""
+        if attempt != self.attempt or self.phase is not Phase.WORKING or self._failures:
+            return []
+        self.phase = Phase.FINISHED
+        self._is_finished = True
+        return [Tell(message=Finished(attempt=attempt, return_values=return_values))]
+
+    def node_broke(self, reason: str) -> list[Action]:
+        """Something beside the workers failed on this node, so that the attempt cannot go on."""
+        if self.phase not in (Phase.WORKING, Phase.FINISHED):
+            return []
+        return [Say(text=reason), Tell(message=Broken(attempt=self.attempt, reason=reason))]
+
+    def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
+        """A signal from outside ends this agent; `have_workers` if the workers got one like it too."""
+        if self._is_terminated or self.phase is Phase.LEAVING:
+            return []
+        self._is_terminated = True
+        self._have_workers_term = have_workers
+        self._forget_held()
+        if self.phase is Phase.JOINING:
+            self._leave = Leave(exit_code=int(ExitCode.STOPPED), cause=f"{signal_name} before there was a head")
+            return self._depart()
+        told: list[Action] = [Say(text=f"got {signal_name}"), Tell(message=Terminated(signal_name=signal_name))]
+        return told + self._stop(StopManner.GRACE, f"{signal_name} from outside")
+
+    def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
+        """No worker of the attempt is left, but for those that survived KILL."""
+        if self.phase is not Phase.STOPPING or attempt != self.attempt:
+            return []
+        self._emptied = (unkillable, store_port)
+        return self._after_stop()
+
+    def _after_stop(self) -> list[Action]:
+        if self._emptied is None or self._recording:
+            return []
+        (unkillable, store_port), self._emptied = self._emptied, None
+        state = WorkerState.FAILED if self._failures else WorkerState.STOPPED
+        actions: list[Action] = []
+        if not self._is_finished:  # else the record of success stands, whatever became of the others
+            actions += self._record(state, self._stop_reason, unkillable)
+        if self._leave is not None:
+            return [*actions, *self._depart()]
+        if self._lost_head is not None:
+            return actions + self._end_without_head()
+        self.phase = Phase.PARKED
+        stopped = Stopped(
+            attempt=self.attempt,
+            failures=tuple(self._failures.values()),
+            unkillable=unkillable,
+            store_port=store_port,
+        )
+        return [*actions, Tell(message=stopped)]
+
+    def run_result_written(self, exit_code: int, cause: str) -> list[Action]:
+        """The result that was written for want of a head is on disk, or another one was there before."""
+        self._leave = Leave(exit_code=exit_code, cause=cause)
+        return self._depart()
+
+    # Steps.
+
+    def _assigned(self, assign: Assign) -> list[Action]:
+        if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
+            return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
+        self._assign = assign
+        self._failures.clear()
+        self._recording.clear()
+        self._emptied = None
+        self._forget_held()
+        self._is_finished = False
+        self._have_workers_term = False
+        self.phase = Phase.WORKING
+        return [StartWorkers(assign=assign)]
+
+    def _record_failure(self, local_rank: int, exitcode: int) -> RecordFailure:
+        self._recording.add(local_rank)
+        return RecordFailure(attempt=self.attempt, local_rank=local_rank, exitcode=exitcode)
+
+    def _record_held(self) -> list[Action]:
+        """No TERM came for this agent: whoever died of one failed."""
+        actions: list[Action] = [self._record_failure(*held) for held in self._held]
+        self._forget_held()
+        return actions
+
+    def _forget_held(self) -> None:
+        self._held.clear()
+        self._judge_held_at = NEVER
+
+    def _stop(self, manner: StopManner, reason: str, *, is_term_coming: bool = False) -> list[Action]:
+        """Stops what is running; a second stop only if it is a harder one."""
+        if self.phase is Phase.STOPPING and manner is not StopManner.FENCE:
+            return []
+        if self.phase not in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
+            return []
+        self.phase = Phase.STOPPING
+        self._stop_reason = reason
+        # Somebody else's failure may be what came of one here that was not judged yet.
+        actions = self._record_held() if manner is StopManner.RESTART else []
+        self._forget_held()
+        has_term, is_coming = self._have_workers_term, is_term_coming and not self._is_terminated
+        self._expects_term = has_term or is_coming
+        stop = StopWorkers(attempt=self.attempt, manner=manner, is_terminated=has_term, is_term_coming=is_coming)
+        return [*actions, stop]
+
+    def _end(self, message: End | Refused) -> list[Action]:
+        cause = message.cause if isinstance(message, End) else message.reason
+        if self._leave is not None:
+            return []
+        self._leave = Leave(exit_code=message.exit_code, cause=cause)
+        if self.phase is Phase.STOPPING:
+            return []  # `workers_stopped` departs
+        if self.phase in (Phase.WORKING, Phase.FINISHED):
+            return self._stop(StopManner.GRACE, cause)
+        return self._depart()
+
+    def _depart(self) -> list[Action]:
+        self.phase = Phase.LEAVING
+        self._lease.end()
+        return [self._leave] if self._leave is not None else []
+
+    def _end_without_head(self) -> list[Action]:
+        """Nobody is left to decide: this node says so in the result, unless there is one.
+
+        Who waits beside a world that it was never in does not know how that one fares, and only leaves;
+        and so does who got a TERM like the head: the scheduler knows what it was for, a requeue perhaps.
+        """
+        self.phase = Phase.LEAVING
+        cause = f"{self._assign.head if self._assign else 'the head'} was lost: {self._lost_head}"
+        if self._is_terminated or (self._is_late and self._assign is None):
+            self._leave = Leave(exit_code=int(ExitCode.NODE_LOST), cause=cause)
+            return self._depart()
+        result = headless_result(self._run, self._join, attempt=self.attempt, cause=cause, failures=self._failures)
+        return [WriteResult(result=result, after_s=self._result_after_s)]
+
+    def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
+        if self._assign is None:
+            return []
+        run, node, failures = self._run, self._join.node, self._failures
+        record = node_result(run, node, self._assign, state, reason=reason, failures=failures, unkillable=unkillable)
+        return [WriteNodeResult(result=record)]

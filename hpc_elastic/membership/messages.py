@@ -1,0 +1,204 @@
+"""What agents say to each other, to and from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from hpc_elastic.codec import DecodeError, Json, from_json, to_json
+from hpc_elastic.rundir.records import Endpoint, FailureRecord
+
+
+class StopManner(str, Enum):
+    """How workers are stopped: the time they get between TERM and KILL."""
+
+    RESTART = "restart"  # restart_grace: a peer failed, a checkpoint could not be finished anyway
+    GRACE = "grace"  # grace: the run ends, there is time to save
+    FENCE = "fence"  # none: KILL at once, this node may no longer be in the world
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Member to head, first: who I am. `problem` says why this node cannot take part, if so."""
+
+    KIND: ClassVar[str] = "join"
+    node: str
+    node_id: int
+    agent: Endpoint
+    store_port: int
+    workers: int
+    role: str
+    versions: Mapping[str, str]
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Head to member: you have joined this allocation. `is_late`: while a world is at work without you."""
+
+    KIND: ClassVar[str] = "welcome"
+    allocation: int
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Head to member: you cannot join, and why."""
+
+    KIND: ClassVar[str] = "refused"
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Member to head: I am here. The head answers with an Echo of the same number."""
+
+    KIND: ClassVar[str] = "beat"
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """Head to member: I heard this beat."""
+
+    KIND: ClassVar[str] = "echo"
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Head to member: the next attempt, with this node's own part of the world.
+
+    Its global ranks are `first_rank` to `first_rank + workers - 1`, its role ranks likewise.
+    `world_digest` is the SHA-256 of `world.json`.
+    """
+
+    KIND: ClassVar[str] = "assign"
+    attempt: int
+    group_rank: int
+    group_world_size: int
+    first_rank: int
+    workers: int
+    world_size: int
+    first_role_rank: int
+    role_world_size: int
+    master: Endpoint
+    world_digest: str
+    head: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Member to head: a worker failed, or could not be started."""
+
+    KIND: ClassVar[str] = "failed"
+    attempt: int
+    failure: FailureRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """Member to head: this node cannot go on with the attempt for a reason that is no worker's."""
+
+    KIND: ClassVar[str] = "broken"
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Member to head: all my workers exited 0, and the node's record says so durably."""
+
+    KIND: ClassVar[str] = "finished"
+    attempt: int
+    return_values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminated:
+    """Member to head: a signal from outside ends this agent."""
+
+    KIND: ClassVar[str] = "terminated"
+    signal_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Head to member: stop your workers of this attempt, and why.
+
+    `is_term_coming`: another agent got a TERM from outside, so this node is likely to get one as well.
+    """
+
+    KIND: ClassVar[str] = "stop"
+    attempt: int
+    manner: StopManner
+    reason: str
+    is_term_coming: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """Member to head: no worker of the attempt is left, and what had failed before the stop.
+
+    `store_port` is for the next attempt, if the store is to be here.
+    """
+
+    KIND: ClassVar[str] = "stopped"
+    attempt: int
+    failures: tuple[FailureRecord, ...]
+    unkillable: tuple[int, ...]
+    store_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Head to member: the run is over; leave with this exit code."""
+
+    KIND: ClassVar[str] = "end"
+    exit_code: int
+    cause: str
+
+
+Message = (
+    Join | Welcome | Refused | Beat | Echo | Assign | Failed | Broken | Finished | Terminated | Stop | Stopped | End
+)
+
+_BY_KIND: dict[str, type[Message]] = {
+    cls.KIND: cls
+    for cls in (
+        Join,
+        Welcome,
+        Refused,
+        Beat,
+        Echo,
+        Assign,
+        Failed,
+        Broken,
+        Finished,
+        Terminated,
+        Stop,
+        Stopped,
+        End,
+    )
+}
+
+
+def encode_message(message: Message) -> Json:
+    """A message as a JSON object with its kind under `type`."""
+    return {"type": message.KIND, **to_json(message)}
+
+
+def decode_message(data: Json) -> Message:
+    """The message in a JSON object.
+
+    Raises:
+        DecodeError: it is of no known kind, or a field is missing or of another type.
+    """
+    kind = data.get("type") if isinstance(data, dict) else None
+    cls = _BY_KIND.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise DecodeError(f"no message is of type {kind!r}")
+    return from_json(cls, data, where=cls.KIND)

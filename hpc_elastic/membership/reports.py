@@ -1,0 +1,67 @@
+"""What a member writes about its own part: the node's record, and a result where nobody else can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Note
+from hpc_elastic.membership.messages import Assign, Join
+from hpc_elastic.rundir.records import FailureRecord, NodeResult, RunResult, RunState, WorkerState
+
+
+def node_result(
+    run: str,
+    node: str,
+    assign: Assign,
+    state: WorkerState,
+    *,
+    reason: str,
+    failures: Mapping[str, FailureRecord],
+    unkillable: tuple[int, ...] = (),
+) -> NodeResult:
+    """A node's part in an attempt, its times left empty."""
+    return NodeResult(
+        run=run,
+        attempt=assign.attempt,
+        node=node,
+        state=state,
+        ranks=tuple(range(assign.first_rank, assign.first_rank + assign.workers)),
+        reason=reason,
+        failures=dict(failures),
+        return_values={},
+        unkillable=unkillable,
+        started="",
+        ended="",
+    )
+
+
+def headless_result(
+    run: str, join: Join, *, attempt: int, cause: str, failures: Mapping[str, FailureRecord]
+) -> RunResult:
+    """The run's result, as far as a member knows it that has lost its head; its end left empty."""
+    return RunResult(
+        run=run,
+        state=RunState.FAILED,
+        exit_code=int(ExitCode.NODE_LOST),
+        reason="node_lost",
+        cause=cause,
+        attempts=attempt,
+        restarts=0,
+        failures=dict(failures),
+        return_values={},
+        nodes=(),
+        started=None,
+        ended="",
+        written_by=join.node,
+    )
+
+
+def failure_note(failure: FailureRecord) -> Note:
+    """The event of a worker's failure."""
+    return Note(
+        name="worker.failed",
+        message=failure.message,
+        attempt=failure.attempt,
+        metadata={"rank": failure.rank, "exitcode": failure.exitcode, "signal": failure.signal_name},
+    )

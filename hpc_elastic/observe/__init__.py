@@ -1,0 +1,1 @@
+"""What happened, for people: read from the run directory first, from the scheduler second."""

@@ -1,0 +1,134 @@
+"""Decides where a run stands, from the run directory's facts and the scheduler's word; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.observe.facts import Facts
+from hpc_elastic.rundir.states import RunState
+
+if TYPE_CHECKING:
+    from hpc_elastic.scheduler.protocol import JobStatus
+
+SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's last write takes its time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What to write for a run whose job ended without a result.
+
+    `is_certain`: no agent can be about to write one, so nothing has to settle.
+    """
+
+    state: RunState
+    reason: str
+    exit_code: ExitCode
+    cause: str
+    is_certain: bool
+
+
+def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
+    """The run's state: its result if there is one, else what the scheduler says, else what the claims say.
+
+    A job that ended without a result is still RUNNING here: `missing_result` says what it will be.
+    """
+    if facts.result is not None:
+        return _final_state(facts.result.get("state"))
+    if job is None or job.state.is_terminal:
+        return RunState.RUNNING if facts.allocations else RunState.PENDING
+    if job.state.value == "PENDING":
+        return RunState.REQUEUED if facts.allocations else RunState.PENDING
+    return RunState.RUNNING
+
+
+def missing_result(facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = "") -> Ending | None:
+    """What became of a run whose job is over and that has no result; None if that is not so.
+
+    Args:
+        facts: the run directory's.
+        job: the scheduler's word; None if it was not asked or did not answer.
+        script_word: the last line of the batch script's output.
+        complaint: the error that ended the head's agent.
+    """
+    if facts.result is not None or job is None or not job.state.is_terminal:
+        return None
+    never_started = facts.allocations == 0
+    state = job.state.value
+    if state == "CANCELLED" or (facts.is_stop_requested and state == "GONE"):
+        return _cancelled(facts, never_started)
+    if never_started and facts.script_output is not None and state in ("FAILED", "COMPLETED", "GONE"):
+        return _no_agent_started(job, script_word)
+    if complaint:
+        return _gave_up(complaint)
+    return _ended(job, script_word, never_started)
+
+
+def _cancelled(facts: Facts, never_started: bool) -> Ending:
+    before = "before it started" if never_started else "and no agent could write a result"
+    return Ending(
+        state=RunState.CANCELLED,
+        reason="stop_requested" if facts.is_stop_requested else "terminated",
+        exit_code=ExitCode.STOPPED,
+        cause=f"the job was cancelled {before}",
+        is_certain=never_started,
+    )
+
+
+def _no_agent_started(job: JobStatus, script_word: str) -> Ending:
+    """The batch script ran, and ended before an agent had claimed the allocation."""
+    failed = f"the script ended{_with_exit_code(job)} before any agent started"
+    return Ending(
+        state=RunState.FAILED,
+        reason="setup_failed",
+        exit_code=ExitCode.SETUP,
+        cause=f"{failed}: {script_word}" if script_word else failed,
+        is_certain=True,
+    )
+
+
+def _gave_up(complaint: str) -> Ending:
+    """The head could not go on and could not write it down: almost always the disk is full or gone."""
+    return Ending(
+        state=RunState.FAILED,
+        reason="agent_failed",
+        exit_code=ExitCode.RUN_DIRECTORY,
+        cause=complaint,
+        is_certain=False,
+    )
+
+
+def _ended(job: JobStatus, script_word: str, never_started: bool) -> Ending:
+    state, reason, cause = {
+        "TIMEOUT": (RunState.FAILED, "terminated", "the time limit ended the job"),
+        "PREEMPTED": (RunState.FAILED, "terminated", "the job was preempted and not requeued"),
+        "NODE_FAIL": (RunState.FAILED, "node_lost", "a node failed and the scheduler ended the job"),
+        "FAILED": (RunState.FAILED, "no_result", f"the job failed{_with_exit_code(job)}"),
+    }.get(job.state.value, (RunState.UNKNOWN, "no_result", _unknown_cause(job)))
+    last_words = f"; the script's last line: {script_word}" if script_word else ""
+    return Ending(
+        state=state,
+        reason=reason,
+        exit_code=ExitCode.NODE_LOST,
+        cause=f"{cause}, and no agent wrote a result{last_words}",
+        is_certain=never_started and job.state.value != "GONE",
+    )
+
+
+def _unknown_cause(job: JobStatus) -> str:
+    if job.state.value == "GONE":
+        return "the scheduler does not know the job any more"
+    return f"the job ended as {job.native_state}{_with_exit_code(job)}"
+
+
+def _with_exit_code(job: JobStatus) -> str:
+    return f" with exit code {job.exit_code.split(':')[0]}" if job.exit_code else ""
+
+
+def _final_state(text: object) -> RunState:
+    """The state of a result; one that a newer version wrote and this one does not know is UNKNOWN."""
+    try:
+        return RunState(text)
+    except ValueError:
+        return RunState.UNKNOWN

@@ -1,0 +1,104 @@
+"""The two displays of a followed run: plain lines, and a live line below them on a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from hpc_elastic.observe.narrate import count, describe_state
+from hpc_elastic.observe.present import state_style
+from hpc_elastic.observe.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from hpc_elastic.observe.follow import Display
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")  # keeps tab and the escapes of colours
+
+
+class PlainDisplay:
+    """Lines alone: rank 0's as they are, ours marked and by default on another stream."""
+
+    def __init__(self, progress: TextIO, output: TextIO) -> None:
+        self._progress = progress
+        self._output = output
+
+    def say(self, line: str) -> None:
+        """Shows a line of ours."""
+        print(f"{_mark()} {line}", file=self._progress, flush=True)
+
+    def output(self, line: str) -> None:
+        """Shows a line that rank 0 wrote."""
+        print(line, file=self._output, flush=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Plain lines have no place for it; the changes were said."""
+
+
+class LiveDisplay:
+    """Lines above, and below them one line that moves: state, time, attempt, world, restarts."""
+
+    def __init__(self, console: Console, live: Live) -> None:
+        self._console = console
+        self._live = live
+        self._begun = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Shows a line of ours."""
+        from rich.text import Text
+
+        self._console.print(Text(f"{_mark()} {line}", style="cyan"), soft_wrap=True)
+
+    def output(self, line: str) -> None:
+        """Shows a line that rank 0 wrote, with its colours."""
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(_CONTROL.sub("", line)), soft_wrap=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Moves the live line."""
+        from rich.spinner import Spinner
+
+        self._live.update(Spinner("line", text=self._line(snapshot)))
+
+    def _line(self, snapshot: Snapshot) -> Text:
+        from rich.text import Text
+
+        line = Text()
+        line.append(describe_state(snapshot), style=state_style(snapshot.state))
+        minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
+        line.append(f"  {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
+        if snapshot.attempts:
+            workers = f"  {count(snapshot.workers, 'worker')}" if snapshot.workers else ""
+            limit = f" of {snapshot.max_restarts}" if snapshot.max_restarts is not None else ""
+            line.append(f"  attempt {snapshot.attempts}{workers}  restarts {snapshot.restarts}{limit}")
+        line.truncate(self._console.width - 2, overflow="ellipsis")  # beside the spinner
+        return line
+
+
+@contextmanager
+def open_display(progress: TextIO, output: TextIO) -> Iterator[Display]:
+    """The display for these streams: live if both are a terminal that can, else plain."""
+    if not (progress.isatty() and output.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
+        yield PlainDisplay(progress, output)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(file=output)
+    with Live(
+        console=console, transient=True, refresh_per_second=4, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+        yield LiveDisplay(console, live)
+
+
+def _mark() -> str:
+    """What tells our lines from the worker's."""
+    return f"[hpc-elastic {time.strftime('%H:%M:%S')}]"

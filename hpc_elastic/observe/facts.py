@@ -1,0 +1,165 @@
+"""Reads what a run directory says so far, as plain facts that decide nothing.
+
+It takes the JSON as it stands and picks the fields it needs, tolerant of absent files and torn lines: the
+records' own classes cost more start-up time than `status` may take in all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+AGENT_COMPLAINS = "hpc-elastic agent: error: "  # how agent.main prints an error that ends the agent
+_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFacts:
+    """One attempt, from its claim and its roster; `workers` is None until the roster is there."""
+
+    number: int
+    opened: str | None
+    reason: str
+    nodes: tuple[str, ...]
+    workers: int | None
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that the run directory says; `submission`, `allocation`, `result` are the records' JSON objects."""
+
+    run_dir: str
+    submission: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    allocations: int
+    allocation: Mapping[str, Any]
+    attempts: tuple[AttemptFacts, ...]
+    result: Mapping[str, Any] | None
+    is_stop_requested: bool
+    script_output: str | None  # the path, once the batch script wrote
+
+    @property
+    def job_id(self) -> str | None:
+        """The job of the latest allocation: `sbatch job.sh` by hand makes another than the submitted one."""
+        return _job_id(self.allocation, self.submission)
+
+
+class FactReader:
+    """Reads a run directory again and again; what can not change any more is read once."""
+
+    def __init__(self, layout: RunLayout) -> None:
+        self.layout = layout
+        self._plan: Mapping[str, Any] = {}
+        self._complete: dict[int, AttemptFacts] = {}
+
+    def read(self) -> Facts:
+        """What the directory says now.
+
+        Raises:
+            RunDirectoryError: it is there and cannot be read.
+        """
+        layout = self.layout
+        result = _object(layout.result) or None  # first: what is read after a result is complete
+        self._plan = self._plan or _object(layout.plan)
+        allocations = store.list_numbers(layout.allocations)
+        allocation = _object(layout.allocation(allocations[-1])) if allocations else {}
+        submission = _object(layout.submission)
+        job_id = _job_id(allocation, submission)
+        return Facts(
+            run_dir=layout.root,
+            submission=submission,
+            plan=self._plan,
+            allocations=len(allocations),
+            allocation=allocation,
+            attempts=tuple(self._attempt(number) for number in store.list_numbers(layout.attempts)),
+            result=result,
+            is_stop_requested=any(True for _ in store.read_lines(layout.requests)),
+            script_output=_existing(layout.script_output(job_id)) if job_id else None,
+        )
+
+    def _attempt(self, number: int) -> AttemptFacts:
+        if number in self._complete:
+            return self._complete[number]
+        claim = _object(self.layout.claim(number))
+        world = _object(self.layout.world(number))
+        spend = claim.get("spend")
+        ranks = world.get("ranks")
+        facts = AttemptFacts(
+            number=number,
+            opened=claim.get("time"),
+            reason=str(claim.get("reason", "")),
+            nodes=tuple(claim.get("members", ())),
+            workers=len(ranks) if ranks else None,
+            restarts=int(spend.get("restarts", 0)) if isinstance(spend, dict) else 0,
+        )
+        if claim and world:
+            self._complete[number] = facts
+        return facts
+
+
+def latest_change(layout: RunLayout) -> float:
+    """When anything of the run was last written, by the file system's clock, in Unix seconds."""
+    paths = [layout.submission, layout.requests]
+    for folder in (layout.root, layout.agents, layout.allocations, layout.attempts):
+        paths += [entry.path for entry in _entries(folder) if not entry.name.startswith(".")]
+    paths += [os.path.join(entry.path, "events.jsonl") for entry in _entries(layout.nodes)]
+    return max((_modified(path) for path in paths), default=0.0)
+
+
+def last_line(path: str) -> str:
+    """The last line of a file that is not blank; empty if there is none."""
+    return next((line.strip() for line in reversed(_last_lines(path)) if line.strip()), "")
+
+
+def agent_complaint(facts: Facts) -> str:
+    """What the head of the latest allocation said when it gave up for an error; empty if it said nothing."""
+    node = facts.allocation.get("node")
+    if not isinstance(node, str):
+        return ""
+    path = RunLayout(facts.run_dir).agent_output(node)
+    lines = _last_lines(path)
+    said = (line.partition(AGENT_COMPLAINS)[2] for line in reversed(lines) if line.startswith(AGENT_COMPLAINS))
+    return next(said, "")
+
+
+def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str | None:
+    job_id = allocation.get("job_id") or submission.get("job_id")
+    return job_id if isinstance(job_id, str) else None
+
+
+def _object(path: str) -> Mapping[str, Any]:
+    data = store.read_json(path)
+    return data if isinstance(data, dict) else {}
+
+
+def _existing(path: str) -> str | None:
+    return path if os.path.exists(path) else None
+
+
+def _last_lines(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

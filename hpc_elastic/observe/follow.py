@@ -1,0 +1,85 @@
+"""Follows a run to its end: its states, its attempts, rank 0's output, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from hpc_elastic.observe.facts import AttemptFacts
+from hpc_elastic.observe.narrate import narrate_attempt, narrate_end, narrate_state
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.tail import RankTail
+from hpc_elastic.rundir.layout import RunLayout
+
+
+class Display(Protocol):
+    """Where a followed run is shown."""
+
+    def say(self, line: str) -> None:
+        """Shows a line of ours."""
+
+    def output(self, line: str) -> None:
+        """Shows a line that rank 0 wrote."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Shows where the run stands now."""
+
+
+def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *, rank: int = 0) -> Snapshot:
+    """Shows a run until the snapshots end.
+
+    Args:
+        layout: the run's.
+        snapshots: at least one; the last one is of the end.
+        display: where to show it.
+        rank: whose output is shown.
+
+    Returns:
+        The last snapshot.
+    """
+    follower = _Follower(layout, display, rank)
+    last: Snapshot | None = None
+    for last in snapshots:
+        follower.advance(last)
+    if last is None:
+        raise ValueError("there is no snapshot to follow")
+    follower.finish(last)
+    return last
+
+
+class _Follower:
+    def __init__(self, layout: RunLayout, display: Display, rank: int) -> None:
+        self._layout = layout
+        self._display = display
+        self._rank = rank
+        self._snapshot: Snapshot | None = None
+        self._attempt: AttemptFacts | None = None
+        self._tail: RankTail | None = None
+
+    def advance(self, snapshot: Snapshot) -> None:
+        for line in narrate_state(self._snapshot, snapshot):
+            self._display.say(line)
+        for attempt in snapshot.attempt_history:
+            if self._attempt is None or attempt.number > self._attempt.number:
+                if attempt.workers is None and not snapshot.is_over:
+                    break  # the roster follows its claim at once; with it the line says more
+                self._open(attempt, snapshot.max_restarts)
+        self._drain(is_last=False)
+        self._display.show(snapshot)
+        self._snapshot = snapshot
+
+    def finish(self, snapshot: Snapshot) -> None:
+        self._drain(is_last=True)
+        for line in narrate_end(snapshot):
+            self._display.say(line)
+
+    def _open(self, attempt: AttemptFacts, max_restarts: int | None) -> None:
+        self._drain(is_last=True)
+        self._display.say(narrate_attempt(attempt, self._attempt, max_restarts))
+        self._attempt = attempt
+        self._tail = RankTail(self._layout, attempt.number, self._rank)
+
+    def _drain(self, *, is_last: bool) -> None:
+        if self._tail is not None:
+            for line in self._tail.read_lines(is_last=is_last):
+                self._display.output(line)

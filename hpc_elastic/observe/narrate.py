@@ -1,0 +1,77 @@
+"""Says in lines what happened to a run between two snapshots; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc_elastic.observe.facts import AttemptFacts
+from hpc_elastic.observe.snapshot import Snapshot
+
+_NODES_SHOWN = 6
+
+
+def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
+    """A line if the run waits, runs or was requeued since, with the scheduler's reason; and new notes."""
+    lines = []
+    if not current.is_over and (previous is None or describe_state(previous) != describe_state(current)):
+        lines.append(describe_state(current))
+    if current.note and (previous is None or previous.note != current.note):
+        lines.append(current.note)
+    return lines
+
+
+def describe_state(snapshot: Snapshot) -> str:
+    """The state with what is behind it: `PENDING (Resources)`, `RUNNING on node[1-4]`."""
+    if snapshot.state.value in ("PENDING", "REQUEUED") and snapshot.job_reason:
+        return f"{snapshot.state.value} ({snapshot.job_reason})"
+    if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
+        return f"RUNNING on {snapshot.job_nodes}"
+    return snapshot.state.value
+
+
+def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, max_restarts: int | None) -> str:
+    """The line of an attempt that was opened: its world, and after what."""
+    world = f"{count(attempt.workers, 'worker')} on " if attempt.workers else ""
+    line = f"attempt {attempt.number}: {world}{describe_nodes(attempt.nodes)}"
+    if earlier is None:
+        return line
+    if attempt.restarts > earlier.restarts:
+        limit = f" of {max_restarts}" if max_restarts is not None else ""
+        line += f"; restart {attempt.restarts}{limit}"
+    return f"{line}; after: {attempt.reason}" if attempt.reason else line
+
+
+def narrate_end(snapshot: Snapshot) -> list[str]:
+    """The last lines: how it ended and why, and where to look if it did not succeed."""
+    code = f" (exit code {snapshot.exit_code})" if snapshot.exit_code else ""
+    return [
+        f"{snapshot.state.value}{code}: {snapshot.cause or 'no cause was recorded'}",
+        *(f"see: {line}" for line in where_to_look(snapshot)),
+    ]
+
+
+def where_to_look(snapshot: Snapshot) -> list[str]:
+    """What a person would do next, as commands and paths."""
+    run = snapshot.job_id or snapshot.run_dir
+    if not snapshot.is_over:
+        return [f"hpc-elastic logs {run} --follow", f"hpc-elastic cancel {run}"]
+    if snapshot.state.value == "SUCCEEDED":
+        return [f"hpc-elastic logs {run}"]
+    if snapshot.failures:
+        rank = min(snapshot.failures, key=lambda key: snapshot.failures[key].get("timestamp", 0.0))
+        path = snapshot.failures[rank].get("error_file")
+        return [f"hpc-elastic logs {run} --rank {rank}", *([path] if path else [])]
+    return [f"hpc-elastic logs {run}", f"{snapshot.run_dir}/"]
+
+
+def describe_nodes(nodes: Sequence[str]) -> str:
+    """`2 nodes (node1, node2)`; of many the first are named."""
+    if not nodes:
+        return "no node yet"
+    names = ", ".join(nodes[:_NODES_SHOWN])
+    return f"{count(len(nodes), 'node')} ({names}{', ...' if len(nodes) > _NODES_SHOWN else ''})"
+
+
+def count(number: int | None, noun: str) -> str:
+    """`1 worker`, `8 workers`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

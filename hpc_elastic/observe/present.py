@@ -1,0 +1,153 @@
+"""Lays snapshots out for people: plain text, and rich where a terminal draws it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, where_to_look
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.states import RunState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LABEL_WIDTH = 15
+_FOR_COPYING = ("run directory", "next", "")  # paths and commands, with spaces in them perhaps
+_NARROW, _WIDE = 60, 100
+_STYLES = {
+    RunState.SUCCEEDED: "bold green",
+    RunState.FAILED: "bold red",
+    RunState.CANCELLED: "bold yellow",
+    RunState.UNKNOWN: "bold magenta",
+    RunState.RUNNING: "bold cyan",
+}
+LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
+
+
+def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Label and text of each line of `status`."""
+    limit = f" of {snapshot.max_restarts}" if snapshot.max_restarts is not None else ""
+    workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
+    code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
+    rows = [
+        ("state", f"{describe_state(snapshot)}{code}"),
+        ("cause", snapshot.cause or ""),
+        ("note", snapshot.note or ""),
+        ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
+        ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
+        ("restarts", f"{snapshot.restarts}{limit}"),
+        ("job", " ".join(filter(None, (snapshot.job_id, f"on {snapshot.site}" if snapshot.site else "")))),
+        ("submitted", readable_time(snapshot.submitted)),
+        ("ended", readable_time(snapshot.ended)),
+        ("run directory", snapshot.run_dir),
+    ]
+    rows += [("next" if number == 0 else "", line) for number, line in enumerate(where_to_look(snapshot))]
+    return [(label, text) for label, text in rows if text]
+
+
+def plain_status(snapshot: Snapshot, width: int) -> str:
+    """`status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
+    lines = [snapshot.name]
+    for label, text in status_rows(snapshot):
+        is_for_copying = label in _FOR_COPYING
+        if width < _NARROW:
+            lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else _wrap(text, width, "  "))
+        else:
+            first, *rest = [text] if is_for_copying else _wrap(text, width - _LABEL_WIDTH, "")
+            lines.append(f"{label:<{_LABEL_WIDTH}}{first}")
+            lines += [" " * _LABEL_WIDTH + line for line in rest]
+    return "\n".join(lines)
+
+
+def rich_status(snapshot: Snapshot) -> RenderableType:
+    """`status` for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in status_rows(snapshot):
+        grid.add_row(label, Text(text, style=state_style(snapshot.state) if label == "state" else ""))
+    return Group(Text(snapshot.name, style="bold"), grid)
+
+
+def list_rows(snapshots: Sequence[Snapshot]) -> list[tuple[str, ...]]:
+    """The cells of `list`, under `LIST_HEADER`."""
+    return [
+        (
+            snapshot.name,
+            snapshot.state.value,
+            snapshot.job_id or "-",
+            readable_time(snapshot.submitted),
+            str(snapshot.attempts),
+            snapshot.run_dir,
+        )
+        for snapshot in snapshots
+    ]
+
+
+def plain_list(snapshots: Sequence[Snapshot]) -> str:
+    """`list` as text in columns; the run directory stands last, where it may be as long as it is."""
+    rows = [LIST_HEADER, *list_rows(snapshots)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(LIST_HEADER))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def list_columns(width: int) -> tuple[int, ...]:
+    """Which columns of `LIST_HEADER` a terminal of this width has room for."""
+    if width >= _WIDE:
+        return tuple(range(len(LIST_HEADER)))
+    return (0, 1, 2, 3) if width >= _NARROW else (0, 1, 2)
+
+
+def rich_list(snapshots: Sequence[Snapshot], width: int) -> RenderableType:
+    """`list` for a terminal; a narrow one gets fewer columns, not broken ones."""
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = list_columns(width)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(LIST_HEADER[column], overflow="fold", no_wrap=column in (1, 3))
+    for snapshot, row in zip(snapshots, list_rows(snapshots), strict=True):
+        table.add_row(*(Text(row[column], state_style(snapshot.state) if column == 1 else "") for column in columns))
+    return table
+
+
+def state_style(state: RunState) -> str:
+    """The colour of a state."""
+    return _STYLES.get(state, "bold")
+
+
+def readable_time(text: str | None) -> str:
+    """A record's UTC time as this machine's local time, to the second; other text as it is."""
+    if not text:
+        return ""
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return text
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _wrap(text: str, width: int, indent: str) -> list[str]:
+    lines = [
+        line
+        for part in text.splitlines()
+        for line in textwrap.wrap(
+            part,
+            max(width, 20),
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+    return lines or [indent]

@@ -1,0 +1,90 @@
+"""The JSON Schema of each record in a run directory, from its dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hpc_elastic.rundir import records
+from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
+
+# The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank): its record.
+RECORDS = {
+    "submission.json": records.Submission,
+    "requests.jsonl": records.Request,
+    "allocations/NNNN.json": records.AllocationClaim,
+    "attempts/NNNN/claim.json": records.AttemptClaim,
+    "attempts/NNNN/world.json": records.World,
+    "attempts/NNNN/nodes/NODE.json": records.NodeResult,
+    "nodes/NODE/events.jsonl": records.Event,
+    "budget.json": records.Budget,
+    "result.json": records.RunResult,
+}
+ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
+RECORD_NAMES = (*RECORDS, ERROR_FILE)
+
+
+def record_schema(file: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of one kind of file, by its name in `RECORDS`, or `ERROR_FILE`.
+
+    Every field is required: a writer writes them all. Unknown ones are allowed: a newer writer may
+    add some, and a reader passes over them.
+    """
+    if file == ERROR_FILE:
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "error.json", **_ERROR_SCHEMA}
+    from pydantic import TypeAdapter
+
+    cls = RECORDS[file]
+    schema = TypeAdapter(cls).json_schema()
+    definitions = schema.get("$defs", {})
+    for name, definition in [(cls.__name__, schema), *definitions.items()]:
+        described = getattr(records, name, None)
+        if dataclasses.is_dataclass(described):
+            _adopt_names(definition, dataclasses.fields(described))
+    schema["properties"]["format_version"] = {"const": records.FORMAT_VERSION}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _adopt_names(definition: dict[str, Any], fields: tuple[dataclasses.Field[Any], ...]) -> None:
+    """The names that the fields have in files, and all of them required."""
+    properties = definition.get("properties", {})
+    named = {field.metadata.get("json", field.name): properties[field.name] for field in fields}
+    definition["properties"] = named
+    definition["required"] = list(named)
+
+
+_TEXT = {"type": "string"}
+_NUMBER = {"type": "integer"}
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "How a rank failed: torch's error file, and our fields beside `message`.",
+    "properties": {
+        "message": {
+            "type": "object",
+            "properties": {
+                "message": _TEXT,
+                "extraInfo": {
+                    "type": "object",
+                    "properties": {"py_callstack": _TEXT, "timestamp": _TEXT},
+                    "required": ["py_callstack", "timestamp"],
+                },
+            },
+            "required": ["message", "extraInfo"],
+        },
+        "format_version": {"const": ERROR_FORMAT_VERSION},
+        "class": {"enum": ["exception", "exit_code", "signal", "start_failed"]},
+        "exit_code": {"type": ["integer", "null"]},
+        "signal": {"type": ["string", "null"]},
+        "rank": _NUMBER,
+        "local_rank": _NUMBER,
+        "pid": _NUMBER,
+        "node": _TEXT,
+        "attempt": _NUMBER,
+        "time_ns": _NUMBER,
+        "stderr_tail": _TEXT,
+    },
+    "required": [
+        *("message", "format_version", "class", "exit_code", "signal", "rank", "local_rank"),
+        *("pid", "node", "attempt", "time_ns", "stderr_tail"),
+    ],
+}

@@ -1,0 +1,67 @@
+"""Writes the result of a run whose job ended and whose agents wrote none: the login side's one write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from hpc_elastic.codec import to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.diagnosis import Ending
+from hpc_elastic.observe.facts import Facts
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import RunResult, utc_text
+
+
+def settle(layout: RunLayout, facts: Facts, ending: Ending) -> bool:
+    """Creates `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
+
+    Returns:
+        Whether the result is the one written here.
+
+    Raises:
+        RunDirectoryError: the directory cannot be written.
+    """
+    if not store.claim(layout.result, to_json(_result(facts, ending, time.time()))):
+        return False
+    with contextlib.suppress(RunDirectoryError):  # for a script that runs by hand later; the result is what counts
+        store.write_bytes(layout.exit_code, f"{int(ending.exit_code)}\n".encode())
+    return True
+
+
+def file_system_now(layout: RunLayout) -> float:
+    """The time by the clock that dates the files, and a refreshed view of the directory.
+
+    Making and removing a name also makes an NFS client drop the absences that it has cached. Falls back
+    to this machine's clock where nothing can be written.
+    """
+    path = os.path.join(layout.root, f".look.{os.urandom(6).hex()}.tmp")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, store.FILE_MODE))
+        try:
+            return os.stat(path).st_mtime
+        finally:
+            os.unlink(path)
+    except OSError:
+        return time.time()
+
+
+def _result(facts: Facts, ending: Ending, now: float) -> RunResult:
+    latest = facts.attempts[-1] if facts.attempts else None
+    return RunResult(
+        run=str(facts.plan.get("run") or facts.submission.get("run") or os.path.basename(facts.run_dir)),
+        state=ending.state,
+        exit_code=int(ending.exit_code),
+        reason=ending.reason,
+        cause=ending.cause,
+        attempts=latest.number if latest else 0,
+        restarts=latest.restarts if latest else 0,
+        failures={},
+        return_values={},
+        nodes=latest.nodes if latest else (),
+        started=facts.allocation.get("time"),
+        ended=utc_text(now),
+        written_by="login",
+    )

@@ -1,0 +1,145 @@
+"""A run at one moment, as `status`, `list` and `--follow` show it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpc_elastic.observe.diagnosis import decide_state
+from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.states import RunState
+
+if TYPE_CHECKING:
+    from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What is known of a run. The fields are the keys of `status --json`, in this order.
+
+    `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
+    there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
+    `nodes` and `workers` are of the latest attempt. `note` says what a person should know beside.
+    """
+
+    run: str
+    name: str
+    run_dir: str
+    site: str
+    scheduler: str
+    job_id: str | None
+    state: RunState
+    exit_code: int | None
+    reason: str | None
+    cause: str | None
+    job_state: str | None
+    job_reason: str | None
+    job_nodes: str | None
+    submitted: str | None
+    started: str | None
+    ended: str | None
+    allocations: int
+    attempts: int
+    restarts: int
+    max_restarts: int | None
+    nodes: tuple[str, ...]
+    workers: int | None
+    attempt_history: tuple[AttemptFacts, ...]
+    failures: Mapping[str, Any]
+    note: str | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a result: nothing of the run changes any more."""
+        return self.state.is_final
+
+
+def take_snapshot(layout: RunLayout, scheduler: Scheduler | None) -> Snapshot:
+    """Reads the run directory, and asks the scheduler only if there is no result yet.
+
+    Args:
+        layout: the run's.
+        scheduler: whom to ask; None asks nobody.
+
+    Raises:
+        RunDirectoryError: the directory cannot be read.
+    """
+    facts = FactReader(layout).read()
+    job, note = ask_scheduler(facts, scheduler)
+    return make_snapshot(facts, job, note)
+
+
+def elsewhere(facts: Facts) -> str | None:
+    """The machine that a local run is on, if it is another one: here its processes would look dead."""
+    host = facts.submission.get("host")
+    is_here = facts.plan.get("scheduler") != "local" or host in (None, os.uname().nodename)
+    return None if is_here else str(host)
+
+
+def ask_scheduler(facts: Facts, scheduler: Scheduler | None) -> tuple[JobStatus | None, str | None]:
+    """The scheduler's word on an unfinished run, or a note why there is none."""
+    if facts.result is not None or scheduler is None or facts.job_id is None:
+        return None, None
+    if (host := elsewhere(facts)) is not None:
+        return (
+            None,
+            f"the state is from the run directory alone: the run is on {host}, whose processes are not seen here",
+        )
+    from hpc_elastic.errors import SchedulerError
+
+    try:
+        return scheduler.query([facts.job_id])[facts.job_id], None
+    except SchedulerError as error:
+        return None, f"the state is from the run directory alone: {error.message}"
+
+
+def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) -> Snapshot:
+    """Puts the facts and the scheduler's word together; pure."""
+    result: Mapping[str, Any] = facts.result or {}
+    latest = facts.attempts[-1] if facts.attempts else None
+    plan, submission = facts.plan, facts.submission
+    return Snapshot(
+        run=str(plan.get("run") or submission.get("run") or ""),
+        name=str(plan.get("name") or submission.get("name") or ""),
+        run_dir=facts.run_dir,
+        site=str(plan.get("site", "")),
+        scheduler=str(plan.get("scheduler", "")),
+        job_id=facts.job_id,
+        state=decide_state(facts, job),
+        exit_code=result.get("exit_code"),
+        reason=result.get("reason"),
+        cause=result.get("cause"),
+        job_state=job.native_state if job else None,
+        job_reason=job.reason if job else None,
+        job_nodes=job.nodes if job else None,
+        submitted=submission.get("submitted"),
+        started=result.get("started") or (facts.attempts[0].opened if facts.attempts else None),
+        ended=result.get("ended"),
+        allocations=facts.allocations,
+        attempts=latest.number if latest else int(result.get("attempts", 0)),
+        restarts=int(result.get("restarts", latest.restarts if latest else 0)),
+        max_restarts=plan.get("restart", {}).get("max_restarts"),
+        nodes=latest.nodes if latest else tuple(result.get("nodes", ())),
+        workers=latest.workers if latest else None,
+        attempt_history=facts.attempts,
+        failures=result.get("failures", {}),
+        note=note if note else _ended_note(facts, job),
+    )
+
+
+def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """The object of `status --json`; keys are only ever added."""
+    return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
+
+
+def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:
+    if facts.result is None and job is not None and job.state.is_terminal:
+        return f"the job has ended ({job.native_state}); its result is not there yet"
+    if not facts.submission:
+        return "there is no submission.json: the submission is under way, or was interrupted"
+    return None

@@ -1,0 +1,142 @@
+"""Looks at a run again and again until it is over: often at the run directory, seldom at the scheduler.
+
+Theory of operation: each look reads the run directory. The scheduler is asked when the pause since the last
+question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
+same. When it calls the job terminal and there is still no result, the result is made here: at once where no agent
+can be about to write one, else when that has been so for `SETTLE_S`, or nothing was written for as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from hpc_elastic.observe import diagnosis
+from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
+from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, make_snapshot
+from hpc_elastic.rundir.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
+
+LOOK_S = 0.5  # `submit --wait` shall return within 2 s of the end
+REFRESH_S = 10.0
+_FIRST_PAUSE_S, _PAUSE_FACTOR, _LONGEST_PAUSE_S = 1.0, 1.5, 10.0
+
+
+class QuestionPace:
+    """When the scheduler may be asked again."""
+
+    def __init__(self) -> None:
+        self._due = float("-inf")
+        self._pause = _FIRST_PAUSE_S
+        self._answer: object = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether the pause is over."""
+        return now >= self._due
+
+    def note(self, now: float, answer: object) -> None:
+        """Sets the next pause: short after news, longer and longer without."""
+        self._pause = _FIRST_PAUSE_S if answer != self._answer else min(self._pause * _PAUSE_FACTOR, _LONGEST_PAUSE_S)
+        self._answer = answer
+        self._due = now + self._pause
+
+
+class RunWatch:
+    """One run under observation.
+
+    Args:
+        layout: the run's.
+        scheduler: whom to ask; None if only the run directory counts.
+        settle_s: how long a job must be over before its missing result is made.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        scheduler: Scheduler | None,
+        *,
+        settle_s: float = diagnosis.SETTLE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.layout = layout
+        self._scheduler = scheduler
+        self._settle_s = settle_s
+        self._clock = clock
+        self._reader = FactReader(layout)
+        self._pace = QuestionPace()
+        self._job: JobStatus | None = None
+        self._allocations = 0  # when the scheduler was last asked
+        self._note: str | None = None
+        self._over_since: float | None = None
+        self._refreshed = clock()
+
+    def look(self) -> Snapshot:
+        """The run now; writes its result if nobody else will.
+
+        Raises:
+            RunDirectoryError: the run directory cannot be read.
+        """
+        self._refresh()
+        facts = self._reader.read()
+        if facts.result is None:
+            self._ask(facts)
+            if self._settle(facts):
+                facts = self._reader.read()
+        return make_snapshot(facts, self._job, self._note if facts.result is None else None)
+
+    def _refresh(self) -> None:
+        """Makes an NFS client forget, now and then, that `result.json` was not there."""
+        if self._clock() - self._refreshed >= REFRESH_S:
+            from hpc_elastic.observe.settle import file_system_now
+
+            self._refreshed = self._clock()
+            file_system_now(self.layout)
+
+    def _ask(self, facts: Facts) -> None:
+        now = self._clock()
+        # PENDING from before a start, put beside the start's claim, would look like a requeue.
+        is_outdated = facts.allocations != self._allocations
+        if self._scheduler is None or not (self._pace.is_due(now) or is_outdated):
+            return
+        self._allocations = facts.allocations
+        self._job, self._note = ask_scheduler(facts, self._scheduler)
+        self._pace.note(self._clock(), (self._job, self._note))
+        if self._job is None or not self._job.state.is_terminal:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = now
+
+    def _settle(self, facts: Facts) -> bool:
+        """Makes the missing result if it is time; whether there is one now."""
+        if self._over_since is None:
+            return False
+        script_word = last_line(facts.script_output) if facts.script_output else ""
+        ending = diagnosis.missing_result(facts, self._job, script_word, complaint=agent_complaint(facts))
+        if ending is None:
+            return False
+        from hpc_elastic.observe import settle
+
+        now = settle.file_system_now(self.layout)
+        fresh = self._reader.read()  # with the refreshed view
+        if fresh.result is None and fresh.allocations == facts.allocations:
+            waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
+            if not ending.is_certain and waited < self._settle_s:
+                return False
+            settle.settle(self.layout, fresh, ending)
+        return True
+
+
+def watch(
+    run_watch: RunWatch, *, pause_s: float = LOOK_S, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Snapshot]:
+    """Snapshots of a run, the last one when it is over."""
+    while True:
+        snapshot = run_watch.look()
+        yield snapshot
+        if snapshot.is_over:
+            return
+        sleep(pause_s)

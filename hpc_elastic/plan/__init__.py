@@ -1,0 +1,1 @@
+"""What will happen: the launch plan, and how it is decided."""

@@ -1,0 +1,204 @@
+"""The launch plan: every value decided, written at submission, read by every agent of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.errors import RunDirectoryError
+
+FORMAT_VERSION = 1
+
+SchedulerName = Literal["slurm", "local"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesPlan:
+    """How many nodes the world may have, and how many more wait beside it."""
+
+    min: int
+    max: int
+    spares: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesPlan:
+    """What one node gives, and how the scheduler is asked for it.
+
+    The first group says what is there, for the agent. The second group holds the values of the
+    scheduler's options of that name; None: the option is not given. At most one of the three
+    `memory_per_...` is set. They were lifted out of `sbatch`, so that no option stands twice.
+    """
+
+    gpus_per_node: int | None = None
+    cpus_per_worker: int | None = None
+    exclusive: bool = False
+
+    cpus_per_task: int | None = None  # a node's agent is its one task: the CPUs of all workers of a node
+    gpus_per_node_option: str | None = None  # --gpus-per-node: 4, a100:4
+    gres: str | None = None  # --gres: gpu:4,lscratch:100
+    memory_per_node: str | None = None  # --mem: 64G; 0 is all of the node's
+    memory_per_cpu: str | None = None  # --mem-per-cpu
+    memory_per_gpu: str | None = None  # --mem-per-gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntrypointPlan:
+    """What a worker runs. `target` is a script's path, a module's name or a command's first word."""
+
+    kind: Literal["script", "module", "command"]
+    target: str
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPlan:
+    """The pause before restart k (0, 1, 2 ...) is `first_s * factor**k` seconds, at most `max_s`."""
+
+    first_s: float
+    factor: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPlan:
+    """When the workers start again after a failure."""
+
+    max_restarts: int
+    backoff: BackoffPlan
+    no_progress_limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticPlan:
+    """The time-outs of membership, in seconds."""
+
+    join_timeout_s: float
+    join_retries: int
+    lease_s: float
+    exit_timeout_s: float | None
+    rejoin: Literal["at_restart", "immediately"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalsPlan:
+    """`grace_s` is between TERM and KILL at a stop, `restart_grace_s` at a restart after a failure."""
+
+    notice: str
+    lead_s: float
+    grace_s: float
+    restart_grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeuePlan:
+    """How often, and for which causes, the scheduler is asked to start the job again."""
+
+    max: int
+    on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsPlan:
+    """Where workers write, and the global ranks whose output the agent's log repeats."""
+
+    per: Literal["rank", "node"]
+    tee: tuple[int, ...]
+    max_size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """What the site says of its network. `hostname_transform` is a suffix such as `i` in Juelich."""
+
+    interface: str | None = None
+    hostname_transform: str | None = None
+    port_range: tuple[int, ...] = (20000, 32000)  # first and last
+    nccl_socket_ifname: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """One run, with nothing left to decide. Durations are seconds, sizes bytes, paths absolute.
+
+    `env`, `entrypoint.args` and `workdir` keep `${NAME}` and `$$`, which `plan.references` expands on
+    the node; in `workdir` a dollar sign of the file system stands as `$$` already. `workers_per_node`
+    is a number, or one number for each node by node id; the last one also serves the nodes after it.
+    `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
+    `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
+    """
+
+    format_version: int
+    run: str
+    name: str
+    run_dir: str
+    created: str
+    package_dir: str
+    package_version: str
+    site: str
+    scheduler: SchedulerName
+    template: str
+    nodes: NodesPlan
+    workers_per_node: int | tuple[int, ...]
+    resources: ResourcesPlan
+    time_s: float | None
+    setup: tuple[str, ...]
+    entrypoint: EntrypointPlan
+    workdir: str
+    python: str
+    env: Mapping[str, str]
+    worker_env_slurm: Literal["hide", "keep", "rank"]
+    role: str
+    restart: RestartPlan
+    progress_file: str | None
+    elastic: ElasticPlan
+    signals: SignalsPlan
+    stall_timeout_s: float | None
+    requeue: RequeuePlan
+    start: Literal["auto", "fork", "spawn"]
+    preload: tuple[str, ...]
+    logs: LogsPlan
+    log_level: str
+    network: NetworkPlan
+    sbatch: Mapping[str, str | None]
+    srun: tuple[str, ...] = ()  # more srun arguments of the site, verbatim
+
+    def workers_on(self, node_id: int) -> int:
+        """The number of workers on the node with this id (0, 1, 2 ... in the step)."""
+        if isinstance(self.workers_per_node, int):
+            return self.workers_per_node
+        return self.workers_per_node[min(node_id, len(self.workers_per_node) - 1)]
+
+    @property
+    def most_workers_on_a_node(self) -> int:
+        """What CPUs are asked for: the largest number of workers of any node."""
+        if isinstance(self.workers_per_node, int):
+            return self.workers_per_node
+        return max(self.workers_per_node)
+
+
+def dump_plan(plan: LaunchPlan) -> str:
+    """The plan as the text of `plan.json`."""
+    return json.dumps(to_json(plan), indent=2, ensure_ascii=False) + "\n"
+
+
+def parse_plan(text: str) -> LaunchPlan:
+    """The plan from the text of `plan.json`.
+
+    Raises:
+        RunDirectoryError: it is not a plan, or of a version that this package does not know.
+    """
+    try:
+        data = json.loads(text)
+        version = data["format_version"]
+        if version != FORMAT_VERSION:
+            raise RunDirectoryError(
+                f"plan.json has format_version {version}, this hpc_elastic reads {FORMAT_VERSION}",
+                tip="use the version of hpc_elastic that submitted the run",
+            )
+        return from_json(LaunchPlan, data)
+    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        raise RunDirectoryError(f"plan.json is not a launch plan: {error}") from error

@@ -1,0 +1,59 @@
+"""`${NAME}` in args, env and workdir: its grammar, and its expansion on the node.
+
+`${NAME}` is the value of an environment variable, `$$` is a dollar sign, and any other `$` is an error:
+whoever means the shell's `$NAME` or `$(...)` is told so at submission, not by a strange argument on the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_DOLLAR = re.compile(r"\$(?:\$|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})?")
+
+
+class BadReferenceError(ValueError):
+    """A `$` that is neither `${NAME}` nor `$$`, or a variable that is not set."""
+
+
+def check_references(text: str) -> None:
+    """Checks the grammar.
+
+    Raises:
+        BadReferenceError: there is a `$` that is neither `${NAME}` nor `$$`.
+    """
+    for match in _DOLLAR.finditer(text):
+        if match.group() == "$":
+            excerpt = text[match.start() : match.start() + 12]
+            raise BadReferenceError(
+                f"expected ${{NAME}} or $$ at {excerpt!r}; write $$ for a dollar sign, ${{NAME}} for a variable"
+            )
+
+
+def expand_references(text: str, environ: Mapping[str, str]) -> str:
+    """The text with each `${NAME}` replaced by the variable, each `$$` by a dollar sign; values are not expanded again.
+
+    Raises:
+        BadReferenceError: the grammar is violated, or a variable is not set.
+    """
+    check_references(text)
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name is None:
+            return "$"
+        if name not in environ:
+            raise BadReferenceError(f"${{{name}}} is not set on this node; set it in setup or env, or write $$ for a $")
+        return environ[name]
+
+    return _DOLLAR.sub(replace, text)
+
+
+def has_reference(text: str) -> bool:
+    """Whether the text names a variable."""
+    return any(match["name"] for match in _DOLLAR.finditer(text))
+
+
+def quote_dollars(text: str) -> str:
+    """The text so that its expansion is the text itself."""
+    return text.replace("$", "$$")

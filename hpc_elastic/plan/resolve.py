@@ -1,0 +1,193 @@
+"""Job and site as a LaunchPlan: every default and every limit is applied here, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+from hpc_elastic.errors import JobError
+from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
+from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead
+from hpc_elastic.job.problems import format_path
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, LogsSpec, ProgressSpec, SignalsSpec
+from hpc_elastic.plan.launch_plan import (
+    FORMAT_VERSION,
+    BackoffPlan,
+    ElasticPlan,
+    EntrypointPlan,
+    LaunchPlan,
+    LogsPlan,
+    NetworkPlan,
+    NodesPlan,
+    RequeuePlan,
+    RestartPlan,
+    SignalsPlan,
+)
+from hpc_elastic.plan.merge import merge_sections, without_rivals
+from hpc_elastic.plan.references import has_reference, quote_dollars
+from hpc_elastic.plan.resources import remaining_options, resolve_resources, resolve_workers
+from hpc_elastic.site.config import NetworkConfig, SiteConfig
+from hpc_elastic.units import format_duration
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionContext:
+    """What is known only when a run is made.
+
+    `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
+    """
+
+    run: str
+    run_dir: str
+    job_dir: str
+    created: str
+    interpreter: str
+    package_dir: str
+    package_version: str
+
+
+def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
+    """Decides every value of a run: the job's, else the site's, else ours.
+
+    Raises:
+        JobError: job and site do not go together; it holds all problems, a line each.
+    """
+    asked = merge_sections(job, without_rivals(site.defaults, job))
+    problems = [*_conflicts(asked), *_limits(asked, site)]
+    if problems:
+        raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
+    spec = merge_sections(asked, DEFAULTS)
+    nodes, workers = _known(spec.nodes), resolve_workers(spec)
+    most_workers = max(workers) if isinstance(workers, tuple) else workers
+    return LaunchPlan(
+        format_version=FORMAT_VERSION,
+        run=submission.run,
+        name=spec.name,
+        run_dir=submission.run_dir,
+        created=submission.created,
+        package_dir=submission.package_dir,
+        package_version=submission.package_version,
+        site=site.name,
+        scheduler=site.scheduler,
+        template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
+        nodes=NodesPlan(min=nodes.min, max=nodes.max, spares=_known(spec.spares)),
+        workers_per_node=workers,
+        resources=resolve_resources(spec, site, most_workers),
+        time_s=_seconds(spec.time),
+        setup=spec.setup or (),
+        entrypoint=_entrypoint(_known(spec.entrypoint)),
+        workdir=_workdir(_known(spec.workdir), submission.job_dir),
+        python=_python(spec.python or submission.interpreter, submission.job_dir),
+        env={name: value for name, value in (spec.env or {}).items() if value is not None},
+        worker_env_slurm=_known(_known(spec.worker_env).slurm),
+        role=_known(spec.role),
+        restart=_restart(spec),
+        progress_file=(spec.progress or ProgressSpec()).file,
+        elastic=_elastic(spec),
+        signals=_signals(_known(spec.signals), asked.signals or SignalsSpec(), spec.time),
+        stall_timeout_s=_seconds(spec.stall_timeout),
+        requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on)),
+        start=_known(spec.start),
+        preload=spec.preload or (),
+        logs=_logs(_known(spec.logs)),
+        log_level=_known(spec.log_level),
+        network=_network(site.network),
+        sbatch=remaining_options(spec),
+        srun=site.srun,
+    )
+
+
+def _known(value: T | None) -> T:
+    """A value that is there because the parser or DEFAULTS saw to it."""
+    if value is None:
+        raise TypeError("a key without a value after the defaults: DEFAULTS lacks it")
+    return value
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def _conflicts(asked: JobSpec) -> Iterator[str]:
+    """What a site's defaults make impossible; the job alone was checked when it was parsed."""
+    for conflict in (*check_entrypoint(asked.entrypoint), *find_conflicts(asked)):
+        yield f"{format_path(conflict.path)}: {conflict.message}"
+
+
+def _limits(asked: JobSpec, site: SiteConfig) -> Iterator[str]:
+    nodes = (asked.nodes.max if asked.nodes else 1) + (asked.spares or 0)
+    if site.max_nodes is not None and nodes > site.max_nodes:
+        yield f"nodes: expected at most {site.max_nodes}, which is max_nodes of site {site.name}, found {nodes}"
+    if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
+        limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
+        yield f"time: {limit}, found {format_duration(asked.time)}"
+
+
+def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:
+    kinds: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
+    kind = next(kind for kind in kinds if getattr(entrypoint, kind) is not None)
+    return EntrypointPlan(kind=kind, target=getattr(entrypoint, kind), args=entrypoint.args or ())
+
+
+def _workdir(workdir: str, job_dir: str) -> str:
+    """An absolute path, but for the variables in it."""
+    if workdir.startswith("${"):
+        return workdir
+    joined = os.path.join(quote_dollars(job_dir), workdir)
+    return joined if has_reference(workdir) else os.path.normpath(joined)
+
+
+def _python(python: str, job_dir: str) -> str:
+    """A bare name stays one, to be found after setup; a path is taken from the job file's folder."""
+    return os.path.normpath(os.path.join(job_dir, python)) if os.sep in python else python
+
+
+def _restart(spec: JobSpec) -> RestartPlan:
+    restart = _known(spec.restart)
+    backoff = _known(restart.backoff)
+    return RestartPlan(
+        max_restarts=_known(restart.max_restarts),
+        backoff=BackoffPlan(
+            first_s=_known(backoff.first).total_seconds(),
+            factor=_known(backoff.factor),
+            max_s=_known(backoff.max).total_seconds(),
+        ),
+        no_progress_limit=_known(restart.no_progress_limit),
+    )
+
+
+def _elastic(spec: JobSpec) -> ElasticPlan:
+    elastic = _known(spec.elastic)
+    return ElasticPlan(
+        join_timeout_s=_known(elastic.join_timeout).total_seconds(),
+        join_retries=_known(elastic.join_retries),
+        lease_s=_known(elastic.lease).total_seconds(),
+        exit_timeout_s=_seconds(elastic.exit_timeout),
+        rejoin=_known(elastic.rejoin),
+    )
+
+
+def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -> SignalsPlan:
+    """With a short time limit the defaults of lead and grace are shorter; what was asked for stands."""
+    lead = default_lead(time) if asked.lead is None else asked.lead
+    grace = default_grace(lead) if asked.grace is None else asked.grace
+    return SignalsPlan(
+        notice=_known(signals.notice),
+        lead_s=lead.total_seconds(),
+        grace_s=grace.total_seconds(),
+        restart_grace_s=_known(signals.restart_grace).total_seconds(),
+    )
+
+
+def _logs(logs: LogsSpec) -> LogsPlan:
+    return LogsPlan(per=_known(logs.per), tee=_known(logs.tee), max_size_bytes=logs.max_size)
+
+
+def _network(network: NetworkConfig) -> NetworkPlan:
+    given = {name: value for name, value in network.model_dump().items() if value is not None}
+    return NetworkPlan(**given)

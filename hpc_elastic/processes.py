@@ -1,0 +1,99 @@
+"""What /proc says about processes, and signals that cannot hit a later process with the same number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process. `start` is in clock ticks since boot (field 22 of stat) and tells it from a later namesake."""
+
+    pid: int
+    parent: int
+    session: int
+    start: int
+    is_alive: bool  # a zombie is over: it only waits to be collected
+
+
+def find_process(pid: int) -> Process | None:
+    """The process with this number; None if there is none.
+
+    Source: proc_pid_stat(5). The name in parentheses may itself hold spaces and parentheses.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start=int(fields[19]),
+        is_alive=fields[0] not in (b"Z", b"X"),
+    )
+
+
+def all_processes() -> list[Process]:
+    """All processes of this machine that can be seen from here, zombies too."""
+    found = (find_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    return [process for process in found if process]
+
+
+def living_processes() -> list[Process]:
+    """All that are not over."""
+    return [process for process in all_processes() if process.is_alive]
+
+
+def read_environment(process: Process) -> bytes:
+    """What the process was started with, `NAME=value` between zero bytes; nothing of another user's."""
+    try:
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def has_variable(process: Process, name: str, value: str) -> bool:
+    """Whether the process was started with `name=value`; not of another user's."""
+    return os.fsencode(f"{name}={value}") in read_environment(process).split(b"\0")
+
+
+def with_descendants(
+    roots: Iterable[Process], processes: Iterable[Process], *, stop_at: Container[int] = ()
+) -> list[Process]:
+    """The roots, their children, their children's children ...; nothing from the process ids `stop_at` on."""
+    children: dict[int, list[Process]] = {}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process)
+    found: dict[int, Process] = {}
+    left = list(roots)
+    while left:
+        process = left.pop()
+        if process.pid not in found and process.pid not in stop_at:
+            found[process.pid] = process
+            left += children.get(process.pid, [])
+    return list(found.values())
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """Signals this process; nothing if it is over, whoever has its number now.
+
+    Raises:
+        PermissionError: it belongs to somebody else.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            now = find_process(process.pid)  # after the descriptor: it names one process for good
+            if now and now.start == process.start:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)

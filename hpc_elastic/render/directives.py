@@ -1,0 +1,105 @@
+"""What Slurm is asked for: the plan as options of `#SBATCH` lines and of the one srun."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from hpc_elastic.errors import TemplateError
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.render.quoting import ShellText, literal_path_pattern, sbatch_value
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.units import format_slurm_time
+
+_OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+
+
+def sbatch_directives(plan: LaunchPlan) -> tuple[ShellText, ...]:
+    """The options of the `#SBATCH` lines, one a line, as sbatch reads them.
+
+    The open `sbatch` map comes last and verbatim: sbatch takes the last of two equal options.
+
+    Raises:
+        TemplateError: a value cannot be written, or an option's name is none.
+    """
+    options: list[tuple[str, str | None]] = [
+        ("job-name", plan.name),
+        ("nodes", node_range(plan)),
+        *_tasks(plan),
+        *_resource_options(plan),
+        ("output", RunLayout(literal_path_pattern(plan.run_dir)).script_output("%j")),
+        ("open-mode", "append"),
+        ("no-kill", None),
+        ("requeue" if plan.requeue.max else "no-requeue", None),
+    ]
+    for name, value in plan.sbatch.items():
+        options += _open_option(name, value)
+    return tuple(_directive(name, value) for name, value in options)
+
+
+def node_range(plan: LaunchPlan) -> str:
+    """How many nodes are asked for: one number, or `least-most`."""
+    least, most = plan.nodes.min + plan.nodes.spares, most_nodes(plan)
+    return str(most) if least == most else f"{least}-{most}"
+
+
+def most_nodes(plan: LaunchPlan) -> int:
+    """The most nodes that the run uses, the spares among them."""
+    return plan.nodes.max + plan.nodes.spares
+
+
+def step_options(plan: LaunchPlan) -> tuple[str, ...]:
+    """The options of srun that depend on the plan; the site's own come last, so that they win."""
+    cpus, gpus = plan.resources.cpus_per_task, _gpu_options(plan)
+    # srun has not read sbatch's --cpus-per-task since Slurm 22.05: the step would get one CPU.
+    options = [f"--cpus-per-task={cpus}"] if cpus else []
+    options += [f"--{name}={value}" for name, value in gpus]
+    if any(name == "gpus-per-node" or "gpu" in value for name, value in gpus):
+        # Every worker sees all GPUs of its node; LOCAL_RANK chooses, and peers can reach each other.
+        options.append("--gpu-bind=none")
+    return (*options, *plan.srun)
+
+
+def _tasks(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """One task a node. Given a range of nodes with it, Slurm (22.05) allocates the least; without, what is free."""
+    is_range = "-" in node_range(plan)
+    return [] if is_range else [("ntasks-per-node", "1")]
+
+
+def _resource_options(plan: LaunchPlan) -> list[tuple[str, str | None]]:
+    resources = plan.resources
+    asked = {
+        "time": plan.time_s and format_slurm_time(timedelta(seconds=plan.time_s)),
+        "cpus-per-task": resources.cpus_per_task and str(resources.cpus_per_task),
+        "mem": resources.memory_per_node,
+        "mem-per-cpu": resources.memory_per_cpu,
+        "mem-per-gpu": resources.memory_per_gpu,
+        **dict(_gpu_options(plan)),
+    }
+    options: list[tuple[str, str | None]] = [(name, str(value)) for name, value in asked.items() if value]
+    return [*options, ("exclusive", None)] if resources.exclusive else options
+
+
+def _gpu_options(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """GPUs and other resources by node, as the site spells them."""
+    asked = {"gpus-per-node": plan.resources.gpus_per_node_option, "gres": plan.resources.gres}
+    return [(name, value) for name, value in asked.items() if value]
+
+
+def _open_option(name: str, value: str | None) -> list[tuple[str, str | None]]:
+    """An entry of the open map. `true` is an option without a value, `false` and null are none."""
+    if not _OPTION_NAME.fullmatch(name):
+        raise TemplateError(
+            f"sbatch: {name!r} is not the name of an sbatch option", tip="write it without dashes: `account: abc`"
+        )
+    if value is None or value == "false":
+        return []
+    return [(name, None if value == "true" else value)]
+
+
+def _directive(name: str, value: str | None) -> ShellText:
+    short = len(name) == 1
+    option = f"-{name}" if short else f"--{name}"
+    if value is None:
+        return ShellText(option)
+    return ShellText(f"{option}{' ' if short else '='}{sbatch_value(value)}")

@@ -1,0 +1,54 @@
+"""The plan and a template become the script."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import NoReturn
+
+from jinja2 import TemplateError as JinjaError
+
+from hpc_elastic.errors import TemplateError
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.render.template import (
+    CONTRACT,
+    Template,
+    check_template,
+    find_launch_block,
+    load_template,
+    script_environment,
+)
+from hpc_elastic.render.values import AGENT_MODULE, template_values
+
+__all__ = ["Template", "check_template", "load_template", "render_script"]
+
+_LAUNCH_LINE = re.compile(rf"^(?![ \t]*#).*\b{re.escape(AGENT_MODULE)}\b", re.MULTILINE)
+
+
+def render_script(plan: LaunchPlan, template: Template) -> str:
+    """The text of `job.sh`.
+
+    Raises:
+        TemplateError: the template does not render with this plan, or starts no agent, or a value
+            of the plan cannot stand in a script.
+    """
+    values = template_values(plan)
+    try:
+        script = script_environment(template).get_template(template.name).render(values)
+    except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        _fail(template, error)
+    if not _LAUNCH_LINE.search(script):
+        source, line = find_launch_block(template)
+        raise TemplateError(
+            f"{source.path}:{line}: the block launch starts no agent: {AGENT_MODULE} is not in the script",
+            tip='start `"$hpc_elastic_python" {{ agent }}` in it, or keep {{ super() }}',
+        )
+    return script
+
+
+def _fail(template: Template, error: Exception) -> NoReturn:
+    """Names the place in the innermost template that was at work."""
+    paths = {source.path for source in template.sources.values()}
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
+    place = f"{places[-1].filename}:{places[-1].lineno}" if places else template.sources[template.name].path
+    raise TemplateError(f"{place}: {error}", tip=CONTRACT) from error

@@ -1,0 +1,1 @@
+"""The contract on the shared file system: file names, records, atomic writes and claims."""

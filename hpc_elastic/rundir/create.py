@@ -1,0 +1,116 @@
+"""Makes a run directory completely, or leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from datetime import datetime
+
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.launch_plan import LaunchPlan, dump_plan
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+_SECRET_BYTES = 32
+
+
+def run_identity(name: str, moment: datetime, token: str) -> str:
+    """The run's id, and its directory's name: `<name>-<timestamp>-<4 hex>`, safe as a file name.
+
+    Args:
+        name: the job's name, any text.
+        moment: when it is submitted, in UTC.
+        token: four hexadecimal digits that tell two submissions of a second apart.
+    """
+    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:80] or "run"
+    return f"{safe}-{moment:%Y%m%d-%H%M%S}-{token}"
+
+
+class CreatedRunDirectory:
+    """A run directory that was just made, and can be unmade as long as nothing uses it."""
+
+    def __init__(self, layout: RunLayout, made_above: tuple[str, ...]) -> None:
+        self.layout = layout
+        self._made_above = made_above  # the root and its parents, as far as we made them; deepest first
+
+    def remove(self) -> None:
+        """Takes away what was made, and nothing else; what cannot be removed stays."""
+        layout = self.layout
+        for path in (layout.job_yaml, layout.plan, layout.script, layout.secret, layout.requests, layout.submission):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        for path in _folders(layout):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self._made_above:
+            with contextlib.suppress(OSError):  # another run may have moved in beside
+                os.rmdir(path)
+
+
+def create_run_directory(root: str, *, job_yaml: str, plan: LaunchPlan, script: str) -> CreatedRunDirectory:
+    """Makes the directory with all that a run needs before it is submitted.
+
+    Args:
+        root: where; it may exist if it is empty.
+        job_yaml: the job file's text, kept as the user wrote it.
+        plan: becomes `plan.json`.
+        script: the rendered script, becomes `job.sh`.
+
+    Raises:
+        RunDirectoryError: it is not empty, or cannot be made; what was made is gone again.
+    """
+    layout = RunLayout(root)
+    made_above = _missing_directories(layout.root)
+    created = CreatedRunDirectory(layout, made_above)
+    try:
+        with store.file_system_errors(layout.root):
+            store.make_directory(layout.root)
+            _occupy(layout)
+    except RunDirectoryError:
+        for path in made_above:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        raise
+    try:
+        _fill(layout, job_yaml=job_yaml, plan=plan, script=script)
+    except BaseException:
+        created.remove()
+        raise
+    return created
+
+
+def _occupy(layout: RunLayout) -> None:
+    """Takes the directory for this run; of two submissions into one directory, one gets here."""
+    tip = "choose another --run-dir, or leave it out: every run gets a directory of its own then"
+    if os.listdir(layout.root):
+        raise RunDirectoryError(f"the run directory {layout.root} is not empty", tip=tip)
+    try:
+        os.mkdir(layout.allocations, store.DIRECTORY_MODE)
+    except FileExistsError:
+        raise RunDirectoryError(f"the run directory {layout.root} was just taken by another run", tip=tip) from None
+
+
+def _fill(layout: RunLayout, *, job_yaml: str, plan: LaunchPlan, script: str) -> None:
+    for folder in _folders(layout):
+        with store.file_system_errors(folder):
+            store.make_directory(folder)
+    store.write_bytes(layout.job_yaml, job_yaml.encode())
+    store.write_bytes(layout.plan, dump_plan(plan).encode())
+    store.write_bytes(layout.script, script.encode(), mode=0o700)
+    store.write_bytes(layout.secret, os.urandom(_SECRET_BYTES))
+    store.write_bytes(layout.requests, b"")
+
+
+def _folders(layout: RunLayout) -> tuple[str, ...]:
+    """They exist from the start, so that `srun --output` has its place."""
+    return (layout.allocations, layout.agents, layout.nodes, layout.attempts)
+
+
+def _missing_directories(path: str) -> tuple[str, ...]:
+    """`path` and those of its parents that do not exist yet, deepest first."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return tuple(missing)

@@ -1,0 +1,143 @@
+"""Every file name below a run directory; nothing else in the package spells one."""
+
+from __future__ import annotations
+
+import os
+
+
+class RunLayout:
+    """The paths of one run, as absolute strings; makes and reads nothing."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"RunLayout({self.root!r})"
+
+    # What was submitted.
+
+    @property
+    def job_yaml(self) -> str:
+        """The job file as the user wrote it."""
+        return os.path.join(self.root, "job.yaml")
+
+    @property
+    def plan(self) -> str:
+        """The launch plan."""
+        return os.path.join(self.root, "plan.json")
+
+    @property
+    def script(self) -> str:
+        """The rendered batch script."""
+        return os.path.join(self.root, "job.sh")
+
+    @property
+    def submission(self) -> str:
+        """The Submission record."""
+        return os.path.join(self.root, "submission.json")
+
+    @property
+    def secret(self) -> str:
+        """32 random bytes, mode 0600, from which connections are authenticated."""
+        return os.path.join(self.root, "secret")
+
+    @property
+    def requests(self) -> str:
+        """Request records, a line each: what people ask of the running agents.
+
+        It exists from the submission on. The head reads it again and again, and NFS answers an
+        open of a file that exists with what is in it now, but may hide a new name for 30 s.
+        """
+        return os.path.join(self.root, "requests.jsonl")
+
+    # What happened.
+
+    @property
+    def result(self) -> str:
+        """The RunResult record; the run is over once it is there."""
+        return os.path.join(self.root, "result.json")
+
+    @property
+    def exit_code(self) -> str:
+        """One line for the shell."""
+        return os.path.join(self.root, "exit_code")
+
+    @property
+    def budget(self) -> str:
+        """The latest claim's spend, for people."""
+        return os.path.join(self.root, "budget.json")
+
+    @property
+    def allocations(self) -> str:
+        """The folder of the AllocationClaim records."""
+        return os.path.join(self.root, "allocations")
+
+    def allocation(self, number: int) -> str:
+        """The claim of allocation 1, 2, 3 ..."""
+        return os.path.join(self.allocations, f"{number:04d}.json")
+
+    @property
+    def agents(self) -> str:
+        """The folder of the agents' output."""
+        return os.path.join(self.root, "agents")
+
+    def agent_output(self, node: str) -> str:
+        """The output of a node's agent, and of the ranks that are teed; `%N` for Slurm's pattern."""
+        return os.path.join(self.agents, f"{node}.out")
+
+    def script_output(self, job_id: str) -> str:
+        """The batch script's output; `%j` for Slurm's pattern."""
+        name = job_id if job_id.startswith("local-") else f"slurm-{job_id}"
+        return os.path.join(self.root, f"{name}.out")
+
+    @property
+    def nodes(self) -> str:
+        """The folder with a folder a node."""
+        return os.path.join(self.root, "nodes")
+
+    def events(self, node: str) -> str:
+        """Event records of one node, a line each; its agent alone writes them."""
+        return os.path.join(self.nodes, node, "events.jsonl")
+
+    @property
+    def attempts(self) -> str:
+        """The folder with a folder an attempt."""
+        return os.path.join(self.root, "attempts")
+
+    def attempt(self, attempt: int) -> str:
+        """The folder of attempt 1, 2, 3 ..."""
+        return os.path.join(self.attempts, f"{attempt:04d}")
+
+    def claim(self, attempt: int) -> str:
+        """The AttemptClaim record."""
+        return os.path.join(self.attempt(attempt), "claim.json")
+
+    def world(self, attempt: int) -> str:
+        """The World record: the roster."""
+        return os.path.join(self.attempt(attempt), "world.json")
+
+    def node_result(self, attempt: int, node: str) -> str:
+        """The NodeResult record of one node."""
+        return os.path.join(self.attempt(attempt), "nodes", f"{node}.json")
+
+    def ranks(self, attempt: int) -> str:
+        """The folder with a folder a global rank."""
+        return os.path.join(self.attempt(attempt), "ranks")
+
+    def rank(self, attempt: int, rank: int) -> str:
+        """The folder of one global rank."""
+        return os.path.join(self.ranks(attempt), f"{rank:05d}")
+
+    def stdout(self, attempt: int, rank: int) -> str:
+        """A rank's standard output."""
+        return os.path.join(self.rank(attempt, rank), "stdout.log")
+
+    def stderr(self, attempt: int, rank: int) -> str:
+        """A rank's standard error."""
+        return os.path.join(self.rank(attempt, rank), "stderr.log")
+
+    def error(self, attempt: int, rank: int) -> str:
+        """A failed rank's error file, in torch's format and more."""
+        return os.path.join(self.rank(attempt, rank), "error.json")

@@ -1,0 +1,254 @@
+"""The records in a run directory: one frozen dataclass for each kind of file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from hpc_elastic.rundir.states import RunState as RunState
+from hpc_elastic.rundir.states import WorkerState as WorkerState
+
+FORMAT_VERSION = 1
+
+
+def utc_text(unix_seconds: float) -> str:
+    """A point in time as every record writes it: UTC, ISO 8601, microseconds."""
+    moment = datetime.fromtimestamp(unix_seconds, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """`submission.json`: what the scheduler was given. `job_id` is Slurm's, or `local-...`.
+
+    `foreground`: `hpc-elastic run` started it inside a job that is not ours to cancel.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    name: str
+    site: str
+    scheduler: str
+    job_id: str
+    submitted: str
+    host: str
+    user: str
+    foreground: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A line of `requests.jsonl`. `kind` is `stop`; `by` says who asked, as user@host."""
+
+    format_version: int = FORMAT_VERSION
+    kind: str
+    by: str
+    time: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where an agent listens."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationClaim:
+    """`allocations/NNNN.json`: one start by the scheduler, and its first head.
+
+    `host` is the machine of `node`, which has another name on the local backend only.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    allocation: int
+    job_id: str
+    restart_count: int
+    array_task: int | None
+    nodes: tuple[str, ...]
+    node: str
+    host: str
+    head: Endpoint
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """What the run has used up, over all its attempts."""
+
+    restarts: int = 0  # worker failures that were answered with a restart
+    node_losses: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptClaim:
+    """`attempts/NNNN/claim.json`: who opened the attempt, after which, and the spend so far.
+
+    `same_failures` counts how often in a row the run failed with `failure_signature` and no
+    progress in between; it is what `restart.no_progress_limit` is held against.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    attempt: int
+    allocation: int
+    predecessor: int | None
+    head: str
+    members: tuple[str, ...]
+    reason: str
+    spend: Spend
+    failure_signature: str | None = None
+    same_failures: int = 0
+    progress: str | None = None
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """`budget.json`: the spend of the latest claim beside the limits, for people."""
+
+    format_version: int = FORMAT_VERSION
+    attempt: int
+    spend: Spend
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldNode:
+    """One node of a world, by group rank. Its global ranks are `first_rank` and the following."""
+
+    node: str
+    node_id: int
+    agent: Endpoint
+    first_rank: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldRank:
+    """One worker of a world."""
+
+    rank: int
+    node: str
+    local_rank: int
+    role: str
+    role_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks."""
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    attempt: int
+    allocation: int
+    head: str
+    master: Endpoint
+    nodes: tuple[WorldNode, ...]
+    ranks: tuple[WorldRank, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRecord:
+    """How one worker failed. `exitcode` is negative for a signal, as in torch's ProcessFailure.
+
+    `failure_class` is `exception`, `exit_code`, `signal` or `start_failed`; `timestamp` is in Unix
+    seconds, with their fraction.
+    """
+
+    rank: int
+    local_rank: int
+    role: str
+    node: str
+    attempt: int
+    pid: int
+    exitcode: int
+    signal_name: str | None
+    error_file: str
+    message: str
+    timestamp: float
+    failure_class: str = field(metadata={"json": "class"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResult:
+    """`attempts/NNNN/nodes/<node>.json`: one node's part in an attempt.
+
+    `unkillable` lists process ids that survived KILL. `detail` is the traceback of an agent that
+    failed itself, and empty else.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    attempt: int
+    node: str
+    state: WorkerState
+    ranks: tuple[int, ...]
+    reason: str
+    failures: Mapping[str, FailureRecord]
+    return_values: Mapping[str, Any]
+    unkillable: tuple[int, ...] = ()
+    detail: str = ""
+    started: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """`result.json`: how the run ended. `failures` is by global rank, of the last attempt.
+
+    `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
+    worker failures that were answered with a restart; `written_by` is a node, or `login`.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    state: RunState
+    exit_code: int
+    reason: str
+    cause: str
+    attempts: int
+    restarts: int
+    failures: Mapping[str, FailureRecord]
+    return_values: Mapping[str, Any]
+    nodes: tuple[str, ...]
+    started: str | None
+    ended: str
+    written_by: str
+
+
+RESULT_REASONS = {
+    "succeeded": "every rank of one attempt exited 0",
+    "restarts_used_up": "a worker failed and max_restarts was spent",
+    "no_progress": "the same failure came no_progress_limit times with no progress in between",
+    "stop_requested": "a person asked for it, by `hpc-elastic cancel`",
+    "terminated": "the agents got a TERM: scancel, preemption or a time limit",
+    "nodes_missing": "too few nodes joined within join_timeout",
+    "node_lost": "a node or its agent was lost",
+    "setup_failed": "a setup line failed, or a node is not what the plan needs",
+    "start_failed": "the workers of a node could not be started",
+    "unkillable": "a process survived KILL",
+    "agent_failed": "an agent itself failed; its traceback is in the node's record",
+    "no_result": "the scheduler ended the job and no agent wrote a result",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A line of `nodes/<node>/events.jsonl`. `name` is dotted: `attempt.started`, `worker.failed`."""
+
+    format_version: int = FORMAT_VERSION
+    time_ns: int
+    run: str
+    node: str
+    allocation: int
+    attempt: int
+    name: str
+    message: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)

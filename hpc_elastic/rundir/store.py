@@ -1,0 +1,202 @@
+"""Reads and writes of the run directory: atomic replacement, exclusive claims, tolerant readers.
+
+The shared file system may be NFS. A rename there is atomic, a hard link is exclusive also when the
+reply is lost and the request sent again, and a name that was absent may stay absent for 30 s and
+more in a client's cache. Hence: every write is a complete temporary file and a rename; a claim is
+a hard link to a complete temporary file; whoever wants to know a claim's state tries to make it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hpc_elastic.errors import RunDirectoryError
+
+if TYPE_CHECKING:
+    from hpc_elastic.codec import Json  # `status` and `logs` start without the dataclasses behind it
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def dump_json(data: Json) -> bytes:
+    """A record as it stands in a file."""
+    return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE) -> None:
+    """Puts `content` at `path` at once and durably: a reader finds the old file or the new one.
+
+    Raises:
+        RunDirectoryError: it cannot be written; the old file is as it was.
+    """
+    with file_system_errors(path), _complete_temporary_file(path, content, mode) as temporary:
+        os.replace(temporary, path)
+        _sync_directory(os.path.dirname(path))
+
+
+def write_json(path: str, data: Json) -> None:
+    """`write_bytes` of a record."""
+    write_bytes(path, dump_json(data))
+
+
+def claim(path: str, data: Json) -> bool:
+    """Creates `path` with a record in it, if nobody did before.
+
+    Returns:
+        Whether the file is ours. Of all callers on all machines, one gets True.
+
+    Raises:
+        RunDirectoryError: the file system failed; nobody knows whose the claim is.
+    """
+    with file_system_errors(path), _complete_temporary_file(path, dump_json(data), FILE_MODE) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # The server may have made the link and its reply may have been lost: count the names.
+            won = os.stat(temporary).st_nlink == 2
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            won = _create_exclusively(path, dump_json(data))
+        else:
+            won = True
+        if won:
+            _sync_directory(os.path.dirname(path))
+        return won
+
+
+def append_line(path: str, data: Json) -> None:
+    """Appends a record as one line; one `write` call, so that lines do not mix.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    line = (json.dumps(data, ensure_ascii=False) + "\n").encode()
+    with file_system_errors(path):
+        make_directory(os.path.dirname(path))
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory and its parents, each with mode 0700; an existing one is fine."""
+    if not os.path.isdir(path):
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            make_directory(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, DIRECTORY_MODE)
+
+
+def read_json(path: str) -> Any:
+    """The JSON value in a file; None if there is no such file, or a torn one.
+
+    Raises:
+        RunDirectoryError: it is there and cannot be read.
+    """
+    with file_system_errors(path, "read"):
+        try:
+            with open(path, "rb") as file:
+                return json.loads(file.read())
+        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+            return None
+
+
+def read_lines(path: str) -> Iterator[Any]:
+    """The JSON values in a file of lines; none if there is no such file; torn lines are left out."""
+    with file_system_errors(path, "read"):
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+    for line in content.splitlines():
+        with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):
+            yield json.loads(line)
+
+
+def list_numbers(directory: str) -> list[int]:
+    """The numbers of the entries `0001`, `0002.json` ... of a directory, in order."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    stems = (name.split(".")[0] for name in names)
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+@contextlib.contextmanager
+def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
+    """A file beside `path` that holds all of `content` on disk; its name is gone afterwards."""
+    directory, name = os.path.split(path)
+    make_directory(directory)
+    temporary = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        try:
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        yield temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _create_exclusively(path: str, content: bytes) -> bool:
+    """The claim of a file system without hard links; a reader may find it before it is complete."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    except FileExistsError:
+        return False
+    try:
+        _write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems that cannot sync a directory
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
+    """Turns what the file system refuses at `path` into one RunDirectoryError with a tip."""
+    try:
+        yield
+    except OSError as error:
+        tips = {
+            errno.ENOSPC: "free some space, or choose another place with --run-dir",
+            errno.EDQUOT: "your quota is used up: free some space, or choose another place with --run-dir",
+            errno.EACCES: "choose a directory that you may write to with --run-dir",
+            errno.EROFS: "choose a directory that can be written to with --run-dir",
+        }
+        raise RunDirectoryError(
+            f"cannot {verb} {path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
+        ) from error

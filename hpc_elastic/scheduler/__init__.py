@@ -1,0 +1,1 @@
+"""Hands a rendered script over, and asks what became of it."""

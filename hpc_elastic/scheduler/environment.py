@@ -1,0 +1,56 @@
+"""What a job must not inherit from the shell that submits it: another job's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PREFIXES = (
+    "SLURM_",
+    "SBATCH_",
+    "SRUN_",
+    "PMI_",
+    "PMIX_",
+    "MASTER_",
+    "TORCHELASTIC_",
+    "HPC_ELASTIC_LOCAL_",
+)
+_NAMES = frozenset(
+    {
+        "PMI",
+        "PMIX",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "HPC_ELASTIC_RUN_DIR",
+        "HPC_ELASTIC_ATTEMPT",
+    }
+)
+# How to reach Slurm, and whom to charge: people and sites set these in profiles, no job ever does.
+_ALLOWED = frozenset(
+    {
+        "SLURM_CONF",
+        "SLURM_CONF_SERVER",
+        "SLURM_CLUSTERS",
+        "SBATCH_ACCOUNT",
+        "SBATCH_CLUSTERS",
+        "SBATCH_CONSTRAINT",
+        "SBATCH_PARTITION",
+        "SBATCH_QOS",
+        "SBATCH_RESERVATION",
+    }
+)
+
+
+def scrub_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what names a rank, a step or a job, or would steer sbatch behind the plan's back."""
+    return {name: value for name, value in environ.items() if not _leaks(name)}
+
+
+def _leaks(name: str) -> bool:
+    return name not in _ALLOWED and (name in _NAMES or name.startswith(_PREFIXES))

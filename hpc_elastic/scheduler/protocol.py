@@ -1,0 +1,74 @@
+"""What a scheduler does for a run: submit, query, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hpc_elastic.plan.launch_plan import LaunchPlan  # its dataclasses cost `status` 10 ms
+
+
+class JobState(str, Enum):
+    """What the scheduler says of a job. GONE: it does not know it (any more)."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    GONE = "GONE"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job will not run any more."""
+        return self not in (JobState.PENDING, JobState.RUNNING, JobState.COMPLETING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """One job. `native_state` is the scheduler's own word, `exit_code` as `code:signal`."""
+
+    job_id: str
+    state: JobState
+    native_state: str
+    reason: str | None = None
+    nodes: str | None = None
+    restarts: int = 0
+    exit_code: str | None = None
+
+
+class Scheduler(Protocol):
+    """Slurm, or this machine."""
+
+    name: str
+
+    def submit(self, plan: LaunchPlan, script: str) -> str:
+        """Hands the script at this path over.
+
+        Returns:
+            The job id.
+
+        Raises:
+            SchedulerError: it was refused, or the scheduler does not answer.
+        """
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """What became of these jobs, in one question; every id has an answer.
+
+        Raises:
+            SchedulerError: the scheduler does not answer.
+        """
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job, pending or running; fine if it is over.
+
+        Raises:
+            SchedulerError: it was refused, or the scheduler does not answer.
+        """

@@ -1,0 +1,68 @@
+"""The Slurm commands that the login side runs, as argument lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpc_elastic.scheduler.environment import scrub_environment
+
+# A field with no width is printed whole; without the colon it would be cut at 20 characters.
+QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
+ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
+SEPARATOR = "|"
+
+# They change what the commands show, or whom they touch, and come from people's profiles.
+_COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
+
+
+def sbatch_command(script: str) -> list[str]:
+    """Hands a script over; all it needs stands in the script."""
+    return ["sbatch", "--parsable", script]
+
+
+def squeue_command(job_ids: Sequence[str]) -> list[str]:
+    """Asks the controller what it knows of jobs, finished ones too (for MinJobAge, 300 s by default)."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)
+    jobs = f"--jobs={','.join(job_ids)}"
+    return ["squeue", "--noheader", "--all", "--array", "--states=all", jobs, f"--Format={fields}"]
+
+
+def sacct_command(job_ids: Sequence[str]) -> list[str]:
+    """Asks the accounting data base about jobs that the controller has forgotten."""
+    fields = ",".join(ACCOUNTING_FIELDS)
+    return [
+        "sacct",
+        "--noheader",
+        "--allocations",
+        "--parsable2",
+        f"--delimiter={SEPARATOR}",
+        f"--jobs={','.join(job_ids)}",
+        f"--format={fields}",
+    ]
+
+
+def scancel_command(job_id: str) -> list[str]:
+    """Ends a job, whatever state it is in."""
+    return ["scancel", job_id]
+
+
+def sinfo_command() -> list[str]:
+    """The cheapest question that only a living controller answers."""
+    return ["sinfo", "--noheader", "--format=%P"]
+
+
+def submission_environment(environ: Mapping[str, str], directives: Iterable[str]) -> dict[str, str]:
+    """The environment for sbatch, which exports it to the job.
+
+    Args:
+        environ: the submitting shell's.
+        directives: long option names that the script sets; sbatch lets a variable outrank them, so
+            theirs are removed.
+    """
+    outranked = {f"SBATCH_{directive.upper().replace('-', '_')}" for directive in directives}
+    return {name: value for name, value in scrub_environment(environ).items() if name not in outranked}
+
+
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for the other commands, with their plain output."""
+    return {name: value for name, value in environ.items() if not name.startswith(_COMMAND_VARIABLES)}

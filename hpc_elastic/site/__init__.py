@@ -1,0 +1,1 @@
+"""What the cluster offers: site files, read and found."""

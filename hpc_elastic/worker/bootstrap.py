@@ -1,0 +1,103 @@
+"""What a spawned worker process starts as: it prepares itself and then runs what the user wants run.
+
+    PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID
+        (--script PATH | --module NAME | --command PROGRAM) [--] ARGUMENTS...
+
+The agent, process PID, has made the session, the environment, the working directory and the three
+standard files. Here the process ties its life to the agent's and then is, for the code it runs, what
+`python PATH`, `python -m NAME` or `PROGRAM` would be. An exception that ends it is written to
+`TORCHELASTIC_ERROR_FILE` before Python prints it. What ends a process otherwise, `sys.exit`,
+`os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is the agent's to record.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpc_elastic.worker import main_module
+from hpc_elastic.worker.command import become
+from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.worker.ending import Ending
+from hpc_elastic.worker.failure import ErrorReporter
+from hpc_elastic.worker.uncaught import show_as_users_own, without_own_frames
+
+KINDS = ("--script", "--module", "--command")
+CANNOT_OPEN = 2  # the exit code of `python missing.py`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What to run, and who must be the parent (0: not checked)."""
+
+    parent: int
+    kind: str
+    name: str
+    arguments: tuple[str, ...]
+
+
+def parse_arguments(arguments: Sequence[str]) -> Target:
+    """Reads the command line above, which only agents write.
+
+    Raises:
+        SystemExit: it is not of that form.
+    """
+    if len(arguments) < 4 or arguments[0] != "--parent" or arguments[2] not in KINDS or not arguments[1].isdigit():
+        sys.exit(f"hpc-elastic: the worker bootstrap was given {list(arguments)}, not --parent PID {'|'.join(KINDS)} X")
+    rest = arguments[4:]
+    if rest and rest[0] == "--":
+        rest = rest[1:]
+    return Target(parent=int(arguments[1]), kind=arguments[2], name=arguments[3], arguments=tuple(rest))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a worker; returns its exit code, or lets its exception through."""
+    target = parse_arguments(arguments)
+    die_with_parent(target.parent)
+    reporter = ErrorReporter.from_environment(os.environ)
+    if target.kind == "--command":
+        return become(target.name, target.arguments, reporter)
+    if target.kind == "--module":
+        main_module.set_command_line(target.arguments, target=["-m", target.name])
+        _run(lambda: main_module.run_module(target.name), reporter, afterwards=lambda: None)
+    else:
+        main_module.set_command_line(target.arguments, target=[target.name])
+        _run_script(target.name, reporter)
+    return 0
+
+
+def _run_script(path: str, reporter: ErrorReporter) -> None:
+    """Runs a script; what cannot be one is left to a plain Python, which says why in its own words."""
+    try:
+        code = main_module.compile_script(path)
+    except OSError as error:
+        reporter.report_start_failure(error, exit_code=CANNOT_OPEN)
+        code = None
+    except Exception as error:
+        error.__traceback__ = None
+        reporter.report_exception(error)
+        code = None
+    if code is None:
+        main_module.hand_over_to_python()
+    module = main_module.make_script_main(path)
+    _run(lambda: exec(code, module.__dict__), reporter, afterwards=lambda: main_module.forget_script(module))
+
+
+def _run(run: Callable[[], None], reporter: ErrorReporter, *, afterwards: Callable[[], None]) -> None:
+    ending = Ending()
+    try:
+        run()
+    except SystemExit as error:
+        ending.set_exit_code(error)
+        raise
+    except BaseException as error:
+        error.__traceback__ = without_own_frames(error.__traceback__)
+        if not isinstance(error, KeyboardInterrupt):
+            reporter.report_exception(error)
+        show_as_users_own(error, afterwards=afterwards)
+        ending.set_exit_code(error)
+        raise
+    afterwards()
+    ending.set_exit_code(None)

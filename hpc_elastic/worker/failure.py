@@ -1,0 +1,108 @@
+"""Writes a worker's `error.json` when its Python code ends with an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_tail
+
+OWN_STDERR = "/proc/self/fd/2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReporter:
+    """Who this process is and where its error file belongs, as it was told when it started.
+
+    It is taken from the environment before the user's code runs, which may change it.
+    """
+
+    path: str | None
+    worker: FailedWorker
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> ErrorReporter:
+        """Reads the variables that the agent sets; without TORCHELASTIC_ERROR_FILE nothing is written."""
+        worker = FailedWorker(
+            rank=int(environ.get("RANK", "0")),
+            local_rank=int(environ.get("LOCAL_RANK", "0")),
+            pid=os.getpid(),
+            node=environ.get("HPC_ELASTIC_NODE", ""),
+            attempt=int(environ.get("HPC_ELASTIC_ATTEMPT", "1")),
+        )
+        return cls(path=environ.get("TORCHELASTIC_ERROR_FILE") or None, worker=worker)
+
+    def report_exception(self, error: BaseException) -> None:
+        """Records an exception that nothing in the user's code caught. Never raises."""
+        self._report("exception", exit_code=1, error=error)
+
+    def report_start_failure(self, error: BaseException, *, exit_code: int, message: str | None = None) -> None:
+        """Records that there was nothing to run, in these words or the error's own. Never raises."""
+        self._report("start_failed", exit_code=exit_code, error=error, message=message)
+
+    def _report(
+        self, failure_class: FailureClass, *, exit_code: int, error: BaseException, message: str | None = None
+    ) -> None:
+        # A child that the user's code forked comes through here as well: it is not the rank.
+        if self.path is None or os.getpid() != self.worker.pid:
+            return
+        try:
+            with _deaf_to_term():
+                self._write(self.path, failure_class, exit_code, error, message)
+        except BaseException:
+            # A full disk, no memory, a signal handler that raises: the traceback on stderr and the
+            # exit code matter more, and the agent writes the file of a rank that left none.
+            return
+
+    def _write(
+        self, path: str, failure_class: FailureClass, exit_code: int, error: BaseException, message: str | None
+    ) -> None:
+        record = build_error(
+            self.worker,
+            failure_class=failure_class,
+            message=describe(error) if message is None else message,
+            callstack=format_traceback(error),
+            exit_code=exit_code,
+            time_ns=time.time_ns(),
+            stderr_tail=read_tail(OWN_STDERR),
+        )
+        # torch's @record may have been here first.
+        store.write_json(path, merge_error(store.read_json(path), record))
+
+
+@contextlib.contextmanager
+def _deaf_to_term() -> Iterator[None]:
+    """The process is ending anyway; the TERM of a stop, for a peer's failure, must not tear its last words."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if handler is not None:  # else it was not set by Python, and cannot be set again
+            signal.signal(signal.SIGTERM, handler)
+
+
+def describe(error: BaseException) -> str:
+    """The exception as torch's error files have it: type and text."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except BaseException:  # whatever the user's __str__ does
+        return f"{name}: <exception str() failed>"
+
+
+def format_traceback(error: BaseException) -> str:
+    """The traceback as Python prints it; if that fails too, of the frames alone."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))

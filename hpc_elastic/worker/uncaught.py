@@ -1,0 +1,45 @@
+"""Lets Python end a process as it always does after an exception, without a trace of our frames."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is not of this package."""
+    prefix = PACKAGE_DIRECTORY + os.sep
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(prefix):
+        frames = frames.tb_next
+    return frames
+
+
+def show_as_users_own(error: BaseException, *, afterwards: Callable[[], None]) -> None:
+    """Prepares the interpreter for `error` going on to its top level, where it ends the process.
+
+    There, and not before, it calls whatever `sys.excepthook` is, remembers a KeyboardInterrupt to
+    die of SIGINT, and joins threads. Its way there adds our callers' frames, so the hook gets the
+    frames of now.
+
+    Args:
+        error: what the user's code raised, its traceback without our frames.
+        afterwards: is called when the hook is through.
+    """
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:  # Python says so itself
+        return
+    frames = error.__traceback__
+
+    def show(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+        sys.excepthook = hook
+        sys.last_traceback = value.__traceback__ = frames
+        try:
+            hook(kind, value, frames)
+        finally:
+            afterwards()
+
+    sys.excepthook = show

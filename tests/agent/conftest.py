@@ -1,0 +1,74 @@
+"""Real processes for tests, which are gone when the test is over, however it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def marks_of(run_dir: Path | str, node: str = "node1", attempt: int = 1) -> dict[str, str]:
+    """What a worker carries in its environment."""
+    return {RUN_DIR_VARIABLE: str(run_dir), NODE_VARIABLE: node, ATTEMPT_VARIABLE: str(attempt)}
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+def wait_until_gone(pid: int, within_s: float = 20) -> bool:
+    """Whether a process of anybody's ended in time; waits on its pidfd, not on a clock."""
+    import select
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], within_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts `python -c SOURCE` in a session of its own and returns when it has printed its first line."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(source: str = SLEEP, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", source],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.first_line = process.stdout.readline().decode().strip()  # type: ignore[attr-defined]
+        return process
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()

@@ -1,0 +1,113 @@
+"""The head's frame: disk, clock and connections around the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent import coordinator as coordinating
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.coordinator import Coordinator
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.messages import Assign, End, Finished, Message, Welcome
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import append_line
+from tests.membership.script import HeadScript, a_join
+from tests.scheduler.plans import a_plan
+
+
+class Scene:
+    """A head of one node, with its own member played by the test."""
+
+    def __init__(self, root: Path) -> None:
+        place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
+        self.layout = RunLayout(root)
+        self.heard: asyncio.Queue[Message] = asyncio.Queue()
+        self.disk = BackgroundThread("disk", asyncio.get_running_loop())
+        self.coordinator = Coordinator(
+            self.head(),
+            node="node0",
+            journal=Journal(self.layout, a_plan(root), place, is_over=lambda _: None),
+            disk=self.disk,
+            to_own_member=self.heard.put_nowait,
+        )
+
+    @staticmethod
+    def head() -> Head:
+        head = HeadScript(1).head
+        head._leases_at = head._gathering._deadline = head._gathering._say_at = float("inf")
+        return head
+
+
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        troubles: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        made = Scene(root)
+        await asyncio.wait_for(scene(made), 30)
+        await made.coordinator.close()
+        await made.disk.close(5)
+        assert troubles == []
+
+    asyncio.run(main())
+
+
+async def until(scene: Scene, kind: type[Message]) -> Message:
+    while not isinstance(message := await scene.heard.get(), kind):
+        pass
+    return message
+
+
+def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        assert await made.heard.get() == Welcome(allocation=1)
+        assert isinstance(await made.heard.get(), Assign)
+        assert Path(made.layout.claim(1)).exists()
+        made.coordinator.received_from_own(Finished(attempt=1))
+        assert await made.heard.get() == End(exit_code=0, cause="every rank exited 0")
+        made.coordinator.own_member_left()
+        await made.coordinator.over.wait()
+        assert Path(made.layout.exit_code).read_text() == "0\n"
+
+    play(tmp_path, scene)
+
+
+def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "attempts").write_text("a file where a folder should be")
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == 5
+
+    play(tmp_path, scene)
+
+
+def test_requests_are_read_again_after_the_file_system_was_in_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating, "LOOK_FOR_REQUESTS_EVERY_S", 0.001)
+    requests = Path(RunLayout(tmp_path).requests)
+    requests.mkdir()  # reading it fails, as it does on a stale file handle
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        for _ in range(5):
+            await made.disk.call(lambda: None)
+            await asyncio.sleep(0.002)
+        requests.rmdir()
+        append_line(str(requests), {"kind": "stop", "by": "ada@login1", "time": "now"})
+        while True:
+            message = await made.heard.get()
+            if getattr(message, "reason", "") == "cancelled by ada@login1":
+                return
+
+    play(tmp_path, scene)

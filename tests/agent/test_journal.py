@@ -1,0 +1,259 @@
+"""The run directory as an agent uses it: claims of allocations and attempts, results, requests, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.ranks import Seat
+from hpc_elastic.membership.rounds import HeadSettings, open_attempt
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from tests.scheduler.plans import a_plan
+
+HEAD = Endpoint(address="10.0.0.1", port=20000)
+
+
+def a_place(job_id: str = "42", *, restart_count: int = 0, node_id: int = 0) -> Allocation:
+    return Allocation(
+        job_id=job_id,
+        restart_count=restart_count,
+        array_task=None,
+        node_id=node_id,
+        nodes=("node0", "node1"),
+        is_local=False,
+    )
+
+
+def must_not_ask(job_id: str) -> bool | None:
+    raise AssertionError(f"asked about job {job_id}")
+
+
+class Runs:
+    """Journals of one run directory, each as another agent has it."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = RunLayout(root)
+
+    def journal(
+        self, place: Allocation | None = None, *, is_over: Callable[[str], bool | None] = must_not_ask, **plan: Any
+    ) -> Journal:
+        return Journal(self.layout, replace(a_plan(self.layout.root), **plan), place or a_place(), is_over=is_over)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "a run")
+
+
+def an_attempt(history: History | None = None, node: str = "node0") -> tuple[AttemptClaim, World]:
+    settings = HeadSettings(
+        run="run",
+        node=node,
+        allocation=1,
+        expected=("node0",),
+        min_nodes=1,
+        max_nodes=1,
+        join_timeout_s=1,
+        lease_s=1,
+        started="",
+    )
+    seat = Seat(node="node0", node_id=0, agent=HEAD, store_port=1, workers=2, role="default")
+    return open_attempt(settings, history or History(), [seat], "first start")
+
+
+def a_result(exit_code: int = 0, cause: str = "every rank exited 0") -> RunResult:
+    return RunResult(
+        run="run",
+        state=RunState.SUCCEEDED,
+        exit_code=exit_code,
+        reason="succeeded",
+        cause=cause,
+        attempts=1,
+        restarts=0,
+        failures={},
+        return_values={},
+        nodes=("node0",),
+        started=None,
+        ended="",
+        written_by="node0",
+    )
+
+
+# Allocations.
+
+
+def test_the_first_agent_of_a_start_claims_it_and_the_others_find_its_address(runs: Runs) -> None:
+    first = runs.journal().claim_allocation(HEAD)
+    second = runs.journal(a_place(node_id=1)).claim_allocation(Endpoint(address="10.0.0.2", port=1))
+    assert (first.is_ours, second.is_ours) == (True, False)
+    assert second.claim == first.claim
+    assert (second.claim.allocation, second.claim.head) == (1, HEAD)
+
+
+def test_nothing_is_found_before_the_claim(runs: Runs) -> None:
+    journal = runs.journal()
+    assert journal.find_allocation() is None
+    claimed = runs.journal().claim_allocation(HEAD)
+    assert journal.find_allocation() == claimed.claim
+
+
+def test_a_requeue_claims_the_next_allocation_without_asking_the_scheduler(runs: Runs) -> None:
+    runs.journal().claim_allocation(HEAD)
+    requeued = runs.journal(a_place(restart_count=1))
+    assert requeued.find_allocation() is None
+    assert requeued.claim_allocation(HEAD).claim.allocation == 2
+    assert requeued.allocation == 2
+
+
+def test_another_job_claims_the_next_if_the_earlier_one_is_over(runs: Runs) -> None:
+    runs.journal().claim_allocation(HEAD)
+    later = runs.journal(a_place("43"), is_over=lambda job: job == "42")
+    assert later.claim_allocation(HEAD).claim.allocation == 2
+
+
+def test_a_local_job_of_another_machine_may_be_alive(runs: Runs) -> None:
+    """Its processes cannot be looked up here."""
+    runs.journal(a_place("local-1-1")).claim_allocation(HEAD)
+    path = Path(runs.layout.allocation(1))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "host": "login2"}))
+    with pytest.raises(RunDirectoryError, match="job local-1-1, cannot be asked about on"):
+        runs.journal(a_place("local-2-2"), is_over=lambda _: True).claim_allocation(HEAD)
+
+
+@pytest.mark.parametrize(("is_over", "words"), [(False, "is still alive"), (None, "cannot be asked about")])
+def test_a_second_live_allocation_is_refused(runs: Runs, is_over: bool | None, words: str) -> None:
+    runs.journal().claim_allocation(HEAD)
+    with pytest.raises(RunDirectoryError, match=f"allocation 1 of this run, job 42, {words}"):
+        runs.journal(a_place("43"), is_over=lambda _: is_over).claim_allocation(HEAD)
+
+
+def test_a_run_that_is_over_is_neither_claimed_nor_waited_for(runs: Runs) -> None:
+    runs.journal().write_result(a_result())
+    with pytest.raises(RunDirectoryError, match="is over"):
+        runs.journal().claim_allocation(HEAD)
+    with pytest.raises(RunDirectoryError, match="is over"):
+        runs.journal().find_allocation()
+
+
+def test_a_claim_that_cannot_be_read_is_an_error_not_a_second_claim(runs: Runs) -> None:
+    runs.journal().claim_allocation(HEAD)
+    Path(runs.layout.allocation(1)).write_text('{"allocation": "one"}')
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        runs.journal(a_place("43")).claim_allocation(HEAD)
+
+
+# Attempts.
+
+
+def test_an_attempt_is_claimed_once(runs: Runs) -> None:
+    claim, world = an_attempt()
+    is_ours, digest = runs.journal().claim_attempt(claim, world)
+    assert is_ours
+    assert len(digest) == 64
+    assert runs.journal().claim_attempt(*an_attempt(node="node1")) == (False, "")
+    assert json.loads(Path(runs.layout.world(1)).read_text())["head"] == "node0"
+    assert json.loads(Path(runs.layout.claim(1)).read_text())["time"]
+
+
+def test_the_history_is_the_latest_claims(runs: Runs) -> None:
+    assert runs.journal().history() == History()
+    runs.journal().claim_attempt(*an_attempt())
+    after = History(attempts=1, spend=Spend(restarts=1), failure_signature="s", same_failures=1, progress="p")
+    runs.journal().claim_attempt(*an_attempt(after))
+    assert runs.journal().history() == replace(after, attempts=2)
+
+
+def test_the_budget_is_written_for_people_and_never_read(runs: Runs) -> None:
+    runs.journal().claim_attempt(*an_attempt())
+    Path(runs.layout.budget).write_text('{"spend": {"restarts": 99}}')
+    assert runs.journal().history().spend.restarts == 0
+
+
+# Results.
+
+
+def test_the_result_is_created_once_and_the_second_writer_learns_the_first(runs: Runs) -> None:
+    assert runs.journal().write_result(a_result()) == (0, "every rank exited 0")
+    assert runs.journal().write_result(a_result(7, "node1 was lost")) == (0, "every rank exited 0")
+    assert Path(runs.layout.exit_code).read_text() == "0\n"
+    assert json.loads(Path(runs.layout.result).read_text())["ended"]
+
+
+# For people, and from them.
+
+
+def test_a_stop_request_is_found_behind_other_lines(runs: Runs) -> None:
+    journal = runs.journal()
+    assert journal.stop_request() is None
+    os.makedirs(runs.layout.root)
+    lines = ['{"kind": "notice", "by": "x", "time": ""}', '["no request"]', '{"kind": "stop", "by": "ada@login1"', ""]
+    Path(runs.layout.requests).write_text("\n".join(lines))
+    assert journal.stop_request() is None
+    with open(runs.layout.requests, "a") as file:
+        file.write('{"kind": "stop", "by": "ada@login1", "time": "now"}\n')
+    assert journal.stop_request() == "ada@login1"
+
+
+def test_only_the_head_speaks_into_the_scripts_output(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    os.makedirs(runs.layout.root)
+    journal = runs.journal()
+    journal.say("as a member")
+    journal.is_head = True
+    journal.say("as the head")
+    assert Path(runs.layout.script_output("42")).read_text().endswith("node0: as the head\n")
+    assert "as a member" in capsys.readouterr().out
+
+
+def test_an_event_is_a_line_of_the_nodes_own_file(runs: Runs) -> None:
+    journal = runs.journal()
+    for number in range(2):
+        journal.note("worker.failed", "it failed", number, {"rank": number})
+    lines = [json.loads(line) for line in Path(runs.layout.events("node0")).read_text().splitlines()]
+    assert [(line["name"], line["attempt"], line["metadata"]) for line in lines] == [
+        ("worker.failed", 0, {"rank": 0}),
+        ("worker.failed", 1, {"rank": 1}),
+    ]
+
+
+# Progress.
+
+
+def test_there_is_no_progress_to_see_without_a_pattern(runs: Runs) -> None:
+    assert runs.journal().progress() is None
+
+
+@pytest.mark.parametrize("folder", ["plain", "a [b] folder", "costs $5"])
+def test_progress_is_another_digest_when_a_file_changes(runs: Runs, tmp_path: Path, folder: str) -> None:
+    work = tmp_path / folder
+    (work / "checkpoints").mkdir(parents=True)
+    journal = runs.journal(workdir=str(work).replace("$", "$$"), progress_file="checkpoints/*.pt")
+    seen = [journal.progress()]
+    (work / "checkpoints" / "1.pt").write_text("a")
+    seen.append(journal.progress())
+    seen.append(journal.progress())
+    (work / "checkpoints" / "1.pt").write_text("ab")
+    seen.append(journal.progress())
+    assert seen[1] == seen[2]
+    assert len(set(seen)) == 3
+
+
+def test_progress_is_looked_for_where_the_workers_work(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    journal = runs.journal(workdir="${SCRATCH}/${SUB}", env={"SUB": "x"}, progress_file="*.pt")
+    before = journal.progress()
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "1.pt").write_text("a")
+    assert journal.progress() != before

@@ -1,0 +1,218 @@
+"""The policy, by histories: what was seen, one thing after the other, and what was decided each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.agent.policy import Policy, describe_failure, failure_signature
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
+from hpc_elastic.rundir.records import FailureRecord, RunState
+from tests.membership.script import a_failure, a_restart_plan
+
+VALUE_ERROR = a_failure(1)
+KEY_ERROR = a_failure(1, message="KeyError: 'x'")
+KILLED = a_failure(2, exitcode=-9, failure_class="signal", message="killed by SIGKILL")
+NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A thing that the head saw, as a table has room for it."""
+
+    trigger: Trigger = Trigger.WORKER_FAILED
+    failure: FailureRecord | None = None
+    progress: str | None = None
+    nodes: tuple[str, ...] = ("node1",)
+    detail: str = ""
+
+
+def failed(failure: FailureRecord, progress: str | None = None) -> Seen:
+    return Seen(failure=failure, progress=progress)
+
+
+def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) -> list[str]:
+    """What is decided: `restart`, or the reason and exit code of the end, which is the last word."""
+    history, words = history or History(), []
+    for number, one in enumerate(seen, 1):
+        observation = Observation(
+            trigger=one.trigger,
+            attempt=number,
+            failure=one.failure,
+            nodes=one.nodes,
+            detail=one.detail,
+            progress=one.progress,
+        )
+        decision = policy.decide(replace(history, attempts=number), observation, now=100.0)
+        words.append(word(decision))
+        if isinstance(decision, Finish):
+            break
+        history = decision.history
+    return words
+
+
+def word(decision: Decision) -> str:
+    return "restart" if isinstance(decision, Restart) else f"{decision.reason} {int(decision.exit_code)}"
+
+
+HISTORIES: dict[str, tuple[RestartPlan, list[Seen], list[str]]] = {
+    "restarts until the budget is spent": (
+        a_restart_plan(2),
+        [failed(VALUE_ERROR), failed(KILLED), failed(KEY_ERROR)],
+        ["restart", "restart", "restarts_used_up 1"],
+    ),
+    "never restarts with no budget": (a_restart_plan(0), [failed(VALUE_ERROR)], ["restarts_used_up 1"]),
+    "the same failure goes on without a progress file": (
+        a_restart_plan(5, no_progress_limit=3),
+        [failed(VALUE_ERROR)] * 6,
+        ["restart"] * 5 + ["restarts_used_up 1"],
+    ),
+    "the same failure with no progress ends at the limit": (
+        a_restart_plan(9, no_progress_limit=3),
+        [failed(VALUE_ERROR, "p0")] * 3,
+        ["restart", "restart", "no_progress 8"],
+    ),
+    "progress in between starts the count again": (
+        a_restart_plan(9, no_progress_limit=3),
+        [failed(VALUE_ERROR, p) for p in ("p0", "p0", "p1", "p1", "p1")],
+        ["restart"] * 4 + ["no_progress 8"],
+    ),
+    "another failure in between starts the count again": (
+        a_restart_plan(9, no_progress_limit=3),
+        [failed(f, "p0") for f in (VALUE_ERROR, VALUE_ERROR, KILLED, VALUE_ERROR, VALUE_ERROR, VALUE_ERROR)],
+        ["restart"] * 5 + ["no_progress 8"],
+    ),
+    "the same failure on another rank with other numbers is the same": (
+        a_restart_plan(9, no_progress_limit=2),
+        [
+            failed(a_failure(1, message="OutOfMemory at 0x7f12, 31 MiB"), "p0"),
+            failed(a_failure(5, message="OutOfMemory at 0x9a00, 12 MiB"), "p0"),
+        ],
+        ["restart", "no_progress 8"],
+    ),
+    "a worker that cannot be started ends the run at once": (
+        a_restart_plan(9),
+        [failed(VALUE_ERROR), failed(NO_START)],
+        ["restart", "start_failed 1"],
+    ),
+    "a broken node is answered with a restart, within the budget": (
+        a_restart_plan(1),
+        [Seen(Trigger.NODE_BROKEN, detail="the store host ended")] * 2,
+        ["restart", "restarts_used_up 1"],
+    ),
+    "a lost node": (a_restart_plan(), [Seen(Trigger.NODE_LOST)], ["node_lost 7"]),
+    "an unfit node": (a_restart_plan(), [Seen(Trigger.NODE_UNFIT)], ["setup_failed 3"]),
+    "missing nodes": (a_restart_plan(), [Seen(Trigger.NODES_MISSING)], ["nodes_missing 6"]),
+    "a request to stop": (a_restart_plan(), [Seen(Trigger.STOP_REQUESTED)], ["stop_requested 10"]),
+    "a TERM from outside": (a_restart_plan(), [Seen(Trigger.TERMINATED)], ["terminated 10"]),
+    "unkillable processes": (a_restart_plan(), [Seen(Trigger.UNKILLABLE)], ["unkillable 9"]),
+    "success after a restart": (
+        a_restart_plan(),
+        [failed(VALUE_ERROR), Seen(Trigger.SUCCEEDED)],
+        ["restart", "succeeded 0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_history(name: str) -> None:
+    plan, seen, expected = HISTORIES[name]
+    assert tell(Policy(restart=plan), seen) == expected
+
+
+SEEN = st.builds(
+    Seen,
+    trigger=st.sampled_from(Trigger),
+    failure=st.none() | st.sampled_from([VALUE_ERROR, KEY_ERROR, KILLED, NO_START]),
+    progress=st.none() | st.sampled_from(["p0", "p1"]),
+)
+
+
+@given(st.integers(0, 6), st.integers(1, 4), st.lists(SEEN, max_size=30))
+def test_restarts_never_exceed_max_restarts_whatever_happens(limit: int, no_progress: int, seen: list[Seen]) -> None:
+    policy = Policy(restart=a_restart_plan(limit, no_progress_limit=no_progress))
+    assert tell(policy, seen).count("restart") <= limit
+
+
+@given(st.lists(SEEN, max_size=10))
+def test_only_failures_are_answered_with_a_restart(seen: list[Seen]) -> None:
+    policy = Policy(restart=a_restart_plan(99, no_progress_limit=99))
+    for one, decided in zip(seen, tell(policy, seen), strict=False):
+        if decided == "restart":
+            assert one.trigger in (Trigger.WORKER_FAILED, Trigger.NODE_BROKEN)
+
+
+def test_a_restart_spends_one_and_keeps_what_it_saw() -> None:
+    observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=3, failure=KILLED, progress="p0")
+    decision = Policy(restart=a_restart_plan()).decide(History(attempts=3), observation, 100.0)
+    assert isinstance(decision, Restart)
+    assert decision.history.spend.restarts == 1
+    assert decision.history.progress == "p0"
+    assert decision.history.same_failures == 1
+    assert (decision.manner, decision.reason) == (StopManner.RESTART, "rank 2 on node0 was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(("used", "pause"), [(0, 1.0), (1, 3.0), (2, 9.0), (3, 20.0), (10_000, 20.0)])
+def test_the_pause_grows_by_the_factor_up_to_its_maximum(used: int, pause: float) -> None:
+    backoff = BackoffPlan(first_s=1, factor=3, max_s=20)
+    policy = Policy(restart=RestartPlan(max_restarts=9, backoff=backoff, no_progress_limit=3))
+    assert policy.backoff_s(used) == pause
+
+
+def test_the_next_attempt_starts_no_earlier_than_the_pause() -> None:
+    observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, failure=VALUE_ERROR)
+    decision = Policy(restart=a_restart_plan(first_s=2)).decide(History(attempts=1), observation, 100.0)
+    assert isinstance(decision, Restart)
+    assert decision.at == 102.0
+
+
+@pytest.mark.parametrize(
+    ("trigger", "state", "manner"),
+    [
+        (Trigger.SUCCEEDED, RunState.SUCCEEDED, StopManner.GRACE),
+        (Trigger.STOP_REQUESTED, RunState.CANCELLED, StopManner.GRACE),
+        (Trigger.TERMINATED, RunState.CANCELLED, StopManner.GRACE),
+        (Trigger.NODE_LOST, RunState.FAILED, StopManner.FENCE),
+        (Trigger.NODES_MISSING, RunState.FAILED, StopManner.RESTART),
+        (Trigger.UNKILLABLE, RunState.FAILED, StopManner.RESTART),
+    ],
+)
+def test_who_may_save_before_the_end(trigger: Trigger, state: RunState, manner: StopManner) -> None:
+    observation = Observation(trigger=trigger, attempt=1, nodes=("node1",), detail="why")
+    decision = Policy(restart=a_restart_plan()).decide(History(), observation, 0.0)
+    assert isinstance(decision, Finish)
+    assert (decision.state, decision.manner) == (state, manner)
+    assert decision.cause
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (VALUE_ERROR, "rank 1 on node0 failed with exit code 1: ValueError: no"),
+        (a_failure(1, exitcode=3, message=" \n"), "rank 1 on node0 failed with exit code 3"),
+        (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
+        (KILLED, "rank 2 on node0 was killed by SIGKILL"),
+        (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
+    ],
+)
+def test_a_failure_is_told_in_one_line(failure: FailureRecord, text: str) -> None:
+    assert describe_failure(failure) == text
+
+
+def test_failures_differ_by_their_words_and_by_their_exit_code() -> None:
+    signatures = {failure_signature(failure) for failure in (VALUE_ERROR, KEY_ERROR, KILLED, NO_START)}
+    assert len(signatures) == 4
+
+
+def test_the_cause_names_the_budget_that_is_spent() -> None:
+    observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, failure=VALUE_ERROR)
+    decision = Policy(restart=a_restart_plan(0)).decide(History(), observation, 0.0)
+    assert isinstance(decision, Finish)
+    assert decision.cause == "rank 1 on node0 failed with exit code 1: ValueError: no"
+    assert decision.exit_code is ExitCode.WORKERS_FAILED

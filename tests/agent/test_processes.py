@@ -1,0 +1,120 @@
+"""Finding what a run's workers left behind, among real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, find_workers, reap_orphans, signal_all
+from hpc_elastic.processes import Process, find_process
+from tests.agent.conftest import SLEEP, Spawn, marks_of
+
+# Starts a grandchild that leaves the session and clears its environment, and ends: an orphan.
+RUNAWAY = f"""
+import os, subprocess, sys
+child = subprocess.Popen(["setsid", "env", "-i", sys.executable, "-c", {SLEEP!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+{{last}}
+"""
+# An agent in small: a subreaper whose worker dies and leaves a runaway.
+AGENT = """
+import subprocess, sys
+from hpc_elastic.agent.processes import become_subreaper
+become_subreaper()
+worker = subprocess.run([sys.executable, "-c", {runaway!r}], stdout=subprocess.PIPE, text=True)
+print(worker.stdout.strip(), flush=True)
+input()
+"""
+
+
+def first_number(process: object) -> int:
+    return int(process.first_line)  # type: ignore[attr-defined]
+
+
+def test_an_orphan_without_session_and_environment_is_found_by_its_ancestor(spawn: Spawn, tmp_path: Path) -> None:
+    agent = spawn(AGENT.format(runaway=RUNAWAY.format(last="os._exit(1)")))
+    orphan = first_number(agent)
+    try:
+        marks = Marks(run_dir=str(tmp_path), node="node1")
+        assert set(find_workers(marks, ancestor=agent.pid)) == {orphan}
+        assert set(find_workers(marks)) == set()
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_marked_process_is_found_without_an_ancestor(spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
+
+
+def test_a_folder_of_another_name_that_begins_alike_is_another_run(spawn: Spawn, tmp_path: Path) -> None:
+    spawn(environment=marks_of(f"{tmp_path}-2"))
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_other_nodes_and_other_runs_are_not_touched(spawn: Spawn, tmp_path: Path) -> None:
+    spawn(environment=marks_of(tmp_path, node="node10"))
+    spawn(environment=marks_of(tmp_path / "other"))
+    agents = {name: value for name, value in marks_of(tmp_path).items() if name != ATTEMPT_VARIABLE}
+    spawn(environment=agents)
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_the_spared_and_what_is_below_them_do_not_count(spawn: Spawn, tmp_path: Path) -> None:
+    host = spawn(RUNAWAY.format(last="input()"), marks_of(tmp_path))
+    helper = first_number(host)
+    marks = Marks(run_dir=str(tmp_path), node="node1")
+    try:
+        assert set(find_workers(marks, ancestor=os.getpid())) >= {host.pid, helper}
+        assert not set(find_workers(marks, ancestor=os.getpid(), spared=[host.pid])) & {host.pid, helper}
+    finally:
+        os.kill(helper, signal.SIGKILL)
+
+
+def test_a_dead_process_does_not_count(spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn("print()", marks_of(tmp_path))
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_orphans_that_ended_are_reaped_and_known_children_are_left(spawn: Spawn) -> None:
+    known, orphan = spawn("print()"), spawn("print()")
+    for process in (known, orphan):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    reap_orphans([known.pid])
+    assert os.waitpid(known.pid, 0)[0] == known.pid
+    with pytest.raises(ChildProcessError):
+        os.waitpid(orphan.pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_worker"),
+    [
+        (b"HPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_ATTEMPT=1\0", True),
+        (b"X=1\0HPC_ELASTIC_ATTEMPT=12\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_RUN_DIR=/r", True),
+        (b"HPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0", False),
+        (b"XHPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_ATTEMPT=1", False),
+        (b"", False),
+    ],
+)
+def test_what_makes_a_worker(environ: bytes, is_worker: bool) -> None:
+    assert Marks(run_dir="/r", node="n").match(environ) is is_worker
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_another_users_process_below_the_agent_does_not_end_the_agent(spawn: Spawn) -> None:
+    """A worker may start a set-user-id program."""
+    process = spawn()
+    others = Process(pid=process.pid, parent=os.getpid(), session=0, start=0, is_alive=True)
+    mine = find_process(process.pid)
+    assert mine is not None
+    os.setresuid(65534, 65534, 0)  # the real user counts too, see kill(2)
+    try:
+        signal_all([mine, others], signal.SIGKILL)
+    finally:
+        os.setresuid(0, 0, 0)
+    assert process.poll() is None

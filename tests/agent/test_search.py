@@ -1,0 +1,274 @@
+"""Finding the head, or becoming it, over real sockets and a real run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent import search as searching
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.network import listen, listen_on_first
+from hpc_elastic.agent.search import HeadSearch, NoHeadError
+from hpc_elastic.agent.transport import Connection, ConnectionFactory, connection_factory
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.authentication import Scope, Side
+from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
+from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.plan.launch_plan import ElasticPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.store import write_json
+from tests.membership.script import a_join
+from tests.scheduler.plans import a_plan
+
+SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
+MAKE = connection_factory(b"s" * 32, SCOPE)
+
+
+class Answering:
+    """What a listening agent says to a join; the head says Welcome."""
+
+    def __init__(self, answer: Message | None) -> None:
+        self.answer = answer
+        self.joins: list[Message] = []
+        self.connections: list[Connection] = []
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        if self.answer is None:
+            connection.close("this agent is not the head")
+
+    def received(self, connection: Connection, message: Message) -> None:
+        self.joins.append(message)
+        if self.answer is not None:
+            connection.send(self.answer)
+
+    def closed(self, connection: Connection, why: str) -> None:
+        pass
+
+
+class Member:
+    """Hears the head."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.losses: list[str] = []
+        self.connection: Connection | None = None
+
+    def head_found(self, connection: Connection) -> None:
+        assert not self.heard  # where to report is known before the first word
+        self.connection = connection
+
+    def head_said(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def head_lost(self, why: str) -> None:
+        self.losses.append(why)
+
+
+class Scene:
+    """Two local nodes of one allocation; ports of their own for each test."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = RunLayout(root)
+        elastic = ElasticPlan(join_timeout_s=0, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
+        self.plan = replace(a_plan(root), elastic=elastic)
+        self.ports = port_sequence(str(root), "local-1", (20000, 32000))
+        self.disk = BackgroundThread("disk", asyncio.get_running_loop())
+        self.member = Member()
+        self.said: list[str] = []
+        self._servers: list[asyncio.Server] = []
+        self._agents: list[Answering] = []
+
+    def journal(self, node_id: int) -> Journal:
+        return Journal(self.layout, self.plan, self.place(node_id), is_over=lambda _: None)
+
+    @staticmethod
+    def place(node_id: int) -> Allocation:
+        return Allocation(
+            job_id="local-1",
+            restart_count=0,
+            array_task=None,
+            node_id=node_id,
+            nodes=("local0", "local1"),
+            is_local=True,
+        )
+
+    async def listen(
+        self, answer: Message | None, *, port: int | None = None, make: ConnectionFactory = MAKE
+    ) -> tuple[Answering, Endpoint]:
+        """Node 0 listens on its address, on the first port of the sequence or on another one."""
+        agent = Answering(answer)
+        self._agents.append(agent)
+        bound = listen("127.0.0.2", port) if port is not None else listen_on_first("127.0.0.2", self.ports)
+        endpoint = Endpoint(address="127.0.0.2", port=bound.getsockname()[1])
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: make(Side.LISTENING, agent), sock=bound))
+        return agent, endpoint
+
+    async def find(self, node_id: int = 1) -> bool:
+        search = HeadSearch(
+            self.plan,
+            self.place(node_id),
+            ports=self.ports,
+            own=Endpoint(address=f"127.0.0.{node_id + 2}", port=1),
+            journal=self.journal(node_id),
+            disk=self.disk,
+            make=MAKE,
+        )
+        return await search.find(self.join(node_id), self.member, self.said.append)
+
+    @staticmethod
+    def join(node_id: int) -> Join:
+        return a_join(node_id, node=f"local{node_id}")
+
+    async def close(self) -> None:
+        if self.member.connection is not None:
+            self.member.connection.abort("the test is over")
+        for agent in self._agents:
+            for connection in agent.connections:
+                connection.abort("the test is over")
+        for server in self._servers:
+            server.close()
+        await asyncio.sleep(0)
+        await self.disk.close(5)
+
+
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        made = Scene(root)
+        try:
+            await asyncio.wait_for(scene(made), 30)
+        finally:
+            await made.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "READ_CLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(searching, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(searching, "LONGEST_PAUSE_S", 0.005)
+
+
+def test_node_0_claims_the_allocation_and_is_the_head(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        assert not await made.find(0)
+        claim = made.journal(1).find_allocation()
+        assert claim is not None
+        assert (claim.node, claim.head) == ("local0", Endpoint(address="127.0.0.2", port=1))
+
+    play(tmp_path, scene)
+
+
+def test_another_node_joins_along_the_ports_that_all_derive(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        head, _ = await made.listen(Welcome(allocation=1))
+        assert await made.find()
+        assert head.joins == [made.join(1)]
+        assert made.member.heard == [Welcome(allocation=1)]
+
+    play(tmp_path, scene)
+
+
+def test_strangers_on_the_first_ports_are_passed_by(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        stranger, _ = await made.listen(Welcome(allocation=9), make=connection_factory(b"x" * 32, SCOPE))
+        with socket.create_server(("127.0.0.2", made.ports[1])):  # says nothing; a bound cuts it off elsewhere
+            head, _ = await made.listen(Welcome(allocation=1), port=made.ports[2])
+            made.ports = [made.ports[0], made.ports[2]]
+            assert await made.find()
+        assert stranger.joins == []
+        assert head.joins
+
+    play(tmp_path, scene)
+
+
+def test_a_head_elsewhere_is_found_by_its_claim(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        head, endpoint = await made.listen(Welcome(allocation=1), port=0)
+        made.journal(0).claim_allocation(endpoint)
+        assert await made.find()
+        assert head.joins
+
+    play(tmp_path, scene)
+
+
+def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.listen(Refused(reason="the run is over", exit_code=0))
+        assert await made.find()
+        assert made.member.heard == [Refused(reason="the run is over", exit_code=0)]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("answer", [None, Beat(number=1)], ids=["not the head yet", "nonsense"])
+def test_an_agent_that_is_no_head_is_asked_again(tmp_path: Path, answer: Message | None) -> None:
+    async def scene(made: Scene) -> None:
+        agent, _ = await made.listen(answer)
+        looking = asyncio.ensure_future(made.find())
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert not looking.done()
+        agent.answer = Welcome(allocation=1)
+        assert await looking
+        assert made.member.losses == []
+
+    play(tmp_path, scene)
+
+
+def test_the_end_of_the_connection_is_told_once_it_is_the_heads(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.listen(Welcome(allocation=1))
+        assert await made.find()
+        assert made.member.connection is not None
+        made.member.connection.abort("cut")
+        while not made.member.losses:
+            await asyncio.sleep(0.001)
+        assert made.member.losses == ["cut"]
+
+    play(tmp_path, scene)
+
+
+def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "CLAIM_AFTER_S", 0.01)
+    monkeypatch.setattr(searching, "CLAIM_STEP_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        assert not await made.find(1)
+        claim = made.journal(0).find_allocation()
+        assert claim is not None
+        assert claim.node == "local1"
+        assert made.said == ["no head showed, so this node is the head now"]
+
+    play(tmp_path, scene)
+
+
+def test_gives_up_if_the_one_who_claimed_is_not_to_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "HEAD_ANSWERS_WITHIN_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        with pytest.raises(NoHeadError, match="local0 claimed allocation 1 and is no head that answers"):
+            await made.find(1)
+
+    play(tmp_path, scene)
+
+
+def test_a_late_agent_of_a_run_that_is_over_does_not_wait_for_a_head(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        write_json(made.layout.result, {"state": "SUCCEEDED"})
+        with pytest.raises(RunDirectoryError, match="is over"):
+            await made.find(1)
+
+    play(tmp_path, scene)

@@ -1,0 +1,106 @@
+"""Starting real worker processes: all of a node's, or none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.processes import Marks, find_workers
+from hpc_elastic.agent.spawn import START_TRIES, SpawnedWorker, StartFailedError, WorkerOrder, spawn_workers
+from hpc_elastic.rundir.layout import RunLayout
+from tests.agent.conftest import SLEEP, marks_of
+
+
+def an_order(root: Path, source: str, *, rank: int = 0, program: str = sys.executable) -> WorkerOrder:
+    return WorkerOrder(
+        rank=rank,
+        local_rank=rank,
+        attempt=1,
+        command=[program, "-c", source],
+        environment={**os.environ, **marks_of(root)},
+        directory=str(root),
+    )
+
+
+def end_of(worker: SpawnedWorker) -> int:
+    os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOWAIT)
+    return worker.collect()
+
+
+@pytest.mark.parametrize(
+    ("source", "exitcode"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os._exit(255)", 255),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_the_exit_code_is_negative_for_a_signal(tmp_path: Path, source: str, exitcode: int) -> None:
+    (worker,) = spawn_workers([an_order(tmp_path, source)], RunLayout(tmp_path))
+    assert end_of(worker) == exitcode
+
+
+def test_a_worker_has_its_own_session_files_and_folder(tmp_path: Path) -> None:
+    source = "import os, sys; print(os.getsid(0) == os.getpid(), os.getcwd()); print(sys.stdin.read(), file=sys.stderr)"
+    (worker,) = spawn_workers([an_order(tmp_path, source)], RunLayout(tmp_path))
+    assert end_of(worker) == 0
+    assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == f"True {tmp_path}\n"
+    assert Path(RunLayout(tmp_path).stderr(1, 0)).read_text() == "\n"
+
+
+def test_a_worker_inherits_no_file_of_the_agents(tmp_path: Path) -> None:
+    with open(tmp_path / "x", "w") as file:
+        os.set_inheritable(file.fileno(), False)
+        source = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:4])"
+        (worker,) = spawn_workers([an_order(tmp_path, source)], RunLayout(tmp_path))
+        end_of(worker)
+    assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == "[0, 1, 2, 3]\n"  # 3: the listing itself
+
+
+def test_none_is_left_if_one_cannot_be_started(tmp_path: Path) -> None:
+    orders = [an_order(tmp_path, SLEEP), an_order(tmp_path, "", rank=1, program="/nowhere/python")]
+    pauses: list[float] = []
+    with pytest.raises(StartFailedError, match="No such file or directory: /nowhere/python") as caught:
+        spawn_workers(orders, RunLayout(tmp_path), pause=pauses.append)
+    assert caught.value.order.rank == 1
+    assert len(pauses) == START_TRIES - 1
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_a_passing_trouble_is_tried_again(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+
+    def mend(_: float) -> None:
+        program.symlink_to(sys.executable)
+
+    (worker,) = spawn_workers([an_order(tmp_path, "pass", program=str(program))], RunLayout(tmp_path), pause=mend)
+    assert end_of(worker) == 0
+
+
+def test_a_workdir_that_is_gone_is_named(tmp_path: Path) -> None:
+    order = an_order(tmp_path / "gone", "pass")
+    with pytest.raises(StartFailedError, match="gone"):
+        spawn_workers([order], RunLayout(tmp_path), pause=lambda _: None)
+
+
+def test_no_worker_is_left_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("hpc_elastic.agent.spawn.os.pidfd_open", no_descriptor)
+    with pytest.raises(StartFailedError, match="Too many open files"):
+        spawn_workers([an_order(tmp_path, SLEEP)], RunLayout(tmp_path), pause=lambda _: None)
+    monkeypatch.undo()
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        (worker,) = spawn_workers([an_order(tmp_path, "print('again')")], RunLayout(tmp_path))
+        assert end_of(worker) == 0
+    assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == "again\nagain\n"

@@ -1,0 +1,208 @@
+"""Authenticated connections over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hpc_elastic.agent import transport
+from hpc_elastic.agent.transport import Connection, connection_factory, dial
+from hpc_elastic.membership.authentication import Scope, Side
+from hpc_elastic.membership.messages import Beat, Message, Welcome
+
+SCOPE = Scope(run="run", job_id="42", restart_count=0)
+MAKE = connection_factory(b"s" * 32, SCOPE)
+
+
+class Recorder:
+    """A receiver that keeps what it is told, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.opens: list[Connection] = []
+        self.messages: list[Message] = []
+        self.closes: list[str] = []
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def opened(self, connection: Connection) -> None:
+        self.opens.append(connection)
+        self._tell()
+
+    def received(self, connection: Connection, message: Message) -> None:
+        self.messages.append(message)
+        self._tell()
+
+    def closed(self, connection: Connection, why: str) -> None:
+        self.closes.append(why)
+        self._tell()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with self._changed:
+            await asyncio.wait_for(self._changed.wait_for(condition), 20)
+
+    def _tell(self) -> None:
+        async def notify() -> None:
+            async with self._changed:
+                self._changed.notify_all()
+
+        task = asyncio.ensure_future(notify())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class Listening:
+    """A listening agent, and everything that went wrong in its loop."""
+
+    def __init__(self, receiver: Recorder, server: asyncio.Server) -> None:
+        self.receiver = receiver
+        self.port = int(server.sockets[0].getsockname()[1])
+
+
+def play(scene: Callable[[Listening], Awaitable[None]]) -> None:
+    """Plays a scene with a listening agent; an exception in a callback, which ends an agent, fails it."""
+
+    async def main() -> None:
+        loop, troubles = asyncio.get_running_loop(), list[object]()
+        loop.set_exception_handler(lambda _, context: troubles.append(context))
+        receiver = Recorder()
+        server = await loop.create_server(lambda: MAKE(Side.LISTENING, receiver), "127.0.0.1", 0)
+        await asyncio.wait_for(scene(Listening(receiver, server)), 30)
+        server.close()
+        await asyncio.sleep(0)
+        assert troubles == []
+
+    asyncio.run(main())
+
+
+def test_messages_go_both_ways_and_a_close_is_told_once() -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        assert connection is not None
+        connection.send(Beat(number=1))
+        connection.send(Beat(number=2))
+        await there.receiver.until(lambda: len(there.receiver.messages) == 2)
+        assert there.receiver.messages == [Beat(number=1), Beat(number=2)]
+        there.receiver.opens[0].send(Welcome(allocation=1))
+        await here.until(lambda: here.messages == [Welcome(allocation=1)])
+        connection.close("done")
+        await here.until(lambda: bool(here.closes))
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert here.closes == ["done"]
+        connection.send(Beat(number=3))
+        assert len(there.receiver.closes) == 1
+
+    play(scene)
+
+
+def test_what_was_sent_before_a_close_arrives() -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        assert connection is not None
+        for number in range(2000):
+            connection.send(Beat(number=number))
+        connection.close()
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert len(there.receiver.messages) == 2000
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        connection_factory(b"t" * 32, SCOPE),
+        connection_factory(b"s" * 32, Scope(run="run", job_id="43", restart_count=0)),
+    ],
+    ids=["secret", "job"],
+)
+def test_dialling_an_agent_that_is_not_ours_gives_nobody(make: transport.ConnectionFactory) -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        assert await dial(make, here, "127.0.0.1", there.port, timeout_s=5) is None
+        assert [*here.opens, *there.receiver.opens] == []
+        assert here.closes == []
+
+    play(scene)
+
+
+def test_dialling_a_port_that_nobody_listens_on_gives_nobody() -> None:
+    async def scene(there: Listening) -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            assert await dial(MAKE, Recorder(), "127.0.0.1", unused.getsockname()[1], timeout_s=5) is None
+
+    play(scene)
+
+
+def hello(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + bytes(32) + body
+
+
+NONCE = b'{"protocol":1,"nonce":"' + b"00" * 16 + b'"}'
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0" * 36,
+        hello(b"[]"),
+        hello(b'{"protocol":1}'),
+        hello(NONCE) + hello(b'{"proof":"nonsense"}'),
+        hello(NONCE) + hello('{"proof":"é"}'.encode()),
+        hello(NONCE) + hello(b'{"proof":"\\ud800"}'),
+    ],
+)
+def test_a_stranger_is_cut_off_and_nobody_hears_of_it(garbage: bytes) -> None:
+    async def scene(there: Listening) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        writer.write(garbage)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        assert there.receiver.opens == []
+        assert there.receiver.closes == []
+
+    play(scene)
+
+
+def test_a_silent_stranger_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.02)
+
+    async def scene(there: Listening) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        assert there.receiver.opens == []
+
+    play(scene)
+
+
+def test_dialling_a_silent_listener_gives_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.02)
+
+    async def scene(there: Listening) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            assert await dial(MAKE, Recorder(), "127.0.0.1", silent.getsockname()[1], timeout_s=5) is None
+
+    play(scene)
+
+
+def test_an_agent_that_sends_what_is_no_message_is_cut_off() -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        assert connection is not None
+        assert connection._transport is not None
+        connection._transport.write(connection._session.send({"type": "riddle"}))
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert there.receiver.closes == ["no message is of type 'riddle'"]
+
+    play(scene)

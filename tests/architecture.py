@@ -1,0 +1,266 @@
+"""The house's own rules about its modules, as tables and as what finds a breach of them.
+
+Everything is read from the source with `ast`, so that an import inside a function counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "hpc_elastic"
+
+# A layer's modules by the longest name that fits, and the layers that it may import. The order is the order of the
+# data's way: what a plan is, what a run directory holds, what the user asked, and so on up to the command line.
+LAYERS = {
+    "hpc_elastic": "base",
+    "hpc_elastic.plan": "plan",
+    "hpc_elastic.rundir": "rundir",
+    "hpc_elastic.job": "job",
+    "hpc_elastic.site": "site",
+    "hpc_elastic.plan.merge": "resolve",
+    "hpc_elastic.plan.resources": "resolve",
+    "hpc_elastic.plan.resolve": "resolve",
+    "hpc_elastic.render": "render",
+    "hpc_elastic.scheduler": "scheduler",
+    "hpc_elastic.membership": "membership",
+    "hpc_elastic.agent": "agent",
+    "hpc_elastic.worker": "worker",
+    "hpc_elastic.observe": "observe",
+    "hpc_elastic.api": "api",
+    "hpc_elastic.integrations": "integrations",
+    "hpc_elastic.cli": "cli",
+    "hpc_elastic.__main__": "main",
+}
+MAY_IMPORT = {
+    "base": "",
+    "plan": "base",
+    "rundir": "base plan",
+    "job": "base plan",
+    "site": "base plan job",
+    "resolve": "base plan job site",
+    "render": "base plan rundir",
+    "scheduler": "base plan rundir",
+    "membership": "base plan rundir",
+    "agent": "base plan rundir scheduler membership",  # the scheduler: whether an older allocation still lives
+    "worker": "base plan rundir",
+    "observe": "base plan rundir scheduler",
+    "api": "base plan rundir job site resolve render scheduler observe",
+    "integrations": "base plan rundir job site resolve render scheduler membership agent worker observe api",
+    "cli": "base plan rundir job site resolve render scheduler observe api",
+    "main": "cli",
+}
+# Where a package from elsewhere may be imported: everything else is standard library.
+THIRD_PARTY = {
+    "torch": ("hpc_elastic.worker", "hpc_elastic.integrations"),
+    "numpy": ("hpc_elastic.worker", "hpc_elastic.integrations"),
+    "submitit": ("hpc_elastic.integrations",),
+    "psutil": ("hpc_elastic.agent", "hpc_elastic.worker"),
+    "yaml": ("hpc_elastic.job", "hpc_elastic.site"),
+    "pydantic": ("hpc_elastic.job", "hpc_elastic.site", "hpc_elastic.observe.schemas"),
+    "jinja2": ("hpc_elastic.render",),
+    "rich": ("hpc_elastic.observe", "hpc_elastic.cli"),
+}
+# Modules and, below them, what they must never load, by whatever way.
+NEVER_LOADS = {
+    "hpc_elastic.observe": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.cli.status": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.cli.logs": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.cli.list_runs": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.agent": "job site resolve render observe cli torch yaml pydantic jinja2 rich submitit",
+    "hpc_elastic.worker": "job site resolve render observe cli scheduler yaml pydantic jinja2 rich submitit",
+    "hpc_elastic.cli": "torch submitit agent membership worker",
+}
+# Arguments in, value out: no clock, environment, files, sockets, processes.
+PURE = (
+    *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
+    *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
+    *("hpc_elastic.job.spec", "hpc_elastic.render.directives", "hpc_elastic.render.quoting"),
+    *("hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
+    *(
+        "hpc_elastic.scheduler.slurm.commands",
+        "hpc_elastic.scheduler.slurm.output",
+        "hpc_elastic.scheduler.slurm.words",
+    ),
+    *(
+        "hpc_elastic.membership",
+        "hpc_elastic.agent.allocation",
+        "hpc_elastic.agent.policy",
+        "hpc_elastic.observe.diagnosis",
+    ),
+)
+_IMPURE_MODULES = (
+    "asyncio fcntl getpass glob io logging multiprocessing pathlib platform pwd queue random secrets select "
+    "selectors shutil socket ssl subprocess sys tempfile threading time urllib uuid"
+)
+IMPURE_MODULES = frozenset(_IMPURE_MODULES.split())
+# What a pure module may use of these. RunLayout makes its root absolute, once; what a plan says is absolute already.
+_PURE_PARTS = {
+    "os": re.compile("path|fspath|PathLike|sep"),
+    "os.path": re.compile("abspath|basename|commonpath|dirname|isabs|join|normpath|relpath|split|splitext"),
+    "signal": re.compile("SIG[A-Z0-9]+|Signals"),
+}
+CLOCKS = frozenset({"now", "utcnow", "today"})
+
+LONGEST_MODULE = 350
+LONGEST_FUNCTION = 60
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file."""
+
+    name: str
+    tree: ast.Module
+    lines: int
+    is_package: bool = False
+    imports: Mapping[str, int] = field(default_factory=dict)  # dotted name -> line
+
+
+def parse_module(name: str, source: str, *, is_package: bool = False) -> Module:
+    tree = ast.parse(source)
+    found: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.setdefault(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            above = name.split(".") if is_package else name.split(".")[:-1]
+            base = ".".join([*above[: len(above) - node.level + 1], *filter(None, [node.module])])
+            absolute = base if node.level else node.module or ""
+            for alias in node.names:
+                found.setdefault(f"{absolute}.{alias.name}", node.lineno)
+    return Module(name, tree, len(source.splitlines()), is_package, found)
+
+
+def read_package(root: Path) -> dict[str, Module]:
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules[name] = parse_module(name, path.read_text(encoding="utf-8"), is_package=is_package)
+    return modules
+
+
+def imported_modules(module: Module, modules: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
+    """The modules of this package that one imports: `from a import b` is a module a.b if there is one, else a."""
+    found: dict[str, int] = {}
+    for name, line in module.imports.items():
+        imported = name if name in modules else name.rpartition(".")[0]
+        if imported in modules and imported != module.name:
+            found.setdefault(imported, line)
+    yield from found.items()
+
+
+def layer_of(name: str) -> str:
+    while name not in LAYERS:
+        name = name.rpartition(".")[0]
+    return LAYERS[name]
+
+
+def is_below(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def reached(start: str, modules: Mapping[str, Module]) -> dict[str, str]:
+    """Everything that is loaded with a module, packages around it included, and by whom."""
+    by: dict[str, str] = {start: start}
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        parents = [name.rpartition(".")[0]] if "." in name else []
+        for other in [*(other for other, _ in imported_modules(modules[name], modules)), *parents]:
+            if other not in by:
+                by[other] = name
+                waiting.append(other)
+    return by
+
+
+def find_layer_breaks(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        layer = layer_of(module.name)
+        allowed = {layer, *MAY_IMPORT[layer].split()}
+        for other, line in imported_modules(module, modules):
+            if other != "hpc_elastic" and layer_of(other) not in allowed:
+                yield f"{module.name}:{line} imports {other}: {layer} may import {MAY_IMPORT[layer] or 'nothing'} only"
+
+
+def find_strangers(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        for name, line in module.imports.items():
+            top = name.split(".")[0]
+            if top in sys.stdlib_module_names or top == "hpc_elastic":
+                continue
+            places = THIRD_PARTY.get(top, ())
+            if not any(is_below(module.name, place) for place in places):
+                yield f"{module.name}:{line} imports {top}: only {', '.join(places) or 'nothing'} may"
+
+
+def find_wrong_loads(modules: Mapping[str, Module]) -> Iterator[str]:
+    for prefix, words in NEVER_LOADS.items():
+        forbidden = set(words.split())
+        for start in (name for name in modules if is_below(name, prefix)):
+            by = reached(start, modules)
+            for name, importer in by.items():
+                strangers = {imported.split(".")[0] for imported in modules[name].imports}
+                for word in forbidden & {layer_of(name), *strangers}:
+                    yield f"{start} loads {name} (through {importer}), and with it {word}, which {prefix} never loads"
+
+
+def find_impurities(module: Module) -> Iterator[str]:
+    for name, line in module.imports.items():
+        if name.split(".")[0] in IMPURE_MODULES:
+            yield f"{module.name}:{line} imports {name}: the module is pure"
+    for node in ast.walk(module.tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("open", "input", "print")
+        ):
+            yield f"{module.name}:{node.lineno} calls {node.func.id}: the module is pure"
+        elif isinstance(node, ast.Attribute) and (owner := ast.unparse(node.value)) in _PURE_PARTS:
+            if not _PURE_PARTS[owner].fullmatch(node.attr):
+                yield f"{module.name}:{node.lineno} uses {owner}.{node.attr}: the module is pure"
+        elif isinstance(node, ast.Attribute) and node.attr in CLOCKS and ast.unparse(node.value).startswith("date"):
+            yield f"{module.name}:{node.lineno} reads the clock: the module is pure"
+
+
+def find_cycle(modules: Mapping[str, Module]) -> list[str] | None:
+    """The names of modules that import each other in a circle, if there are some."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for other, _ in imported_modules(modules[name], modules):
+            if cycle := visit(other, [*path, name]):
+                return cycle
+        done.add(name)
+        return None
+
+    return next((cycle for name in modules if (cycle := visit(name, []))), None)
+
+
+def find_untold(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        docstring = ast.get_docstring(module.tree)
+        if not docstring:
+            yield f"{module.name}: a module opens with one sentence, its responsibility"
+
+
+def find_oversized(modules: Mapping[str, Module]) -> Iterator[str]:
+    for module in modules.values():
+        if module.lines > LONGEST_MODULE:
+            yield f"{module.name} has {module.lines} lines, {LONGEST_MODULE} are allowed: split it by meaning"
+        for node in ast.walk(module.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > LONGEST_FUNCTION:
+                    yield f"{module.name}:{node.lineno} {node.name} has {lines} lines, {LONGEST_FUNCTION} are allowed"

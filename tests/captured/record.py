@@ -1,0 +1,168 @@
+"""Records what a real Slurm's commands answer, for the tests of the parsers.
+
+    python -m tests.captured.record
+
+boots a sandbox, brings jobs into every state, and writes `slurm-<version>/<case>.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hpc_elastic.scheduler.slurm import commands
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Recorder:
+    """Runs commands on a cluster and writes down how they end."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        version = cluster.run("sinfo", "--version").stdout.split()[1]
+        self._folder = os.path.join(_HERE, "slurm-" + ".".join(version.split(".")[:2]))
+        os.makedirs(self._folder, exist_ok=True)
+
+    def record(self, case: str, command: Sequence[str], **facts: Any) -> None:
+        """Runs a command and files it under a name; `facts` are what a test wants to know beside it."""
+        done = self._cluster.run(*command, check=False, timeout_s=120)
+        captured = {
+            "command": list(command),
+            **facts,
+            "returncode": done.returncode,
+            "stdout": done.stdout,
+            "stderr": done.stderr,
+        }
+        with open(os.path.join(self._folder, f"{case}.json"), "w") as file:
+            file.write(json.dumps(captured, indent=2) + "\n")
+
+    def queue(self, case: str, *job_ids: str) -> None:
+        """What squeue says of jobs."""
+        self.record(f"queue-{case}", commands.squeue_command(job_ids), job_ids=list(job_ids))
+
+
+def _script(*options: str, command: str = "sleep 600") -> list[str]:
+    return ["--output=/dev/null", *options, f"--wrap={command}"]
+
+
+@contextmanager
+def _quiet(cluster: Cluster) -> Iterator[None]:
+    """An empty cluster before and after."""
+    yield
+    cluster.run("scancel", "--user=root")
+    cluster.leftovers(within_s=30)
+
+
+def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
+    submit, wait = cluster.submit, cluster.wait_for_job
+    done = submit(*_script(command="true"))
+    failed = submit(*_script(command="exit 3"))
+    killed = submit(*_script(command="kill -KILL $$"))
+    running = submit(*_script("--nodes=2"))
+    stubborn = submit(*_script(command="trap '' TERM; sleep 600 & wait; wait"))
+    pending = submit(*_script("--nodes=4", "--exclusive", "--nice=-1000"))  # so that nothing pends before it
+    held = submit(*_script("--hold"))
+    array = submit(*_script("--array=0-2%2", command="sleep 2; exit $SLURM_ARRAY_TASK_ID"))
+    for job_id, state in ((done, "COMPLETED"), (failed, "FAILED"), (killed, "FAILED"), (running, "RUNNING")):
+        wait(job_id, state)
+    wait_until(lambda: cluster.job(pending)["Reason"] == "Resources", "it waits for nodes")
+    recorder.queue("array-running", array, f"{array}_0", f"{array}_2")
+    recorder.queue("completed", done)
+    recorder.queue("failed", failed)
+    recorder.queue("killed", killed)
+    recorder.queue("running", running)
+    recorder.queue("pending", pending)
+    recorder.queue("held", held)
+    recorder.queue("mixed", done, "999999", running, held)
+    cluster.run("scancel", stubborn, pending)
+    wait(stubborn, "COMPLETING")
+    recorder.queue("completing", stubborn)
+    recorder.queue("cancelled-pending", pending)
+    cluster.run("scontrol", "requeue", running)
+    wait(running, "PENDING")
+    recorder.queue("requeued", running)
+    wait(stubborn, "CANCELLED")
+    recorder.queue("cancelled-running", stubborn)
+    wait_until(lambda: not [line for line in cluster.job_ids() if line.startswith(array)], "the array is over")
+    recorder.queue("array-over", array, f"{array}_0", f"{array}_1")
+    recorder.queue("unknown", "999999")
+    recorder.queue("unknown-two", "999998", "999999")
+    recorder.record("cancel-done", commands.scancel_command(done), job_ids=[done])
+    recorder.record("cancel-unknown", commands.scancel_command("999999"), job_ids=["999999"])
+    recorder.record("cancel-pending", commands.scancel_command(held), job_ids=[held])
+
+
+def _record_slow_states(cluster: Cluster, recorder: Recorder) -> None:
+    submit, wait = cluster.submit, cluster.wait_for_job
+    late = submit(*_script("--time=1", "--nodelist=node1"))
+    lost = submit(*_script("--no-requeue", "--nodelist=node2"))
+    preempted = submit(*_script("--no-requeue", "--nodelist=node3", "--exclusive"))
+    for job_id in (late, lost, preempted):
+        wait(job_id, "RUNNING")
+    urgent = submit(*_script("--partition=urgent", "--nodelist=node3", "--exclusive"))
+    cluster.kill("node2")
+    wait(preempted, "PREEMPTED", within_s=120)
+    recorder.queue("preempted", preempted)
+    cluster.run("scancel", urgent)
+    wait(lost, "NODE_FAIL", within_s=120)
+    recorder.queue("node-fail", lost)
+    wait(late, "TIMEOUT", within_s=180)
+    recorder.queue("timeout", late)
+
+
+def _record_refusals(recorder: Recorder) -> None:
+    refused = {
+        "partition": ["--partition=nowhere"],
+        "nodes": ["--nodes=99"],
+        "memory": ["--mem=999G"],
+        "cpus": ["--cpus-per-task=99"],
+        "gres": ["--gres=unicorn:1"],
+        "gpus": ["--gpus-per-node=9"],
+        "option": ["--no-such-option=1"],
+        "time": ["--time=never"],
+        "nodelist": ["--nodelist=node77"],
+        "dependency": ["--dependency=afterok:999999"],
+        "reservation": ["--reservation=none"],
+    }
+    for name, options in refused.items():
+        recorder.record(f"submit-{name}", ["sbatch", "--parsable", *_script(*options)])
+    recorder.record("submit-script", ["sbatch", "--parsable", "/no/such/job.sh"])
+    recorder.record("submit-accepted", ["sbatch", "--parsable", *_script(command="true")])
+    recorder.record("accounting-disabled", commands.sacct_command(["1"]), job_ids=["1"])
+    recorder.record("sinfo", commands.sinfo_command())
+
+
+def _record_without_controller(cluster: Cluster, recorder: Recorder, case: str) -> None:
+    recorder.record(f"submit-{case}", ["sbatch", "--parsable", *_script()])
+    recorder.queue(case, "1")
+    recorder.record(f"cancel-{case}", commands.scancel_command("1"), job_ids=["1"])
+    recorder.record(f"sinfo-{case}", commands.sinfo_command())
+
+
+def main() -> None:
+    """Records all cases."""
+    cluster = Cluster.start(4, owner=os.getpid())
+    try:
+        recorder = Recorder(cluster)
+        _record_refusals(recorder)
+        with _quiet(cluster):
+            _record_plain_states(cluster, recorder)
+        with _quiet(cluster):
+            _record_slow_states(cluster, recorder)
+        cluster.run_on("controller", "pkill", "-x", "slurmctld")
+        _record_without_controller(cluster, recorder, "no-controller")
+        cluster.kill("controller")
+        _record_without_controller(cluster, recorder, "controller-off")
+    finally:
+        cluster.down()
+    subprocess.run(["git", "status", "--short", _HERE], check=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Stopping a run: asked for first, forced second, bounded always."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.states import RunState
+from tests.cli.conftest import FakeSlurm
+from tests.observe.builders import RunBuilder
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunBuilder:
+    return RunBuilder(tmp_path / "run", grace_s=-14.0).submit()  # with the reaction time: one second
+
+
+def answer_requests(run: RunBuilder, stopped: threading.Event) -> None:
+    """A head that does what it is asked for."""
+    while not stopped.wait(0.02):
+        if list(store.read_lines(run.layout.requests)):
+            run.end(RunState.CANCELLED, exit_code=10, reason="stop_requested", cause="cancelled by ada@login1")
+            return
+
+
+def test_pending_run_leaves_the_queue_and_gets_its_result(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    result = json.loads(Path(run.layout.result).read_text())
+    assert (result["state"], result["reason"], result["exit_code"]) == ("CANCELLED", "stop_requested", 10)
+    assert "digits ended: CANCELLED" in capsys.readouterr().out
+
+
+def test_running_run_is_asked_and_the_scheduler_left_alone(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    stopped = threading.Event()
+    head = threading.Thread(target=answer_requests, args=(run, stopped))
+    head.start()
+    try:
+        assert main(["cancel", run.layout.root]) == 0
+    finally:
+        stopped.set()
+        head.join()
+    assert fake_slurm.calls("scancel") == []
+    (request,) = store.read_lines(run.layout.requests)
+    assert (request["kind"], request["reason"]) == ("stop", "hpc-elastic cancel")
+    assert "cancelled by ada@login1" in capsys.readouterr().out
+
+
+def test_run_that_does_not_react_is_cancelled_by_the_scheduler(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
+    run.allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    fake_slurm.script(
+        "scancel",
+        f"""cat >{run.layout.result} <<'EOF'
+{{"state": "CANCELLED", "exit_code": 10, "cause": "TERM"}}
+EOF""",
+    )
+    assert main(["cancel", run.layout.root]) == 0
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+
+
+@pytest.mark.parametrize(("state", "code"), [(RunState.CANCELLED, 0), (RunState.SUCCEEDED, 5)])
+def test_run_that_is_over_is_left_as_it_is(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, state: RunState, code: int
+) -> None:
+    run.allocate().open_attempt(1).end(state, cause="it ended")
+    assert main(["cancel", run.layout.root]) == code
+    captured = capsys.readouterr()
+    assert f"digits is over already: {state.value}, it ended" in captured.out + captured.err
+    assert fake_slurm.calls("") == []
+    assert Path(run.layout.requests).read_bytes() == b""
+
+
+def test_allocation_of_a_foreground_run_is_never_cancelled(
+    tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    run = RunBuilder(tmp_path / "foreground", grace_s=-14.0).submit(foreground=True).allocate().open_attempt(1)
+    fake_slurm.say("RUNNING")
+    assert main(["cancel", run.layout.root]) == 9
+    assert "is not ours to cancel" in capsys.readouterr().err
+    assert fake_slurm.calls("scancel") == []
+
+
+def test_controller_that_does_not_answer_is_slurms_error(
+    run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.no_controller()
+    assert main(["cancel", run.layout.root]) == 4
+    assert "Unable to contact slurm controller" in capsys.readouterr().err

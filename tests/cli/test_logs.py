@@ -1,0 +1,102 @@
+"""What a rank, an agent or the script wrote: bytes as they are, and what there is if it is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from tests.cli.conftest import FakeSlurm
+from tests.observe.builders import RunBuilder
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunBuilder:
+    run = RunBuilder(tmp_path / "run").submit().start_script("hpc_elastic: run directory /x\n").allocate()
+    run.open_attempt(1).write_rank(1, 0, "first\n").write_rank(1, 3, "third\n", "killed\n")
+    return run.open_attempt(2, restarts=1).write_rank(2, 0, "second\n", "warning\n")
+
+
+def logs(run: RunBuilder, *arguments: str) -> int:
+    return main(["logs", *arguments, run.layout.root])
+
+
+def test_rank_zero_of_the_latest_attempt_is_the_default(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    assert logs(run) == 0
+    assert capfd.readouterr() == ("second\n", "warning\n")
+
+
+def test_rank_and_attempt_choose(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    assert logs(run, "--rank", "3", "--attempt", "1") == 0
+    assert capfd.readouterr() == ("third\n", "killed\n")
+
+
+def test_node_is_its_agent(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    Path(run.layout.agent_output("node2")).write_text("agent of node2\n")
+    assert logs(run, "--node", "node2") == 0
+    assert capfd.readouterr().out == "agent of node2\n"
+
+
+def test_script_is_all_there_is_before_the_first_attempt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = RunBuilder(tmp_path / "early").submit().start_script("hpc_elastic: setup line failed\n")
+    assert logs(run) == 0
+    assert capfd.readouterr() == (
+        "hpc_elastic: setup line failed\n",
+        "no attempt was opened; this is the script's output\n",
+    )
+
+
+def test_bytes_pass_unchanged(run: RunBuilder, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    content = bytes(range(256)) * 20_000
+    Path(run.layout.stdout(2, 0)).write_bytes(content)
+    assert logs(run) == 0
+    assert capfdbinary.readouterr().out == content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--attempt", "7"], "there is no attempt 7"),
+        (["--rank", "9"], "there is no output of rank 9 in attempt 2: it has output of ranks 0 to 0"),
+        (["--node", "node9"], "no agent wrote on a node 'node9'"),
+        (["--node", "../../job"], "no agent wrote on a node"),
+    ],
+)
+def test_what_is_not_there_is_named(run: RunBuilder, capsys: Capture, arguments: list[str], message: str) -> None:
+    assert logs(run, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_run_that_has_not_started_has_no_logs(tmp_path: Path, capsys: Capture) -> None:
+    assert logs(RunBuilder(tmp_path / "early").submit()) == 2
+    assert "the run has not started" in capsys.readouterr().err
+
+
+def test_follow_goes_on_to_the_next_attempt_until_the_run_is_over(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.say("RUNNING")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "logs", "--follow", run.layout.root],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "second\n"
+    run.write_rank(2, 0, "half")
+    run.open_attempt(3, restarts=2).write_rank(3, 0, "later\n")
+    assert process.stdout.readline() == "halflater\n"
+    run.write_rank(3, 0, "last\n").end()
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "last\n")
+    assert error == "warning\n--- attempt 3 ---\n"
+
+
+def test_follow_of_one_attempt_ends_with_it(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    run.end()
+    assert logs(run, "--follow", "--attempt", "1") == 0
+    assert capfd.readouterr().out == "first\n"

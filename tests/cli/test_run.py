@@ -1,0 +1,186 @@
+"""A script in the foreground: what becomes of its command line, and how the script's end becomes the run's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment
+from hpc_elastic.cli.job_text import write_job
+from hpc_elastic.cli.main import main
+from hpc_elastic.cli.run import find_allocation
+from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.protocol import JobState
+from tests.cli.conftest import FakeSlurm
+from tests.observe.builders import make_plan
+
+Capture = pytest.CaptureFixture[str]
+SETUP_FAILS = ["--set", "setup=['echo loading', 'false']"]
+
+
+def only_run(workplace: Path) -> Path:
+    (run,) = (workplace / "hpc-elastic-runs").iterdir()
+    return run
+
+
+def test_job_file_of_a_script_keeps_every_argument() -> None:
+    arguments = ["--nodes", "3", "--", "a b", "$HOME ${X}", "q\"'\\", "\N{SNOWMAN}", "-x: [1]\n#", ""]
+    text = write_job(
+        command="hpc-elastic run train.py\n", kind="script", target="my train.py", arguments=arguments,
+        workdir="/data/$x", options={"nodes": "{min: 2, max: 4}", "restart.max_restarts": "5"},
+        schema="/opt/job.schema.json",
+    )  # fmt: skip
+    data = yaml.safe_load(text)
+    assert text.startswith("# yaml-language-server: $schema=/opt/job.schema.json\n# hpc-elastic run train.py")
+    assert data["name"] == "my train"
+    assert data["entrypoint"]["script"] == "my train.py"
+    assert [argument.replace("$$", "$") for argument in data["entrypoint"]["args"]] == arguments
+    assert (data["workdir"], data["nodes"]) == ("/data/$$x", {"min": 2, "max": 4})
+    assert data["restart"] == {"max_restarts": 5}
+
+
+def test_options_after_the_script_are_the_scripts(workplace: Path, capsys: Capture) -> None:
+    command = ["run", "--nodes", "1:2", "--name", "mine", *SETUP_FAILS, "train.py", "--nodes", "9", "--", "-m", "$HOME"]
+    assert main(command) == 3
+    plan = json.loads((only_run(workplace) / "plan.json").read_text())
+    assert plan["entrypoint"]["args"] == ["--nodes", "9", "--", "-m", "$$HOME"]
+    assert plan["nodes"] == {"min": 1, "max": 2, "spares": 0}
+    assert (plan["name"], plan["site"]) == ("mine", "local")
+    assert "hpc-elastic run --nodes 1:2" in (only_run(workplace) / "job.yaml").read_text()
+
+
+def test_failing_setup_line_is_the_cause_and_exit_code_three(workplace: Path, capsys: Capture) -> None:
+    assert main(["run", *SETUP_FAILS, "job.yaml"]) == 3
+    result = json.loads((only_run(workplace) / "result.json").read_text())
+    assert (result["state"], result["reason"], result["written_by"]) == ("FAILED", "setup_failed", "login")
+    assert "false" in result["cause"]
+    error = capsys.readouterr().err
+    assert "FAILED (exit code 3)" in error
+    assert "Traceback" not in error
+    assert main(["logs"]) == 0
+
+
+def test_site_that_needs_an_allocation_is_refused_outside_of_one(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    assert main(["run", "--site", "generic-slurm", "train.py"]) == 2
+    assert "needs an allocation" in capsys.readouterr().err
+    assert not (workplace / "hpc-elastic-runs").exists()
+
+
+def test_allocation_that_is_too_small_is_refused(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    assert main(["run", "--site", "generic-slurm", "job.yaml"]) == 3
+    assert "job 42 has 1 nodes, the run needs at least 2" in capsys.readouterr().err
+
+
+def test_nodes_are_the_allocations_if_nobody_says_how_many(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    assert main(["run", *SETUP_FAILS, "train.py"]) == 3
+    run = only_run(workplace)
+    plan = json.loads((run / "plan.json").read_text())
+    submission = json.loads((run / "submission.json").read_text())
+    assert plan["nodes"] == {"min": 4, "max": 4, "spares": 0}
+    assert (plan["scheduler"], submission["job_id"], submission["foreground"]) == ("slurm", "42", True)
+    assert (run / "slurm-42.out").exists()
+    assert fake_slurm.calls("sbatch") == []
+
+
+def test_several_tasks_of_srun_are_refused() -> None:
+    step = {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
+    with pytest.raises(UsageError, match="8 tasks"):
+        find_allocation(step)
+    assert find_allocation({**step, "SLURM_STEP_NUM_TASKS": "1"}) == "42"
+    assert find_allocation({}) is None
+
+
+def test_script_gets_our_allocation_and_no_other_identity() -> None:
+    environ = {"PATH": "/bin", "RANK": "3", "MASTER_ADDR": "x", "SLURM_JOB_ID": "42"}
+    assert script_environment(environ, is_in_allocation=True) == {"PATH": "/bin", "SLURM_JOB_ID": "42"}
+    assert script_environment(environ, is_in_allocation=False) == {"PATH": "/bin"}
+
+
+def test_foreground_job_is_the_process_that_its_id_names(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("echo $$; cut -d' ' -f22 /proc/$$/stat; exit 7\n")
+    scheduler = ForegroundScheduler(None)
+    job_id = scheduler.submit(make_plan(tmp_path, scheduler="local"), str(tmp_path / "job.sh"))
+    scheduler.wait()
+    process_id, start = Path(RunLayout(tmp_path).script_output(job_id)).read_text().split()
+    assert job_id == f"local-{process_id}-{start}"
+    status = scheduler.query([job_id])[job_id]
+    assert (status.state, status.exit_code) == (JobState.FAILED, "7:0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_foreground_job_that_a_signal_ended_is_cancelled(tmp_path: Path, number: int) -> None:
+    (tmp_path / "job.sh").write_text("sleep 100 & wait\n")
+    scheduler = ForegroundScheduler("42")
+    scheduler.submit(make_plan(tmp_path), str(tmp_path / "job.sh"))
+    assert scheduler.query(["42"])["42"].state is JobState.RUNNING
+    scheduler.signal(number)
+    scheduler.wait()
+    assert scheduler.query(["42"])["42"].state is JobState.CANCELLED
+
+
+def test_local_job_id_is_of_a_living_process() -> None:
+    assert local_job_id(os.getpid()).startswith(f"local-{os.getpid()}-")
+
+
+def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "run", "--set", "setup=[exec sleep 100]", "train.py"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "] RUNNING" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    result = json.loads((only_run(workplace) / "result.json").read_text())
+    assert (result["state"], process.returncode) == ("CANCELLED", 10), error
+    assert "stopping, with grace" in error
+
+
+@pytest.mark.local
+def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path) -> None:
+    (workplace / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "run", "--nodes", "2", "train.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "training\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    result = json.loads((only_run(workplace) / "result.json").read_text())
+    assert (process.returncode, result["state"], result["reason"]) == (10, "CANCELLED", "stop_requested"), error
+    assert result["written_by"] != "login"
+
+
+@pytest.mark.local
+def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path) -> None:
+    (workplace / "train.py").write_text("print('one step')\nraise ValueError('no data')\n")
+    command = [sys.executable, "-m", "hpc_elastic", "run", "--max-restarts", "1", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout.count("one step\n") == 2
+    assert "restart 1 of 1" in done.stderr
+    assert "ValueError: no data" in done.stderr

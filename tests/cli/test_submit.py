@@ -1,0 +1,272 @@
+"""From a job file to a job, with Slurm's programs as fakes; a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from tests.cli.conftest import FakeSlurm
+
+Capture = pytest.CaptureFixture[str]
+SITE = ["--site", "generic-slurm"]
+
+
+def runs(workplace: Path) -> list[Path]:
+    folder = workplace / "hpc-elastic-runs"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_submit_makes_a_complete_run_directory(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    (run,) = runs(workplace)
+    names = {"job.yaml", "plan.json", "job.sh", "submission.json", "secret", "requests.jsonl"}
+    assert {path.name for path in run.iterdir()} == names | {"allocations", "agents", "nodes", "attempts"}
+    assert (run / "job.yaml").read_text() == (workplace / "job.yaml").read_text()
+    assert stat.S_IMODE((run / "secret").stat().st_mode) == 0o600
+    assert (run / "secret").stat().st_size == 32
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    assert fake_slurm.calls("sbatch") == [f"sbatch --parsable {run}/job.sh"]
+    assert json.loads((run / "submission.json").read_text())["job_id"] == "42"
+    assert "submitted digits as job 42 on generic-slurm" in capsys.readouterr().out
+
+
+def test_submit_json_prints_one_object(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    assert main(["submit", "job.yaml", "--json", *SITE]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "job_id": "42",
+        "run_dir": str(runs(workplace)[0]),
+        "name": "digits",
+        "site": "generic-slurm",
+    }
+
+
+def test_submitted_run_is_found_by_job_id_name_and_directory(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    main(["submit", "job.yaml", *SITE])
+    (run,) = runs(workplace)
+    monkeypatch.chdir(tmp_path)
+    for wanted in ("42", "digits", run.name, str(run), None):
+        capsys.readouterr()
+        assert main(["status", "--json", *([wanted] if wanted else [])]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert (data["run_dir"], data["state"], data["job_reason"]) == (str(run), "PENDING", "Resources")
+
+
+def test_dry_run_prints_the_script_and_makes_nothing(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    before = sorted(workplace.iterdir())
+    assert main(["submit", "job.yaml", "--dry-run", *SITE]) == 0
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n#SBATCH ")
+    assert sorted(workplace.iterdir()) == before
+    assert fake_slurm.calls("sbatch") == []
+
+
+def test_refused_submission_leaves_nothing(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    fake_slurm.script("sbatch", 'echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1')
+    before = sorted(workplace.iterdir())
+    assert main(["submit", "job.yaml", *SITE]) == 4
+    assert "invalid partition specified: nowhere" in capsys.readouterr().err
+    assert sorted(workplace.iterdir()) == before
+    assert main(["status"]) == 2
+
+
+def test_refused_submission_leaves_an_existing_directory_empty(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.script("sbatch", "exit 1")
+    (workplace / "mine").mkdir()
+    assert main(["submit", "job.yaml", "--run-dir", "mine", *SITE]) == 4
+    assert list((workplace / "mine").iterdir()) == []
+
+
+def test_submit_to_a_named_site_without_a_controller_is_slurms_error(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.no_controller()
+    assert main(["submit", "job.yaml", *SITE]) == 4
+    assert "Unable to contact slurm controller" in capsys.readouterr().err
+    assert runs(workplace) == []
+
+
+def test_site_is_slurm_if_nobody_named_one_and_slurm_answers(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    assert main(["submit", "job.yaml", "--dry-run"]) == 0
+    assert capsys.readouterr().err.startswith("no site named: Slurm answers, so the site is generic-slurm\n")
+
+
+def test_site_is_local_if_nobody_named_one_and_no_controller_answers(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.no_controller()
+    assert main(["submit", "job.yaml", "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert "the run stays on this machine (site local)" in captured.err
+    assert "#SBATCH" not in captured.out
+
+
+def test_sites_of_options_outrank_the_job_files(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    (workplace / "job.yaml").write_text("site: generic-slurm\n" + (workplace / "job.yaml").read_text())
+    assert main(["render", "job.yaml", "--site", "local"]) == 0
+    assert "#SBATCH" not in capsys.readouterr().out
+
+
+def test_run_directory_that_is_not_empty_is_refused(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    (workplace / "mine").mkdir()
+    (workplace / "mine" / "thesis.tex").write_text("chapter 1")
+    assert main(["submit", "job.yaml", "--run-dir", "mine", *SITE]) == 5
+    assert "is not empty" in capsys.readouterr().err
+    assert [path.name for path in (workplace / "mine").iterdir()] == ["thesis.tex"]
+    assert fake_slurm.calls("sbatch") == []
+
+
+def test_one_of_two_submissions_into_one_directory_is_refused(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    command = [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--run-dir", "mine", *SITE]
+    processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert sorted(process.wait(timeout=60) for process in processes) == [0, 5, 5]
+    assert (workplace / "mine" / "submission.json").exists()
+    assert len(fake_slurm.calls("sbatch")) == 1
+
+
+def test_run_directory_may_hold_a_space(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    assert main(["submit", "job.yaml", "--run-dir", "my runs/first one", *SITE]) == 0
+    assert (workplace / "my runs" / "first one" / "submission.json").exists()
+    assert main(["status", "my runs/first one"]) == 0
+
+
+def test_run_directory_below_a_file_is_refused(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    assert main(["submit", "job.yaml", "--run-dir", "train.py/run", *SITE]) == 5
+    error = capsys.readouterr().err
+    assert "Not a directory" in error
+    assert error.count("\n") <= 2
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("this machine mounts no tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_is_one_message_and_leaves_nothing(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    (tiny_disk / "ballast").write_bytes(bytes(8192))
+    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *SITE]) == 5
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "tip: free some space" in error
+    assert "Traceback" not in error
+    assert [path.name for path in tiny_disk.iterdir()] == ["ballast"]
+    assert fake_slurm.calls("sbatch") == []
+
+
+def test_read_only_place_is_one_message(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "a" / "run"), *SITE]) == 5
+    assert "Read-only file system" in capsys.readouterr().err
+
+
+def test_job_whose_submission_cannot_be_recorded_is_cancelled(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=64k", str(tiny_disk)], check=True)
+    fake_slurm.script("sbatch", f"head -c 1000000 /dev/zero >{tiny_disk}/ballast 2>/dev/null; echo 42")
+    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *SITE]) == 5
+    assert fake_slurm.calls("scancel") == ["scancel 42"]
+    assert [path.name for path in tiny_disk.iterdir()] == ["ballast"]
+
+
+def test_index_that_cannot_be_written_stops_nothing(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(workplace / "train.py"))
+    assert main(["submit", "job.yaml", *SITE]) == 0
+    assert "warning: the run is not in the index" in capsys.readouterr().err
+    assert main(["status", "42"]) == 0  # found below the working directory
+
+
+@pytest.mark.parametrize("line", ["restart: {max_restart: 3}", "nodes: [1", "time: 30"])
+def test_bad_job_file_leaves_nothing(line: str, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    (workplace / "job.yaml").write_text(f"entrypoint: {{script: train.py}}\n{line}\n")
+    assert main(["submit", "job.yaml", *SITE]) == 3
+    error = capsys.readouterr().err
+    assert "error: job.yaml:" in error
+    assert "Traceback" not in error
+    assert runs(workplace) == []
+
+
+def test_wait_returns_the_exit_code_of_a_run_that_was_cancelled_while_pending(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.script("sbatch", f"echo CANCELLED 0 None >{fake_slurm.folder}/state; echo 42")
+    assert main(["submit", "job.yaml", "--wait", *SITE]) == 10
+    (run,) = runs(workplace)
+    assert json.loads((run / "result.json").read_text())["written_by"] == "login"
+    assert "CANCELLED (exit code 10): the job was cancelled before it started" in capsys.readouterr().err
+
+
+def test_follow_keeps_standard_output_for_the_workers_and_json(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    fake_slurm.script("sbatch", f"echo CANCELLED 0 None >{fake_slurm.folder}/state; echo 42")
+    assert main(["submit", "job.yaml", "--follow", "--json", *SITE]) == 10
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["job_id"] == "42"
+    assert "CANCELLED" in captured.err
+
+
+def test_interrupt_while_following_detaches(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--follow", *SITE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "PENDING (Resources)" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "detached; the run goes on. `hpc-elastic cancel 42` stops it" in error
+    assert fake_slurm.calls("scancel") == []
+
+
+def test_check_says_what_it_would_do_and_schema_is_json(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    assert main(["check", "job.yaml", "--set", "nodes=8", *SITE]) == 0
+    text = capsys.readouterr().out
+    assert "job.yaml is fine" in text
+    assert "nodes          8" in text
+    assert main(["schema"]) == 0
+    assert "$schema" in json.loads(capsys.readouterr().out)
+    assert runs(workplace) == []
+
+
+def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    (workplace / "torch.py").write_text("raise ImportError('there is no torch here')\n")
+    code = "import sys; from hpc_elastic.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    for argv in (["submit", "job.yaml", *SITE], ["status"], ["list"], ["cancel"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr

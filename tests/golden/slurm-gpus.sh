@@ -1,0 +1,126 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=4-5
+#SBATCH --time=1-02:30:00
+#SBATCH --cpus-per-task=32
+#SBATCH --mem=256G
+#SBATCH --gpus-per-node=4
+#SBATCH --exclusive
+#SBATCH --output=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/slurm-%j.out
+#SBATCH --open-mode=append
+#SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --account=abc
+#SBATCH --partition=gpu
+#SBATCH --contiguous
+#
+# Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
+# The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
+# so that they clash with nothing in the environment or in a setup line.
+# shellcheck disable=SC2317 # some functions are called by traps only
+
+echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
+if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
+    echo "hpc_elastic: this run is over, its result.json is there; for a new run submit the job file again" >&2
+    exit 5
+fi
+if [ -z "${SLURM_JOB_ID-}" ]; then
+    echo "hpc_elastic: no Slurm allocation here: submit this script with sbatch, or run it inside salloc" >&2
+    exit 2
+fi
+
+# Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
+hpc_elastic_setup_line=
+hpc_elastic_setup_ends() { # what happened, status
+    [ -n "$hpc_elastic_setup_line" ] || return
+    echo "hpc_elastic: setup line $1 (status $2): $hpc_elastic_setup_line" >&2
+    hpc_elastic_setup_line=
+    exit 3
+}
+trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
+cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
+
+hpc_elastic_setup_line='module load cuda/12.4'
+module load cuda/12.4
+hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
+
+hpc_elastic_setup_line='source ~/env/bin/activate'
+source ~/env/bin/activate
+hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
+
+hpc_elastic_setup_line='if [ -d /scratch ]; then ...'
+if [ -d /scratch ]; then
+    export TMPDIR=/scratch
+fi
+hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
+
+hpc_elastic_setup_line=
+set +eu # if a setup line set them, then for setup
+
+hpc_elastic_wanted=python3
+hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")
+[[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
+if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
+    exit 3
+fi
+
+# Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
+# hpc_elastic_stop answers TERM and INT, when all are started.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled=''
+hpc_elastic_signal() {
+    hpc_elastic_signalled=yes
+    [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
+}
+trap hpc_elastic_signal TERM INT
+
+# Slurm's TERM (scancel, preemption, time limit) reaches the agents without us. Where this is not Slurm's batch script
+# (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
+hpc_elastic_batch_script=${SLURM_TASK_PID-}
+hpc_elastic_stop() {
+    [ "$hpc_elastic_batch_script" != "$$" ] || return
+    [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl ] || kill -TERM "${hpc_elastic_launched[@]}"
+    printf '{"format_version": 1, "kind": "stop", "by": "%s@%s", "time": "%s", "reason": "the script was stopped"}\n' \
+        "$(id -un)" "$HOSTNAME" "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+}
+
+hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
+[ "$hpc_elastic_nodes" -le 5 ] || hpc_elastic_nodes=5
+
+# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job.
+for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
+    case $hpc_elastic_name in
+        SLURM_JOB_* | SLURM_JOBID | SLURM_ARRAY_* | SLURM_RESTART_COUNT | SLURM_SUBMIT_*) ;;
+        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES | SLURM_JWT) ;;
+        *) unset "$hpc_elastic_name" ;;
+    esac
+done
+
+# A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
+# die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
+# no MPI, and a PMI plugin would end the step when it loses a node.
+srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
+    --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
+    --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \
+    --cpus-per-task=32 --gpus-per-node=4 --gpu-bind=none --network=job_vni \
+    "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
+hpc_elastic_launched+=("$!")
+
+hpc_elastic_started=yes
+[ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
+
+# Wait for all; the highest status counts. A trapped signal ends bash's `wait` although the process still runs.
+hpc_elastic_status=0
+for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
+    while
+        hpc_elastic_signalled=
+        wait "$hpc_elastic_process"
+        hpc_elastic_one=$?
+        [ -n "$hpc_elastic_signalled" ]
+    do :; done
+    [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
+done
+
+# What the agents agreed on counts: one lost node does not make a run that succeeded a failed one.
+[ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
+exit "$hpc_elastic_status"

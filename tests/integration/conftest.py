@@ -1,0 +1,213 @@
+"""Runs of the real command in folders of their own, and what is asked of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hpc_elastic.observe.schemas import ERROR_FILE, RECORDS, record_schema
+from hpc_elastic.rundir.layout import RunLayout
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DIGITS = REPOSITORY / "examples" / "digits"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, by its directory."""
+
+    job_id: str
+    layout: RunLayout
+
+    @classmethod
+    def at(cls, path: Path) -> Run:
+        """The run in this directory."""
+        layout = RunLayout(str(path))
+        return cls(job_id=json.loads(Path(layout.submission).read_text())["job_id"], layout=layout)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.layout.root)
+
+    def read(self, path: str) -> Any:
+        return json.loads(Path(path).read_text())
+
+    def result(self) -> Any:
+        """`result.json`; waiting for it is `wait`'s business."""
+        return self.read(self.layout.result)
+
+    def is_over(self) -> bool:
+        return Path(self.layout.result).exists()
+
+    def attempts(self) -> list[int]:
+        return sorted(int(path.name) for path in Path(self.layout.attempts).iterdir())
+
+    def stdout(self, attempt: int, rank: int) -> str:
+        path = Path(self.layout.stdout(attempt, rank))
+        return path.read_text() if path.exists() else ""
+
+    def story(self) -> str:
+        """Everything that a person would read to find out, for the message of a failed test."""
+        files = [*self.path.glob("*.out"), *self.path.glob("agents/*.out"), *self.path.glob("attempts/*/ranks/*/*.log")]
+        texts = (f"--- {file.relative_to(self.path)}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+        return "\n".join(texts)
+
+    def wait_for_output(self, text: str, *, attempt: int = 1, rank: int = 0, within_s: float = 90) -> None:
+        """Waits until a rank has written the text."""
+        what = f"rank {rank} of attempt {attempt} writes {text!r}"
+        wait_until(lambda: text in self.stdout(attempt, rank), what, within_s=within_s, otherwise=self.story)
+
+    def wait_until_over(self, *, within_s: float = 120) -> Any:
+        """Waits for the result, and gives it."""
+        wait_until(self.is_over, f"run {self.path} is over", within_s=within_s, otherwise=self.story)
+        return self.result()
+
+    def processes(self) -> dict[int, str]:
+        """The processes on this machine, in every namespace, that carry this run in their environment."""
+        mark = os.fsencode(f"HPC_ELASTIC_RUN_DIR={self.layout.root}")
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except OSError:
+                    continue
+        return found
+
+    def agents(self) -> dict[int, str]:
+        """The agents, guards and store hosts of this run that are alive."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                except OSError:
+                    continue
+                if "hpc_elastic.agent." in command and f"{self.layout.root} " in f"{command} ":
+                    found[int(entry.name)] = command
+        return found
+
+    def worker_pid(self, rank: int, attempt: int = 1) -> int:
+        """The process of a rank."""
+        wanted = {os.fsencode(f"RANK={rank}"), os.fsencode(f"HPC_ELASTIC_ATTEMPT={attempt}")}
+        for pid in self.processes():
+            try:
+                if wanted <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                    return pid
+            except OSError:
+                continue
+        raise AssertionError(f"rank {rank} of attempt {attempt} does not run\n{self.story()}")
+
+    def assert_nothing_left(self, *, within_s: float = 15) -> None:
+        """No worker, helper, guard or agent of the run is alive anywhere."""
+        wait_until(
+            lambda: not self.processes() and not self.agents(),
+            "no process of the run is left",
+            within_s=within_s,
+            otherwise=lambda: {**self.processes(), **self.agents()},
+        )
+
+    def assert_records_valid(self) -> None:
+        """Every record in the run directory is valid by its schema, and there is no stray temporary file."""
+        checked = 0
+        for path in self.path.rglob("*"):
+            name = path.relative_to(self.path).as_posix()
+            assert not name.endswith(".tmp"), name
+            kind = _kind(name)
+            if kind is None:
+                continue
+            text = path.read_text()
+            values = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else [json.loads(text)]
+            for value in values:
+                jsonschema.validate(value, record_schema(kind))
+            checked += len(values)
+        assert checked > 0
+
+
+def _kind(name: str) -> str | None:
+    """The name in RECORDS of a file below a run directory."""
+    for kind in [*RECORDS, ERROR_FILE]:
+        pattern = re.escape(kind).replace("NNNN", r"\d{4,}").replace("RRRRR", r"\d{5,}").replace("NODE", "[^/]+")
+        if re.fullmatch(pattern, name):
+            return kind
+    return None
+
+
+class Door:
+    """`hpc-elastic` as a user runs it, in a folder.
+
+    Args:
+        folder: where job files are and runs go.
+        environ: the environment of the commands.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], *, command: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.environ = dict(environ)
+        self.command = command or (sys.executable, "-m", "hpc_elastic")
+
+    def run(
+        self, *arguments: str, timeout_s: float = 180, exit_code: int | None = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command; with `exit_code=None` any exit code will do."""
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+        if exit_code is not None:
+            assert done.returncode == exit_code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback (most recent call last)" not in done.stderr, done.stderr
+        return done
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def submit(self, job: str, *arguments: str, wait: bool = False, exit_code: int = 0) -> Run:
+        """Submits a job file of this folder."""
+        options = ["--wait"] if wait else []
+        done = self.run("submit", job, "--json", *options, *arguments, exit_code=exit_code)
+        told = json.loads(done.stdout.splitlines()[0])
+        return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's project folder."""
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def door(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """The command on a machine without Slurm's variables."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "HPC_ELASTIC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Door(folder, os.environ)
+
+
+@pytest.fixture
+def slurm_door(slurm: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """The command on the login node of the test's Slurm."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Door(folder, {**slurm.environment, "XDG_STATE_HOME": str(tmp_path / "state")})

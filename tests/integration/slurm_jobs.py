@@ -1,0 +1,168 @@
+"""Jobs of plain Python for the tests on the real Slurm, and questions about their processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_elastic.rundir.layout import RunLayout
+from tests.integration.conftest import Door, Run
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+JOB = """\
+name: probe
+site: generic-slurm
+nodes: {nodes}
+time: 10m
+resources: {{cpus_per_worker: 1}}
+entrypoint: {{script: train.py}}
+"""
+# Writes a line for each TERM, and ends a moment after the first: long enough for a second one to be seen.
+WAITS = """
+import os, signal, sys, time
+
+def stopped(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+
+signal.signal(signal.SIGTERM, stopped)
+print("waiting", os.environ["RANK"], flush=True)
+signal.pause()
+time.sleep(1)
+print("saved", flush=True)
+sys.exit(1)
+"""
+# As a plain script: dies of a TERM.
+DIES = 'import os, signal\nprint("waiting", os.environ["RANK"], flush=True)\nsignal.pause()\n'
+# Ignores TERM, and leaves a grandchild with a session and an environment of its own.
+STUBBORN = """
+import os, signal, subprocess
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "12345"], env={"PATH": os.environ["PATH"]}, start_new_session=True)
+subprocess.Popen(["sleep", "12345"], start_new_session=True)
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    signal.pause()
+"""
+WAITING = "waiting"
+
+
+def write_job(
+    door: Door,
+    script: str = WAITS,
+    *,
+    nodes: str = "4",
+    workers: str = "2",
+    more: str = "",
+    job: str = "job.yaml",
+) -> None:
+    """Writes a job file and its script; `more` are lines that follow, and the signals' times are short."""
+    text = JOB.format(nodes=nodes) + f"workers_per_node: {workers}\n{more}\n"
+    if "signals:" not in more:
+        text += "signals: {grace: 8s, restart_grace: 2s}\n"
+    door.write(job, text)
+    door.write("train.py", script)
+
+
+def start(door: Door, script: str = WAITS, *, ranks: int = 8, **options: Any) -> Run:
+    """Submits a job and waits until each rank waits."""
+    write_job(door, script, **options)
+    run = door.submit("job.yaml")
+    wait_for_ranks(run, ranks)
+    return run
+
+
+def wait_for_ranks(run: Run, ranks: int = 8, *, attempt: int = 1) -> None:
+    """Waits until each rank of an attempt waits."""
+    for rank in range(ranks):
+        run.wait_for_output(WAITING, attempt=attempt, rank=rank)
+
+
+def assert_over(run: Run, state: str, exit_code: int) -> Any:
+    """The result of a run that ended so, and left nothing."""
+    result = run.wait_until_over()
+    assert (result["state"], result["exit_code"]) == (state, exit_code), f"{result}\n{run.story()}"
+    run.assert_nothing_left(within_s=40)
+    run.assert_records_valid()
+    return result
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The variables that a process was started with; none if it is gone."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(os.fsdecode(entry).split("=", 1) for entry in entries if b"=" in entry)
+
+
+def agent_pid(run: Run, node: str) -> int:
+    """The agent of a node; srun, its guard and its store host have other command lines."""
+    for pid, command in run.agents().items():
+        is_agent = "launch.py hpc_elastic.agent.main" in command and not command.startswith("srun")
+        if is_agent and environment_of(pid).get("SLURMD_NODENAME") == node:
+            return pid
+    raise AssertionError(f"no agent runs on {node}: {run.agents()}\n{run.story()}")
+
+
+def sleepers(slurm: Cluster, *nodes: str) -> list[str]:
+    """The grandchildren of STUBBORN that are alive on these nodes."""
+    return [f"{node}: {pid}" for node in nodes for pid, line in slurm.processes(node).items() if line == "sleep 12345"]
+
+
+def assert_no_sleepers(slurm: Cluster, *nodes: str) -> None:
+    """No grandchild of STUBBORN stays on these nodes, not even one without the run's variables."""
+    names = nodes or slurm.nodes
+    wait_until(
+        lambda: not sleepers(slurm, *names),
+        "no grandchild is left",
+        within_s=30,
+        otherwise=lambda: sleepers(slurm, *names),
+    )
+
+
+def assert_left_slurm(slurm: Cluster, run: Run, state: str, exit_code: str) -> None:
+    """The job has left the queue, as Slurm's own record of it says too."""
+    job = slurm.wait_for_job(run.job_id, state)
+    assert job["ExitCode"] == exit_code, job
+    wait_until(lambda: run.job_id not in slurm.job_ids(), "the job has left the queue", otherwise=run.story)
+
+
+def script_output(run: Run, job_id: str | None = None) -> str:
+    """What the batch script of a job wrote."""
+    path = Path(run.layout.script_output(job_id or run.job_id))
+    return path.read_text() if path.exists() else ""
+
+
+def agent_outputs(run: Run) -> str:
+    """What all agents wrote."""
+    return "".join(path.read_text() for path in sorted(run.path.glob("agents/*.out")))
+
+
+def events(run: Run) -> list[Mapping[str, Any]]:
+    """The events of all nodes."""
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def popen(door: Door, *command: str) -> subprocess.Popen[str]:
+    """A command of the user that goes on beside the test."""
+    return subprocess.Popen(
+        command,
+        cwd=door.folder,
+        env=door.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def only_run(door: Door, job_id: str) -> Run:
+    """The run in the user's folder, where there is one."""
+    (path,) = (door.folder / "hpc-elastic-runs").iterdir()
+    return Run(job_id=job_id, layout=RunLayout(str(path)))

@@ -1,0 +1,221 @@
+"""How runs on this machine are stopped, killed and started twice; scripts without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.slurm_sandbox.cluster import wait_until
+
+pytestmark = pytest.mark.local
+
+# Waits until it is stopped; says how.
+WAITS = """
+import os, signal, sys
+
+def stopped(number, frame):
+    print("stopped by", signal.Signals(number).name, flush=True)
+    sys.exit(1)
+
+signal.signal(signal.SIGTERM, stopped)
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    signal.pause()
+"""
+# Ignores TERM, and starts a program in a session of its own.
+STUBBORN = """
+import os, signal, subprocess
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    signal.pause()
+"""
+# The same with an environment of its own too. An agent finds it below itself; when the agent is killed, nobody can.
+HIDES = """
+import os, signal, subprocess
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+hidden = subprocess.Popen(
+    ["sh", "-c", 'trap "" TERM; echo $$ >"$1"; while :; do sleep 1000; done', "sh", f"hidden-{os.environ['RANK']}"],
+    env={}, start_new_session=True,
+)
+while not os.path.exists(f"hidden-{os.environ['RANK']}") or not open(f"hidden-{os.environ['RANK']}").read().strip():
+    pass
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def write_job(door: Door, script: str = WAITS, *, more: str = "signals: {grace: 5s, restart_grace: 1s}") -> None:
+    door.write("wait.py", script)
+    job = "name: waits\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: wait.py}\n"
+    door.write("job.yaml", f"{job}{more}\n")
+
+
+def start(door: Door, script: str = WAITS, **options: str) -> Run:
+    write_job(door, script, **options)
+    run = door.submit("job.yaml")
+    wait_for_workers(run)
+    return run
+
+
+def wait_for_workers(run: Run) -> None:
+    for rank in range(4):
+        run.wait_for_output("waiting", rank=rank)
+
+
+def agent_pid(run: Run, node: str) -> int:
+    """The agent of a node; its guard and store host have other command lines."""
+    wanted = f"HPC_ELASTIC_LOCAL_NODE_ID={node.removeprefix('local')}".encode()
+    for pid, command in run.agents().items():
+        if "hpc_elastic.agent.main" in command and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return pid
+    raise AssertionError(f"no agent of {node}: {run.agents()}")
+
+
+def script_pid(run: Run) -> int:
+    return int(run.job_id.split("-")[1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def assert_over(run: Run, state: str, exit_code: int) -> dict[str, object]:
+    result: dict[str, object] = run.wait_until_over()
+    assert (result["state"], result["exit_code"]) == (state, exit_code), f"{result}\n{run.story()}"
+    run.assert_nothing_left()
+    run.assert_records_valid()
+    return result
+
+
+def test_cancel_stops_the_workers_with_term(door: Door) -> None:
+    run = start(door)
+    done = door.run("cancel", "waits")
+    assert "CANCELLED" in done.stdout
+    result = assert_over(run, "CANCELLED", 10)
+    assert str(result["cause"]).startswith("cancelled by ")
+    assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
+    done = door.run("status", run.job_id, exit_code=None)
+    assert "CANCELLED" in done.stdout
+    done = door.run("cancel", "waits")
+    assert "is over already: CANCELLED" in done.stdout
+
+
+def test_term_to_the_script_cuts_the_grace_of_a_cancel_short(door: Door) -> None:
+    """The second Ctrl-C of `hpc-elastic run`."""
+    run = start(door, WAITS.replace("sys.exit(1)", "pass"), more="signals: {grace: 2m}")
+    cancel = subprocess.Popen([*door.command, "cancel", run.job_id], cwd=door.folder, env=door.environ)
+    try:
+        for rank in range(4):
+            run.wait_for_output("stopped by SIGTERM", rank=rank)
+        os.kill(script_pid(run), signal.SIGTERM)
+        run.wait_until_over(within_s=90)  # less than the grace
+        assert_over(run, "CANCELLED", 10)
+        assert cancel.wait(timeout=60) == 0
+    finally:
+        cancel.kill()
+        cancel.wait()
+
+
+def test_a_run_on_another_machine_is_not_taken_for_dead(door: Door) -> None:
+    """A shared home: the processes of a run on one login node cannot be seen from the next."""
+    run = start(door)
+    submission = run.read(run.layout.submission)
+    Path(run.layout.submission).write_text(json.dumps({**submission, "host": "login2"}))
+    seen = json.loads(door.run("status", run.job_id, "--json").stdout)
+    assert (seen["state"], seen["job_state"]) == ("RUNNING", None)
+    assert "login2" in seen["note"]
+    assert "RUNNING" in door.run("list").stdout
+    door.run("cancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+
+
+def test_term_to_the_script_stops_the_run(door: Door) -> None:
+    run = start(door)
+    os.kill(script_pid(run), signal.SIGTERM)
+    assert_over(run, "CANCELLED", 10)
+    assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
+
+
+def test_a_worker_that_ignores_term_is_killed_with_all_it_started(door: Door) -> None:
+    run = start(door, HIDES, more="signals: {grace: 1s, restart_grace: 1s}")
+    hidden = [int((door.folder / f"hidden-{rank}").read_text()) for rank in range(4)]
+    door.run("cancel")
+    assert_over(run, "CANCELLED", 10)
+    assert not [pid for pid in hidden if is_alive(pid)]
+
+
+def test_a_script_by_hand_runs_in_the_foreground_with_its_exit_code(door: Door) -> None:
+    write_job(door, "raise SystemExit(3)", more="restart: {max_restarts: 0}")
+    run = door.submit("job.yaml", wait=True, exit_code=1)
+    again = subprocess.run(["bash", run.layout.script], capture_output=True, text=True, timeout=60, check=False)
+    assert again.returncode == 5
+    assert "this run is over" in again.stderr
+
+
+def test_a_second_start_is_refused_while_the_first_is_alive(door: Door) -> None:
+    run = start(door)
+    second = subprocess.run(["bash", run.layout.script], capture_output=True, text=True, timeout=120, check=False)
+    assert second.returncode == 5, second.stderr
+    said = "".join(path.read_text() for path in run.path.glob("agents/*.out"))
+    assert "is still alive" in said
+    assert not run.is_over()
+    assert len(list(Path(run.layout.allocations).iterdir())) == 1
+    door.run("cancel")
+    assert_over(run, "CANCELLED", 10)
+
+
+@pytest.mark.parametrize("node", ["local0", "local1"])
+def test_a_killed_agent_ends_the_run_with_7_and_leaves_nothing(door: Door, node: str) -> None:
+    run = start(door, STUBBORN)
+    os.kill(agent_pid(run, node), signal.SIGKILL)
+    run.assert_nothing_left(within_s=30)
+    waited = door.run("status", run.job_id, "--json", exit_code=None)
+    result = assert_over(run, "FAILED", 7)
+    assert node in str(result["cause"]), waited.stdout
+    wait_until(lambda: not is_alive(script_pid(run)), "the script is over")
+
+
+def test_killing_the_script_alone_leaves_the_agents_in_charge(door: Door) -> None:
+    run = start(door)
+    os.kill(script_pid(run), signal.SIGKILL)
+    wait_until(lambda: not is_alive(script_pid(run)), "the script is over")
+    assert "RUNNING" in door.run("status", run.job_id, exit_code=None).stdout
+    assert len(run.agents()) >= 2
+    door.run("cancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+
+
+def test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten(door: Door) -> None:
+    run = start(door)
+    for pid in [script_pid(run), *run.agents()]:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not run.agents(), "every agent and guard is dead")
+    for pid in run.processes():
+        os.kill(pid, signal.SIGKILL)
+    second = subprocess.Popen(["bash", run.layout.script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        for rank in range(4):
+            run.wait_for_output("waiting", attempt=2, rank=rank)
+        assert run.read(run.layout.allocation(2))["job_id"].startswith(f"local-{second.pid}-")
+        assert run.read(run.layout.claim(2))["allocation"] == 2
+        assert "RUNNING" in door.run("status", run.job_id).stdout
+        door.run("cancel", run.job_id)
+        assert second.wait(timeout=60) == 10
+    finally:
+        second.kill()
+        second.communicate()
+    assert_over(run, "CANCELLED", 10)

@@ -1,0 +1,120 @@
+"""Lost nodes and lost agents on the real Slurm: the run ends at once, with a clear result, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import (
+    DIES,
+    STUBBORN,
+    agent_pid,
+    assert_no_sleepers,
+    assert_over,
+    environment_of,
+    start,
+    wait_for_ranks,
+    write_job,
+)
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+SHORT_LEASE = "elastic: {lease: 3s}"
+
+
+def workers_on(run: Run, node: str) -> list[int]:
+    return [pid for pid in run.processes() if environment_of(pid).get("HPC_ELASTIC_NODE") == node]
+
+
+def assert_lost(run: Run, *nodes: str) -> None:
+    """The run ended for the loss of one of these nodes."""
+    result = assert_over(run, "FAILED", 7)
+    assert result["reason"] == "node_lost", result
+    assert any(node in result["cause"] for node in nodes), result
+
+
+def test_a_node_without_power_ends_the_run_within_the_lease(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, DIES, more=SHORT_LEASE)
+    slurm.kill("node3")
+    assert_lost(run, "node3")
+    slurm.wait_for_job(run.job_id, "FAILED", within_s=90)
+
+
+def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
+    slurm.cut("node2")
+    wait_until(lambda: not workers_on(run, "node2"), "the cut-off node has killed its workers", within_s=30)
+    assert_lost(run, "node2")
+    assert_no_sleepers(slurm)
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
+def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Door, slurm: Cluster, node: str) -> None:
+    run = start(slurm_door, STUBBORN)
+    os.kill(agent_pid(run, node), signal.SIGKILL)
+    wait_until(lambda: not workers_on(run, node), "its workers are dead", within_s=10)
+    assert_lost(run, node)
+    # Only a living agent finds a grandchild that has thrown the run's variables away, and Slurm where it uses cgroups.
+    assert_no_sleepers(slurm, *(other for other in slurm.nodes if other != node))
+    for pid in [pid for pid, command in slurm.processes(node).items() if command.startswith("sleep 12345")]:
+        os.kill(pid, signal.SIGKILL)
+    slurm.wait_for_job(run.job_id, "FAILED")
+
+
+def test_an_agent_that_is_killed_between_attempts_ends_the_run(slurm_door: Door) -> None:
+    write_job(slurm_door, "raise SystemExit(3)", more="restart: {backoff: {first: 60s, max: 60s}}")
+    run = slurm_door.submit("job.yaml")
+    wait_until(lambda: len(list(run.path.glob("attempts/0001/nodes/*.json"))) == 4, "all wait", otherwise=run.story)
+    os.kill(agent_pid(run, "node4"), signal.SIGKILL)
+    assert_lost(run, "node4")
+
+
+def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
+    frozen = agent_pid(run, "node3")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not workers_on(run, "node3"), "the guard has killed the workers", within_s=30)
+        wait_until(run.is_over, "the others have ended the run", otherwise=run.story)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert_lost(run, "node3")
+
+
+def test_a_frozen_head_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
+    frozen = agent_pid(run, "node1")
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        wait_until(
+            lambda: not run.processes(), "every worker is dead, on every node", within_s=30, otherwise=run.processes
+        )
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert_lost(run, "node1", "node2", "node3", "node4")
+
+
+def test_a_lost_batch_host_ends_the_run_for_the_others(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
+    slurm.kill("node1")
+    assert_lost(run, "node1")
+    assert_no_sleepers(slurm, "node2", "node3", "node4")
+    slurm.run("scancel", run.job_id)  # without its batch script the job does not end by itself
+
+
+def test_two_workers_killed_together_are_one_restart(slurm_door: Door) -> None:
+    run = start(slurm_door, DIES, more="restart: {max_restarts: 2}")
+    for pid in [run.worker_pid(0), run.worker_pid(7)]:
+        os.kill(pid, signal.SIGKILL)
+    wait_for_ranks(run, attempt=2)
+    slurm_door.run("cancel", run.job_id)
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["attempts"], result["restarts"]) == (2, 1)
+    errors = [run.read(str(path)) for path in run.path.glob("attempts/0001/ranks/*/error.json")]
+    assert {(error["rank"], error["signal"]) for error in errors} == {(0, "SIGKILL"), (7, "SIGKILL")}

@@ -1,0 +1,122 @@
+"""`hpc-elastic run` inside allocations that exist already: salloc, and somebody's own batch script."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tests.integration.conftest import Door
+from tests.integration.slurm_jobs import DIES, assert_over, only_run, popen, wait_for_ranks, write_job
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+WHO = """
+import os, sys
+print(os.environ["RANK"], os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+"""
+
+
+def salloc(door: Door, nodes: int, *arguments: str) -> tuple[str, ...]:
+    return ("salloc", f"--nodes={nodes}", "--cpus-per-task=2", "--time=5", *door.command, *arguments)
+
+
+def test_run_of_a_job_file_inside_salloc(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, WHO, nodes="2")
+    done = slurm.run(*salloc(slurm_door, 2, "run", "job.yaml"), environment=slurm_door.environ, cwd=slurm_door.folder)
+    assert done.stdout == "0 4 []\n"
+    run = only_run(slurm_door, "")
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert result["nodes"] == ["node1", "node2"]
+    assert [run.stdout(1, rank) for rank in range(4)] == [f"{rank} 4 []\n" for rank in range(4)]
+
+
+def test_run_may_use_fewer_nodes_than_allocated(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", WHO)
+    command = salloc(slurm_door, 3, "run", "--nodes", "2", "--workers-per-node", "2", "train.py", "--epochs", "3")
+    done = slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder)
+    assert done.stdout == "0 4 ['--epochs', '3']\n"
+    assert assert_over(only_run(slurm_door, ""), "SUCCEEDED", 0)["nodes"] == ["node1", "node2"]
+
+
+def test_run_fails_as_its_workers_do(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", "raise ValueError('no data')")
+    command = salloc(slurm_door, 2, "run", "--max-restarts", "0", "train.py")
+    done = slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "failed with exit code 1: ValueError: no data" in done.stderr
+    assert_over(only_run(slurm_door, ""), "FAILED", 1)
+
+
+def write_old_script(door: Door, line: str) -> None:
+    """A batch script as people have them, whose one `srun torchrun ...` line was replaced."""
+    door.write(
+        "old.sh",
+        f"""#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=2
+#SBATCH --time=5
+#SBATCH --output=old.out
+
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1) MASTER_PORT=29500
+echo "before"
+{line}
+code=$?
+echo "after $code"
+exit $code
+""",
+    )
+
+
+def command_line(door: Door, *arguments: str) -> str:
+    return shlex.join([*door.command, *arguments])
+
+
+@pytest.mark.parametrize(("script", "code"), [(WHO, 0), ("raise SystemExit(7)", 1)], ids=["well", "badly"])
+def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cluster, script: str, code: int) -> None:
+    slurm_door.write("train.py", script)
+    arguments = ("run", "--nodes", "2", "--workers-per-node", "2", "--max-restarts", "0", "train.py", "--lr", "1e-3")
+    write_old_script(slurm_door, command_line(slurm_door, *arguments))
+    done = slurm.run(
+        "sbatch", "--wait", "--parsable", "old.sh", environment=slurm_door.environ, cwd=slurm_door.folder, check=False
+    )
+    job_id = done.stdout.strip()
+    output = (slurm_door.folder / "old.out").read_text()
+    assert done.returncode == code, output
+    assert f"after {code}" in output
+    run = only_run(slurm_door, job_id)
+    assert_over(run, "FAILED" if code else "SUCCEEDED", code)
+    if not code:
+        assert [run.stdout(1, rank) for rank in range(4)] == [f"{rank} 4 ['--lr', '1e-3']\n" for rank in range(4)]
+        assert "0 4 ['--lr', '1e-3']" in output
+    assert run.read(run.layout.allocation(1))["job_id"] == job_id
+
+
+def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", DIES)
+    write_old_script(slurm_door, command_line(slurm_door, "run", "--workers-per-node", "2", "train.py"))
+    job_id = slurm.run("sbatch", "--parsable", "old.sh", environment=slurm_door.environ, cwd=slurm_door.folder)
+    run_folder = slurm_door.folder / "hpc-elastic-runs"
+    wait_until(lambda: run_folder.exists() and list(run_folder.iterdir()), "there is a run")
+    run = only_run(slurm_door, job_id.stdout.strip())
+    wait_for_ranks(run, 4)
+    slurm.run("scancel", run.job_id)
+    result = assert_over(run, "CANCELLED", 10)
+    assert result["failures"] == {}
+
+
+def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("train.py", DIES)
+    line = command_line(slurm_door, "run", "--workers-per-node", "2", "train.py") + '; echo "ended $?"; srun hostname'
+    inside = popen(slurm_door, "salloc", "--nodes=2", "--time=5", "bash", "-c", line)
+    run_folder = slurm_door.folder / "hpc-elastic-runs"
+    wait_until(lambda: run_folder.exists() and list(run_folder.iterdir()), "there is a run")
+    run = only_run(slurm_door, "")
+    wait_for_ranks(run, 4)
+    slurm_door.run("cancel", str(run.path))
+    output, errors = inside.communicate(timeout=60)
+    assert "ended 10" in output, errors
+    assert {"node1", "node2"} <= set(output.split())
+    assert_over(run, "CANCELLED", 10)

@@ -1,0 +1,131 @@
+"""How people stop runs on the real Slurm: `cancel` and `scancel`, pending and running."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.integration.conftest import Door
+from tests.integration.slurm_jobs import (
+    DIES,
+    STUBBORN,
+    WAITS,
+    assert_left_slurm,
+    assert_over,
+    popen,
+    script_output,
+    sleepers,
+    start,
+    wait_for_ranks,
+    write_job,
+)
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+LATER = "sbatch: {begin: now+1hour}"
+
+
+def test_cancel_of_a_pending_run_takes_it_out_of_the_queue(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, more=LATER)
+    run = slurm_door.submit("job.yaml")
+    assert slurm.job(run.job_id)["JobState"] == "PENDING"
+    assert "PENDING" in slurm_door.run("status", run.job_id, exit_code=None).stdout
+    assert "CANCELLED" in slurm_door.run("cancel", run.job_id).stdout
+    assert run.job_id not in slurm.job_ids()
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["written_by"], result["attempts"]) == ("stop_requested", "login", 0)
+
+
+def test_cancel_of_a_run_that_waits_for_nodes(slurm_door: Door, slurm: Cluster) -> None:
+    busy = slurm.submit("--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    slurm.wait_for_job(busy, "RUNNING")
+    write_job(slurm_door)
+    run = slurm_door.submit("job.yaml")
+    slurm_door.run("cancel", run.job_id)
+    slurm.run("scancel", busy)
+    assert assert_over(run, "CANCELLED", 10)["written_by"] == "login"
+
+
+def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door)
+    done = slurm_door.run("cancel", run.job_id)
+    assert "ended: CANCELLED, cancelled by" in done.stdout
+    result = assert_over(run, "CANCELLED", 10)
+    assert result["reason"] == "stop_requested"
+    assert result["failures"] == {}
+    assert [run.stdout(1, rank) for rank in range(8)] == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(8)]
+    assert_left_slurm(slurm, run, "FAILED", "10:0")
+    again = slurm_door.run("cancel", run.job_id)
+    assert "is over already: CANCELLED" in again.stdout
+    assert result["cause"] in script_output(run)
+
+
+def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, STUBBORN, more="signals: {grace: 1s, restart_grace: 1s}")
+    assert len(sleepers(slurm, *slurm.nodes)) == 16
+    slurm_door.run("cancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+    assert not sleepers(slurm, *slurm.nodes)
+
+
+def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, more=LATER)
+    run = slurm_door.submit("job.yaml")
+    slurm.run("scancel", run.job_id)
+    assert not run.is_over()
+    assert "CANCELLED" in slurm_door.run("status", run.job_id, exit_code=None).stdout
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["written_by"], result["attempts"]) == ("terminated", "login", 0)
+
+
+def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, more="sbatch: {begin: now+1hour, comment: waits}")
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    slurm.run("scancel", *slurm.job_ids())
+    output, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 10, output + errors
+
+
+@pytest.mark.parametrize("script", [WAITS, DIES], ids=["handles-term", "dies-of-term"])
+def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slurm: Cluster, script: str) -> None:
+    run = start(slurm_door, script)
+    slurm.run("scancel", run.job_id)
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["restarts"], result["attempts"]) == ("terminated", 0, 1), run.story()
+    assert result["failures"] == {}
+    assert not list(run.path.glob("attempts/*/ranks/*/error.json"))
+    if script is WAITS:
+        said = [run.stdout(1, rank) for rank in range(8)]
+        assert said == [f"waiting {rank}\ngot SIGTERM\nsaved\n" for rank in range(8)]
+    slurm.wait_for_job(run.job_id, "CANCELLED")
+
+
+def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
+    slurm.run("scancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)
+    wait_until(lambda: not sleepers(slurm, *slurm.nodes), "nothing is left", within_s=30)
+    slurm.wait_for_job(run.job_id, "CANCELLED")
+
+
+def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
+    write_job(slurm_door, "raise SystemExit(3)", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
+    run = slurm_door.submit("job.yaml")
+    wait_until(lambda: list(run.path.glob("attempts/0001/nodes/*.json")), "the first attempt is over")
+    slurm_door.run("cancel", run.job_id)
+    result = assert_over(run, "CANCELLED", 10)
+    assert result["attempts"] == 1
+
+
+def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, DIES, nodes="2", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 4)
+    os.kill(run.worker_pid(1), signal.SIGKILL)
+    wait_until(lambda: len(list(run.path.glob("attempts/0001/nodes/*.json"))) == 2, "the first attempt is over")
+    slurm.run("scancel", run.job_id)
+    assert assert_over(run, "CANCELLED", 10)["reason"] == "terminated"

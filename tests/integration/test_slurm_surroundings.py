@@ -1,0 +1,68 @@
+"""Odd surroundings on the real Slurm: names of folders, runs side by side, a controller that is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import DIES, assert_over, script_output, wait_for_ranks, write_job
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+WHO = 'import os\nprint(os.environ["RANK"], os.environ["HPC_ELASTIC_RUN_DIR"], flush=True)\n'
+
+
+@pytest.mark.parametrize("name", ["two words", "it's", "50%", 'a "b" %j'], ids=["space", "quote", "percent", "all"])
+def test_a_run_directory_of_any_name(slurm_door: Door, name: str) -> None:
+    write_job(slurm_door, WHO, nodes="2")
+    path = slurm_door.folder / name
+    run = slurm_door.submit("job.yaml", "--run-dir", str(path), wait=True)
+    assert run.path == path
+    assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank) for rank in range(4)] == [f"{rank} {path}\n" for rank in range(4)]
+    assert {file.name for file in path.glob("agents/*")} == {"node1.out", "node2.out"}
+    assert str(path) in script_output(run)
+    assert not [entry.name for entry in slurm_door.folder.iterdir() if entry.name not in {name, "job.yaml", "train.py"}]
+    assert "SUCCEEDED" in slurm_door.run("status", str(path)).stdout
+
+
+def start_one(door: Door, name: str) -> Run:
+    run = door.submit("job.yaml", "--set", f"name={name}")
+    wait_for_ranks(run, 4)
+    return run
+
+
+def test_two_runs_share_nodes_and_stopping_one_leaves_the_other_alone(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(
+        slurm_door, DIES.replace("signal.pause()", "import time\nwhile not os.path.exists('finish'): time.sleep(0.1)")
+    )
+    text = (slurm_door.folder / "job.yaml").read_text().replace("workers_per_node: 2", "workers_per_node: 1")
+    slurm_door.write("job.yaml", text + "sbatch: {mem: 1000M}\n")
+    one, other = start_one(slurm_door, "one"), start_one(slurm_door, "other")
+    assert {slurm.job(run.job_id)["JobState"] for run in (one, other)} == {"RUNNING"}
+    slurm_door.run("cancel", "one")
+    assert_over(one, "CANCELLED", 10)
+    assert not other.is_over()
+    assert len(other.processes()) >= 4
+    third = start_one(slurm_door, "third")
+    slurm_door.write("finish", "")
+    for run in (other, third):
+        result = assert_over(run, "SUCCEEDED", 0)
+        assert (result["attempts"], result["restarts"]) == (1, 0)
+
+
+def test_submit_says_so_if_no_controller_answers(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, WHO, nodes="1", workers="1")
+    run = slurm_door.submit("job.yaml", wait=True)
+    runs = sorted((slurm_door.folder / "hpc-elastic-runs").iterdir())
+    slurm.kill("controller")
+    # Nobody is asked about a run that is over.
+    assert "SUCCEEDED" in slurm_door.run("status", str(run.path), timeout_s=10).stdout
+    assert "SUCCEEDED" in slurm_door.run("list", timeout_s=60).stdout
+    done = slurm_door.run("submit", "job.yaml", exit_code=4)
+    assert "Slurm" in done.stderr or "slurm" in done.stderr
+    assert sorted((slurm_door.folder / "hpc-elastic-runs").iterdir()) == runs
+    slurm.boot("controller")
+    # It comes back with the state that it saved last: jobs that have ended since then are there again.
+    wait_until(lambda: slurm.run("scancel", "--user=root", check=False).returncode == 0, "the controller is back")

@@ -1,0 +1,107 @@
+"""What workers see on the real Slurm: ranks, GPUs, Slurm's variables, the interface of the network."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import assert_over, script_output, write_job
+from tests.slurm_sandbox.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+SHOWS = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
+# Lists what CUDA_VISIBLE_DEVICES names, as the vendor's tool does for a step.
+NVIDIA_SMI = """\
+#!/bin/bash
+IFS=, read -r -a devices <<<"${CUDA_VISIBLE_DEVICES-0,1}"
+for device in "${devices[@]:0:@LIMIT@}"; do echo "GPU $device: NVIDIA H100 (UUID: GPU-$device)"; done
+"""
+
+
+def environments(door: Door, *, ranks: int, exit_code: int = 0, **options: str) -> list[dict[str, str]]:
+    """Submits a job and gives what each rank saw."""
+    write_job(door, SHOWS, **options)
+    run = door.submit("job.yaml", wait=True, exit_code=exit_code)
+    assert_over(run, "SUCCEEDED", 0)
+    return [json.loads(run.stdout(1, rank)) for rank in range(ranks)]
+
+
+def columns(shown: list[dict[str, str]], *names: str) -> list[Any]:
+    return [" ".join(one.get(name, "-") for name in names) for one in shown]
+
+
+def give_gpus(door: Door, limit: int) -> None:
+    """Puts a vendor's tool that shows at most `limit` GPUs on the job's PATH."""
+    folder = door.folder / "bin"
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(NVIDIA_SMI.replace("@LIMIT@", str(limit)))
+    (folder / "nvidia-smi").chmod(0o755)
+    door.environ["PATH"] = f"{folder}:{door.environ['PATH']}"
+
+
+def submit_with_gpus(door: Door, exit_code: int) -> Run:
+    more = "resources: {cpus_per_worker: 1, gpus_per_node: 2}"
+    write_job(door, SHOWS, nodes="2", workers="auto")
+    text = (door.folder / "job.yaml").read_text().replace("resources: {cpus_per_worker: 1}", more)
+    door.write("job.yaml", text)
+    return door.submit("job.yaml", wait=True, exit_code=exit_code)
+
+
+def test_auto_starts_a_worker_for_each_gpu_and_each_sees_all_of_its_node(slurm_door: Door) -> None:
+    give_gpus(slurm_door, 2)
+    run = submit_with_gpus(slurm_door, 0)
+    shown = [json.loads(run.stdout(1, rank)) for rank in range(4)]
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    assert columns(shown, *names) == ["0 0 2 0,1", "1 1 2 0,1", "2 0 2 0,1", "3 1 2 0,1"]
+
+
+def test_too_few_gpus_end_the_run_with_the_nodes_that_have_them(slurm_door: Door) -> None:
+    give_gpus(slurm_door, 1)
+    run = submit_with_gpus(slurm_door, 3)
+    result = assert_over(run, "FAILED", 3)
+    assert "the step sees 1 GPUs, the job asked for gpus_per_node: 2" in result["cause"]
+    assert result["cause"].startswith("node")
+    assert result["cause"] in script_output(run)
+
+
+def test_nodes_have_ranks_in_their_order_with_different_numbers_of_workers(slurm_door: Door) -> None:
+    shown = environments(slurm_door, ranks=5, workers="[2, 1, 1, 1]")
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "HPC_ELASTIC_NODE")
+    expected = ["0 0 0 2 5 node1", "1 1 0 2 5 node1", "2 0 1 1 5 node2", "3 0 2 1 5 node3", "4 0 3 1 5 node4"]
+    assert columns(shown, *names) == expected
+
+
+def test_gloo_gets_the_interface_of_the_address_that_the_agents_published(slurm_door: Door, slurm: Cluster) -> None:
+    shown = environments(slurm_door, ranks=8)
+    for one in shown:
+        address = slurm.layout.address(one["HPC_ELASTIC_NODE"])
+        listed = json.loads(slurm.run_on(one["HPC_ELASTIC_NODE"], "ip", "-j", "address"))
+        holders = {link["ifname"] for link in listed for entry in link["addr_info"] if entry["local"] == address}
+        assert {one["GLOO_SOCKET_IFNAME"]} == holders
+        assert one["GLOO_SOCKET_IFNAME"] != "lo"
+        assert "NCCL_SOCKET_IFNAME" not in one
+    assert {one["MASTER_ADDR"] for one in shown} == {slurm.layout.address("node1")}
+    assert ipaddress.ip_address(shown[0]["MASTER_ADDR"]).is_private
+    assert len({one["MASTER_PORT"] for one in shown}) == 1
+
+
+TASK_LEVEL = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES", "SLURM_STEP_NUM_TASKS")
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("hide", ["- - - - - -"] * 4),
+        ("keep", ["0 0 2 0 2 2", "0 0 2 0 2 2", "1 0 2 1 2 2", "1 0 2 1 2 2"]),
+        ("rank", ["0 0 4 0 2 -", "1 1 4 0 2 -", "2 0 4 1 2 -", "3 1 4 1 2 -"]),
+    ],
+)
+def test_slurms_variables_are_those_of(slurm_door: Door, mode: str, expected: list[str]) -> None:
+    shown = environments(slurm_door, ranks=4, nodes="2", more=f"worker_env: {{slurm: {mode}}}")
+    assert columns(shown, *TASK_LEVEL) == expected
+    assert len({one["SLURM_JOB_ID"] for one in shown}) == 1

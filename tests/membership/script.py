@@ -1,0 +1,182 @@
+"""Short words for scripted sequences: who joins, what they say, what a machine asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hpc_elastic.agent.policy import Policy
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Send, WriteResult
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.messages import Assign, Beat, Failed, Finished, Join, Message, Stopped
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult
+
+A = TypeVar("A")
+DIGEST = "d" * 64
+
+
+def a_join(node_id: int, *, workers: int = 2, problem: str | None = None, node: str | None = None) -> Join:
+    return Join(
+        node=node or f"node{node_id}",
+        node_id=node_id,
+        agent=Endpoint(address=f"10.0.0.{node_id}", port=20000),
+        store_port=25000 + node_id,
+        workers=workers,
+        role="default",
+        versions={},
+        problem=problem,
+    )
+
+
+def a_failure(
+    rank: int = 0,
+    *,
+    attempt: int = 1,
+    exitcode: int = 1,
+    failure_class: str = "exception",
+    message: str = "ValueError: no",
+    node: str = "node0",
+) -> FailureRecord:
+    return FailureRecord(
+        rank=rank,
+        local_rank=rank % 2,
+        role="default",
+        node=node,
+        attempt=attempt,
+        pid=100 + rank,
+        exitcode=exitcode,
+        signal_name="SIGKILL" if exitcode == -9 else None,
+        error_file="error.json",
+        message=message,
+        timestamp=1.0,
+        failure_class=failure_class,
+    )
+
+
+def an_assign(*, attempt: int = 1, nodes: int = 2, group_rank: int = 1, head: str = "node0") -> Assign:
+    return Assign(
+        attempt=attempt,
+        group_rank=group_rank,
+        group_world_size=nodes,
+        first_rank=2 * group_rank,
+        workers=2,
+        world_size=2 * nodes,
+        first_role_rank=2 * group_rank,
+        role_world_size=2 * nodes,
+        master=Endpoint(address="10.0.0.0", port=25000),
+        world_digest=DIGEST,
+        head=head,
+    )
+
+
+def a_restart_plan(max_restarts: int = 3, *, first_s: float = 0, no_progress_limit: int = 3) -> RestartPlan:
+    backoff = BackoffPlan(first_s=first_s, factor=2, max_s=60)
+    return RestartPlan(max_restarts=max_restarts, backoff=backoff, no_progress_limit=no_progress_limit)
+
+
+def of_kind(actions: Sequence[Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def sent(actions: Sequence[Action], kind: type[A]) -> dict[str, A]:
+    """The messages of a kind that a head sends, by node."""
+    return {send.node: send.message for send in of_kind(actions, Send) if isinstance(send.message, kind)}
+
+
+class HeadScript:
+    """A head with the real policy, and the world around it as method calls."""
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        *,
+        min_nodes: int | None = None,
+        max_nodes: int | None = None,
+        restart: RestartPlan | None = None,
+        history: History | None = None,
+        lease_s: float = 9,
+    ) -> None:
+        settings = HeadSettings(
+            run="run",
+            node="node0",
+            allocation=1,
+            expected=tuple(f"node{number}" for number in range(nodes)),
+            min_nodes=min_nodes or nodes,
+            max_nodes=max_nodes or nodes,
+            join_timeout_s=600,
+            lease_s=lease_s,
+            started="then",
+        )
+        policy = Policy(restart=restart or a_restart_plan())
+        self.nodes = nodes
+        self.now = 0.0
+        self.lease_s = lease_s
+        self.beating: set[int] = set()
+        self.head = Head(settings, history=history or History(), decide=policy.decide, now=self.now)
+
+    def join(self, *node_ids: int, problem: str | None = None) -> list[Action]:
+        self.beating.update(node_ids)
+        joins = [a_join(number, problem=problem) for number in node_ids]
+        return [action for join in joins for action in self.head.joined(join, self.now)]
+
+    def claimed(self, *, is_ours: bool = True, attempt: int | None = None) -> list[Action]:
+        return self.head.claimed(attempt or self.head.attempt + 1, is_ours, DIGEST, self.now)
+
+    def run(self) -> list[Action]:
+        """All nodes join and the claim is theirs."""
+        self.join(*range(self.nodes))
+        return self.claimed()
+
+    def say(self, node_id: int, message: Message) -> list[Action]:
+        return self.head.received(f"node{node_id}", message, self.now)
+
+    def fail(self, node_id: int, *, rank: int | None = None, attempt: int | None = None) -> list[Action]:
+        attempt = attempt or self.head.attempt
+        failure = a_failure(2 * node_id if rank is None else rank, attempt=attempt, node=f"node{node_id}")
+        return self.say(node_id, Failed(attempt=attempt, failure=failure))
+
+    def finish(self, node_id: int) -> list[Action]:
+        return self.say(node_id, Finished(attempt=self.head.attempt))
+
+    def stopped(self, node_id: int, *failures: FailureRecord, unkillable: tuple[int, ...] = ()) -> list[Action]:
+        message = Stopped(
+            attempt=self.head.attempt, failures=failures, unkillable=unkillable, store_port=26000 + node_id
+        )
+        return self.say(node_id, message)
+
+    def lose(self, node_id: int) -> list[Action]:
+        self.beating.discard(node_id)
+        return self.head.lost(f"node{node_id}", "the connection closed", self.now)
+
+    def pass_time(self, seconds: float) -> list[Action]:
+        """Ticks whenever the head wants to, as an agent does; who is `beating` beats."""
+        actions: list[Action] = []
+        end = self.now + seconds
+        while (at := self.head.next_tick()) <= end:
+            assert at >= self.now, "a timer in the past would spin"
+            self.now = at
+            for node_id in self.beating:
+                self.say(node_id, Beat(number=0))
+            actions += self.head.tick(self.now)
+        self.now = end
+        return actions
+
+
+def the_claim(actions: Sequence[Action]) -> ClaimAttempt:
+    (claim,) = of_kind(actions, ClaimAttempt)
+    return claim
+
+
+def the_result(actions: Sequence[Action]) -> RunResult:
+    (write,) = of_kind(actions, WriteResult)
+    return write.result
+
+
+def the_cause(actions: Sequence[Action]) -> tuple[str, ExitCode]:
+    """Reason and exit code of the result that is to be written."""
+    result = the_result(actions)
+    return result.reason, ExitCode(result.exit_code)

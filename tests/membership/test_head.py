@@ -1,0 +1,443 @@
+"""The head, by scripts: gathering, opening attempts, stopping all, ending."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, WriteResult
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.head import CLOSING_BOUND_S, Phase
+from hpc_elastic.membership.messages import (
+    Assign,
+    Beat,
+    Broken,
+    Echo,
+    End,
+    Refused,
+    Stop,
+    StopManner,
+    Terminated,
+    Welcome,
+)
+from hpc_elastic.rundir.records import RunState, Spend
+from tests.membership.script import (
+    HeadScript,
+    a_failure,
+    a_join,
+    a_restart_plan,
+    of_kind,
+    sent,
+    the_cause,
+    the_claim,
+    the_result,
+)
+
+# Gathering.
+
+
+def test_claims_the_first_attempt_the_moment_all_have_joined() -> None:
+    script = HeadScript(3)
+    assert not of_kind(script.join(0, 2), ClaimAttempt)
+    claim = the_claim(script.join(1)).claim
+    assert (claim.attempt, claim.predecessor, claim.members) == (1, None, ("node0", "node1", "node2"))
+    assert claim.spend == Spend()
+
+
+def test_sends_each_node_its_own_part_only_after_the_claim() -> None:
+    script = HeadScript(2)
+    assert not sent(script.join(0, 1), Assign)
+    parts = sent(script.claimed(), Assign)
+    assert [(part.group_rank, part.first_rank, part.world_size) for part in parts.values()] == [(0, 0, 4), (1, 2, 4)]
+    assert {part.master.port for part in parts.values()} == {25000}
+
+
+def test_goes_on_with_enough_nodes_if_join_timeout_passes() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    assert not of_kind(script.pass_time(599), ClaimAttempt)
+    assert the_claim(script.pass_time(2)).claim.members == ("node0", "node1")
+
+
+def test_says_every_30_seconds_whom_it_waits_for() -> None:
+    script = HeadScript(3)
+    script.join(0, 2)
+    lines = [say.text for say in of_kind(script.pass_time(95), Say)]
+    assert lines == [f"waiting for node1 to join; {left} s left" for left in (570, 540, 510)]
+
+
+def test_fails_naming_the_missing_nodes_if_too_few_join_in_time() -> None:
+    script = HeadScript(3)
+    script.join(0)
+    result = the_result(script.pass_time(601))
+    assert (result.reason, result.exit_code) == ("nodes_missing", ExitCode.NODES_MISSING)
+    assert result.cause == "1 of at least 3 nodes joined within 600 s; missing: node1, node2"
+
+
+def test_does_not_wait_again_at_a_restart_for_nodes_that_never_came() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    script.pass_time(601)
+    script.claimed()
+    script.fail(1)
+    script.stopped(0)
+    assert the_claim(script.stopped(1)).claim.attempt == 2
+
+
+def test_takes_nodes_beyond_max_as_spares_by_their_id() -> None:
+    script = HeadScript(3, min_nodes=2, max_nodes=2)
+    assert the_claim(script.join(2, 1, 0)).claim.members == ("node0", "node1")
+
+
+def test_refuses_a_second_agent_of_a_node() -> None:
+    script = HeadScript(2)
+    script.join(1)
+    refusal = script.head.refusal(a_join(1))
+    assert refusal == Refused(
+        reason="an agent of node1 has joined already; start exactly one task a node", exit_code=ExitCode.SETUP
+    )
+
+
+def test_refuses_a_node_that_is_not_of_the_step() -> None:
+    refusal = HeadScript(2).head.refusal(a_join(7))
+    assert refusal is not None
+    assert refusal.reason == "node7 is not one of the step's nodes, node0, node1"
+
+
+def test_ends_the_run_if_a_node_joins_and_is_unfit() -> None:
+    script = HeadScript(2)
+    script.join(0)
+    assert the_cause(script.join(1, problem="sees 3 GPUs")) == ("setup_failed", ExitCode.SETUP)
+
+
+def test_a_late_comer_waits_beside_the_world_and_is_in_the_next() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    script.pass_time(601)
+    script.claimed()
+    late = script.join(2)
+    assert sent(late, Welcome)["node2"].is_late
+    assert not sent(late, Assign)
+    script.fail(0)
+    script.stopped(0)
+    assert the_claim(script.stopped(1)).claim.members == ("node0", "node1", "node2")
+
+
+def test_an_unfit_late_comer_is_refused_and_the_world_works_on() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    script.pass_time(601)
+    script.claimed()
+    refused = sent(script.join(2, problem="sees 3 GPUs"), Refused)
+    assert refused["node2"].reason == "sees 3 GPUs"
+    assert script.head.phase is Phase.RUNNING
+    assert script.lose(2) == []
+
+
+# Restarts.
+
+
+def test_a_failure_stops_all_and_the_next_attempt_starts_when_all_have_stopped() -> None:
+    script = HeadScript(2)
+    script.run()
+    stops = sent(script.fail(1), Stop)
+    assert [(stop.attempt, stop.manner) for stop in stops.values()] == [(1, StopManner.RESTART)] * 2
+    assert not of_kind(script.stopped(0), ClaimAttempt)
+    claim = the_claim(script.stopped(1)).claim
+    assert (claim.attempt, claim.predecessor, claim.spend) == (2, 1, Spend(restarts=1))
+    assert claim.reason == "rank 2 on node1 failed with exit code 1: ValueError: no"
+    parts = sent(script.claimed(), Assign)
+    assert {part.attempt for part in parts.values()} == {2}
+    assert parts["node1"].master.port == 26000
+
+
+def test_failures_of_two_nodes_at_once_spend_one_restart() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.fail(0)
+    assert script.fail(1) == []
+    script.stopped(1)
+    assert the_claim(script.stopped(0)).claim.spend == Spend(restarts=1)
+
+
+def test_a_failure_of_an_older_attempt_changes_nothing() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    assert script.fail(1, attempt=1) == []
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_waits_for_the_backoff_before_it_claims() -> None:
+    script = HeadScript(2, restart=a_restart_plan(first_s=4))
+    script.run()
+    script.fail(0)
+    script.stopped(0)
+    assert not of_kind(script.stopped(1), ClaimAttempt)
+    assert not of_kind(script.pass_time(3.9), ClaimAttempt)
+    assert the_claim(script.pass_time(0.2)).claim.attempt == 2
+
+
+def test_a_broken_node_restarts_all() -> None:
+    script = HeadScript(2)
+    script.run()
+    actions = script.say(0, Broken(attempt=1, reason="the store host ended"))
+    assert set(sent(actions, Stop)) == {"node0", "node1"}
+
+
+def test_a_finished_node_is_stopped_and_started_too_if_another_fails() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.finish(0)
+    assert set(sent(script.fail(1), Stop)) == {"node0", "node1"}
+    script.stopped(0)
+    script.stopped(1)
+    assert set(sent(script.claimed(), Assign)) == {"node0", "node1"}
+    script.finish(1)
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_goes_on_from_the_history_of_an_earlier_allocation() -> None:
+    script = HeadScript(1, restart=a_restart_plan(2), history=History(attempts=4, spend=Spend(restarts=2)))
+    claim = the_claim(script.join(0)).claim
+    assert (claim.attempt, claim.predecessor, claim.spend) == (5, 4, Spend(restarts=2))
+    script.claimed()
+    script.fail(0)
+    assert the_cause(script.stopped(0)) == ("restarts_used_up", ExitCode.WORKERS_FAILED)
+
+
+# The end.
+
+
+def test_succeeds_when_all_nodes_of_one_attempt_have_finished() -> None:
+    script = HeadScript(2)
+    script.run()
+    assert script.finish(1) == []
+    result = the_result(script.finish(0))
+    assert (result.state, result.exit_code, result.attempts, result.restarts) == (RunState.SUCCEEDED, 0, 1, 0)
+    assert result.failures == {}
+    ends = sent(script.head.result_written(0, "done", script.now), End)
+    assert ends == {f"node{number}": End(exit_code=0, cause="done") for number in range(2)}
+    assert script.lose(1) == []
+    assert script.lose(0) == [HeadOver()]
+
+
+def test_the_result_names_all_failures_of_the_last_attempt_by_rank() -> None:
+    script = HeadScript(2, restart=a_restart_plan(0))
+    script.run()
+    script.fail(1, rank=3)
+    script.stopped(1, a_failure(3), a_failure(2))
+    result = the_result(script.stopped(0, a_failure(0)))
+    assert list(result.failures) == ["0", "2", "3"]
+    assert (result.state, result.reason) == (RunState.FAILED, "restarts_used_up")
+
+
+def test_ends_without_members_that_do_not_leave() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.finish(0)
+    script.finish(1)
+    script.head.result_written(0, "done", script.now)
+    script.lose(0)
+    assert of_kind(script.pass_time(CLOSING_BOUND_S + 0.1), HeadOver)
+
+
+def test_says_what_stands_in_the_result_if_another_one_was_there_before() -> None:
+    script = HeadScript(1)
+    script.run()
+    script.finish(0)
+    ends = sent(script.head.result_written(10, "cancelled by ada", script.now), End)
+    assert ends["node0"] == End(exit_code=10, cause="cancelled by ada")
+
+
+def test_refuses_with_the_runs_exit_code_whoever_comes_while_it_ends() -> None:
+    script = HeadScript(2, min_nodes=1, restart=a_restart_plan(0))
+    script.join(0)
+    script.pass_time(601)
+    script.claimed()
+    script.fail(0)
+    script.stopped(0)
+    assert script.head.refusal(a_join(1)) == Refused(reason="the run is over", exit_code=1)
+
+
+def test_names_processes_that_survived_kill() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.fail(0)
+    script.stopped(0, unkillable=(4242,))
+    result = the_result(script.stopped(1))
+    assert (result.reason, result.exit_code) == ("unkillable", ExitCode.STALLED)
+    assert "4242" in result.cause
+    assert "node0" in result.cause
+
+
+def test_ends_all_if_the_claim_is_another_heads() -> None:
+    script = HeadScript(2)
+    script.join(0, 1)
+    actions = script.claimed(is_ours=False)
+    assert {end.exit_code for end in sent(actions, End).values()} == {ExitCode.RUN_DIRECTORY}
+    assert not of_kind(actions, WriteResult)
+
+
+def test_ends_all_if_the_disk_fails_and_starts_nothing() -> None:
+    script = HeadScript(2)
+    script.join(0, 1)
+    actions = script.head.disk_failed("no space left", script.now)
+    assert set(sent(actions, End)) == {"node0", "node1"}
+    assert script.claimed() == []
+
+
+# A stop, a loss, in each phase.
+
+
+def gathering() -> HeadScript:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    return script
+
+
+def claiming() -> HeadScript:
+    script = HeadScript(2)
+    script.join(0, 1)
+    return script
+
+
+def running() -> HeadScript:
+    script = HeadScript(2)
+    script.run()
+    return script
+
+
+def stopping() -> HeadScript:
+    script = running()
+    script.fail(1)
+    return script
+
+
+def pausing() -> HeadScript:
+    script = HeadScript(2, restart=a_restart_plan(first_s=4))
+    script.run()
+    script.fail(1)
+    script.stopped(0)
+    script.stopped(1)
+    return script
+
+
+def finish_all(script: HeadScript, actions: list[Action], *, without: tuple[int, ...] = ()) -> list[Action]:
+    """What follows when the claim comes through and everybody who is asked to stop does."""
+    if script.head.phase is Phase.CLAIMING:
+        actions = [*actions, *script.claimed()]
+    if script.head.phase is Phase.STOPPING:
+        actions += [a for n in range(script.nodes) if n not in without for a in script.stopped(n)]
+    return actions
+
+
+PHASES = [gathering, claiming, running, stopping, pausing]
+
+
+@pytest.mark.parametrize("make", PHASES)
+def test_a_stop_request_ends_the_run_in_every_phase(make: Callable[[], HeadScript]) -> None:
+    script = make()
+    actions = finish_all(script, script.head.stop_requested("ada@login1", script.now))
+    result = the_result(actions)
+    assert (result.state, result.reason, result.exit_code) == (RunState.CANCELLED, "stop_requested", ExitCode.STOPPED)
+    assert result.cause == "cancelled by ada@login1"
+    assert not sent(actions, Assign)
+
+
+@pytest.mark.parametrize("make", PHASES)
+def test_a_term_of_one_agent_ends_the_run_in_every_phase(make: Callable[[], HeadScript]) -> None:
+    script = make()
+    actions = finish_all(script, script.say(1, Terminated(signal_name="SIGTERM")))
+    assert the_cause(actions) == ("terminated", ExitCode.STOPPED)
+
+
+@pytest.mark.parametrize("make", PHASES[1:])
+def test_a_lost_node_ends_the_run_in_every_phase_if_too_few_are_left(make: Callable[[], HeadScript]) -> None:
+    script = make()
+    actions = finish_all(script, script.lose(1), without=(1,))
+    assert the_cause(actions) == ("node_lost", ExitCode.NODE_LOST)
+    assert not sent(actions, Assign)
+
+
+def test_a_lost_node_of_a_running_world_has_the_others_fenced() -> None:
+    assert {stop.manner for stop in sent(running().lose(1), Stop).values()} == {StopManner.FENCE}
+
+
+def test_a_loss_while_stopping_for_a_restart_fences_who_is_not_stopped_yet() -> None:
+    script = HeadScript(3)
+    script.run()
+    script.fail(1)
+    script.stopped(2)
+    stops = sent(script.lose(1), Stop)
+    assert {node: stop.manner for node, stop in stops.items()} == {"node0": StopManner.FENCE}
+
+
+def test_goes_on_without_a_node_that_is_lost_before_the_round_closes_if_enough_are_left() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1)
+    assert script.lose(1)[0] is not None
+    assert the_claim(script.join(2)).claim.members == ("node0", "node2")
+
+
+def test_a_lost_spare_disturbs_nobody() -> None:
+    script = HeadScript(3, min_nodes=2, max_nodes=2)
+    script.run()
+    assert not sent(script.lose(2), Stop)
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_a_second_stop_request_changes_nothing() -> None:
+    script = running()
+    script.head.stop_requested("ada", script.now)
+    assert script.head.stop_requested("bob", script.now) == []
+
+
+def test_a_cancelled_restart_spends_nothing() -> None:
+    script = stopping()
+    script.head.stop_requested("ada", script.now)
+    script.stopped(0)
+    assert the_result(script.stopped(1)).restarts == 0
+
+
+# Leases.
+
+
+def test_answers_each_beat_with_its_number() -> None:
+    assert sent(running().say(1, Beat(number=7)), Echo) == {"node1": Echo(number=7)}
+
+
+def test_a_node_that_is_silent_for_a_whole_lease_is_lost() -> None:
+    script = running()
+    script.beating.discard(1)
+    assert not of_kind(script.pass_time(9), Drop)
+    actions = script.pass_time(4)
+    assert Drop(node="node1") in actions
+    assert set(sent(actions, Stop)) == {"node0"}
+
+
+def test_a_node_that_beats_is_not_lost() -> None:
+    script = running()
+    script.pass_time(1000)
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_the_heads_own_node_needs_no_lease() -> None:
+    script = HeadScript(1)
+    script.run()
+    script.beating.clear()
+    script.pass_time(1000)
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_drops_who_sends_what_only_a_head_sends() -> None:
+    assert Drop(node="node1") in running().say(1, Welcome(allocation=1))
+
+
+def test_drops_who_has_not_joined() -> None:
+    assert HeadScript(2).say(1, Beat(number=1)) == [Drop(node="node1")]

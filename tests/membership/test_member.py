@@ -1,0 +1,394 @@
+"""A member, by scripts: working, reporting, stopping, fencing, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import (
+    Action,
+    Leave,
+    RecordFailure,
+    StartWorkers,
+    StopWorkers,
+    Tell,
+    WriteNodeResult,
+    WriteResult,
+)
+from hpc_elastic.membership.member import TERM_SETTLES_S, Member, Phase
+from hpc_elastic.membership.messages import (
+    Beat,
+    Broken,
+    Echo,
+    End,
+    Failed,
+    Finished,
+    Refused,
+    Stop,
+    StopManner,
+    Stopped,
+    Terminated,
+    Welcome,
+)
+from hpc_elastic.rundir.records import WorkerState
+from tests.membership.script import a_failure, a_join, an_assign, of_kind
+
+LEASE_S = 9.0
+
+
+def told(actions: list[Action]) -> list[object]:
+    return [action.message for action in of_kind(actions, Tell)]
+
+
+def joining(node_id: int = 1) -> Member:
+    return Member(a_join(node_id), run="run", lease_s=LEASE_S)
+
+
+def parked(*, is_late: bool = False) -> Member:
+    member = joining()
+    member.connected(0, is_joined=True)
+    member.received(Welcome(allocation=1, is_late=is_late))
+    return member
+
+
+def working(*, nodes: int = 2) -> Member:
+    member = parked()
+    (start,) = of_kind(member.received(an_assign(nodes=nodes)), StartWorkers)
+    assert start.assign.attempt == 1
+    return member
+
+
+def finished() -> Member:
+    member = working()
+    member.workers_succeeded(1)
+    member.node_result_written(1, {})
+    return member
+
+
+def stopping() -> Member:
+    member = working()
+    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="rank 0 failed"))
+    return member
+
+
+def stop(manner: StopManner = StopManner.RESTART, *, attempt: int = 1) -> Stop:
+    return Stop(attempt=attempt, manner=manner, reason="because")
+
+
+def stop_workers(manner: StopManner, *, is_terminated: bool = False, attempt: int = 1) -> StopWorkers:
+    return StopWorkers(attempt=attempt, manner=manner, is_terminated=is_terminated)
+
+
+# Joining.
+
+
+def test_tells_its_own_head_who_it_is() -> None:
+    assert told(joining(0).connected(0, is_joined=False)) == [a_join(0)]
+
+
+def test_does_not_join_twice() -> None:
+    assert joining().connected(0, is_joined=True) == []
+
+
+def test_leaves_with_the_heads_code_if_it_is_refused() -> None:
+    member = joining()
+    member.connected(0, is_joined=True)
+    actions = member.received(Refused(reason="node1 has joined already", exit_code=3))
+    assert actions == [Leave(exit_code=3, cause="node1 has joined already")]
+
+
+def test_leaves_if_it_is_terminated_before_there_is_a_head() -> None:
+    (leave,) = joining().terminated("SIGTERM", have_workers=True)
+    assert isinstance(leave, Leave)
+    assert leave.exit_code == ExitCode.STOPPED
+
+
+# Working.
+
+
+def test_reports_a_failure_when_its_error_file_is_written() -> None:
+    member = working()
+    assert member.worker_failed(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
+    failure = a_failure(2, exitcode=-9)
+    assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
+    assert member.phase is Phase.WORKING
+
+
+def test_reports_success_when_the_nodes_record_is_durable() -> None:
+    member = working()
+    (write,) = of_kind(member.workers_succeeded(1), WriteNodeResult)
+    assert (write.result.state, write.result.ranks) == (WorkerState.SUCCEEDED, (2, 3))
+    assert told(member.node_result_written(1, {})) == [Finished(attempt=1)]
+    assert member.phase is Phase.FINISHED
+
+
+def test_a_stop_between_success_and_its_record_comes_first() -> None:
+    member = working()
+    member.workers_succeeded(1)
+    assert member.received(stop()) == [stop_workers(StopManner.RESTART)]
+    assert member.node_result_written(1, {}) == []
+
+
+def test_passes_over_an_assignment_of_an_attempt_that_it_had() -> None:
+    member = stopping()
+    member.workers_stopped(1, (), 26000)
+    assert not of_kind(member.received(an_assign(attempt=1)), StartWorkers)
+    assert of_kind(member.received(an_assign(attempt=2)), StartWorkers)
+
+
+def test_reports_what_broke_beside_the_workers() -> None:
+    assert told(working().node_broke("the store host ended")) == [Broken(attempt=1, reason="the store host ended")]
+    assert parked().node_broke("the store host ended") == []
+
+
+# Stopping.
+
+
+def test_tells_that_it_has_stopped_when_no_worker_is_left() -> None:
+    member = working()
+    assert member.received(stop()) == [stop_workers(StopManner.RESTART)]
+    actions = member.workers_stopped(1, (), 26000)
+    (write,) = of_kind(actions, WriteNodeResult)
+    assert (write.result.state, write.result.reason) == (WorkerState.STOPPED, "because")
+    assert told(actions) == [Stopped(attempt=1, failures=(), unkillable=(), store_port=26000)]
+    assert member.phase is Phase.PARKED
+
+
+def test_a_stop_of_another_attempt_changes_nothing() -> None:
+    assert working().received(stop(attempt=2)) == []
+
+
+def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
+    assert stopping().worker_failed(1, 0, -15, 1) == []
+    assert stopping().worker_failed(1, 0, 143, 1) == []
+
+
+def test_a_worker_that_failed_by_itself_while_the_others_stop_is_recorded_too() -> None:
+    member = stopping()
+    assert member.worker_failed(1, 1, -9, 1) == [RecordFailure(attempt=1, local_rank=1, exitcode=-9)]
+    assert member.workers_stopped(1, (), 26000) == []
+    (stopped,) = [message for message in told(member.failure_recorded(a_failure(3))) if isinstance(message, Stopped)]
+    assert [failure.rank for failure in stopped.failures] == [3]
+
+
+def test_a_worker_that_ends_while_slurms_term_is_expected_has_not_failed() -> None:
+    member = working()
+    member.received(Stop(attempt=1, manner=StopManner.GRACE, reason="node0 got TERM", is_term_coming=True))
+    assert member.worker_failed(1, 0, 1, 1) == []
+
+
+def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
+    member = working()
+    member.worker_failed(1, 0, 1, 1)
+    member.worker_failed(1, 1, 1, 1)
+    member.failure_recorded(a_failure(2))
+    member.received(stop())
+    assert member.workers_stopped(1, (), 26000) == []
+    actions = member.failure_recorded(a_failure(3))
+    (stopped,) = told(actions)
+    assert isinstance(stopped, Stopped)
+    assert [failure.rank for failure in stopped.failures] == [2, 3]
+    (write,) = of_kind(actions, WriteNodeResult)
+    assert (write.result.state, list(write.result.failures)) == (WorkerState.FAILED, ["2", "3"])
+
+
+def test_a_finished_nodes_record_of_success_stands_when_the_others_failed() -> None:
+    member = finished()
+    member.received(stop())
+    actions = member.workers_stopped(1, (), 26000)
+    assert not of_kind(actions, WriteNodeResult)
+    assert told(actions)
+
+
+def test_only_a_fence_is_harder_than_a_stop_under_way() -> None:
+    member = stopping()
+    assert member.received(stop(StopManner.GRACE)) == []
+    assert member.received(stop(StopManner.FENCE)) == [stop_workers(StopManner.FENCE)]
+
+
+def test_the_end_while_working_stops_the_workers_with_grace_and_then_leaves() -> None:
+    member = working()
+    assert member.received(End(exit_code=5, cause="no space left")) == [stop_workers(StopManner.GRACE)]
+    actions = member.workers_stopped(1, (), 26000)
+    assert actions[-1] == Leave(exit_code=5, cause="no space left")
+    assert not told(actions)
+
+
+def test_the_end_while_stopping_lets_the_stop_finish() -> None:
+    member = stopping()
+    assert member.received(End(exit_code=10, cause="cancelled")) == []
+    assert member.workers_stopped(1, (), 26000)[-1] == Leave(exit_code=10, cause="cancelled")
+
+
+@pytest.mark.parametrize("make", [parked, finished])
+def test_the_end_makes_a_member_without_workers_leave(make: Callable[[], Member]) -> None:
+    member = make()
+    actions = member.received(End(exit_code=0, cause="done"))
+    if member.phase is Phase.STOPPING:  # what a worker left behind has its grace
+        actions = member.workers_stopped(1, (), 26000)
+    assert actions == [Leave(exit_code=0, cause="done")]
+
+
+# A TERM from outside.
+
+
+def test_a_term_is_told_and_stops_the_workers_without_another_one() -> None:
+    actions = working().terminated("SIGTERM", have_workers=True)
+    assert told(actions) == [Terminated(signal_name="SIGTERM")]
+    assert actions[-1] == stop_workers(StopManner.GRACE, is_terminated=True)
+
+
+def test_a_signal_for_the_agent_alone_is_passed_on_to_the_workers() -> None:
+    actions = working().terminated("SIGINT", have_workers=False)
+    assert actions[-1] == stop_workers(StopManner.GRACE, is_terminated=False)
+
+
+def test_workers_that_start_after_the_term_get_one_of_their_own() -> None:
+    member = parked()
+    member.terminated("SIGTERM", have_workers=True)
+    member.received(an_assign())
+    assert member.received(stop(StopManner.GRACE)) == [stop_workers(StopManner.GRACE, is_terminated=False)]
+
+
+def test_workers_are_left_to_the_term_that_is_coming_if_the_head_knows_of_one() -> None:
+    coming = Stop(attempt=1, manner=StopManner.GRACE, reason="scancel", is_term_coming=True)
+    (action,) = working().received(coming)
+    assert action == StopWorkers(attempt=1, manner=StopManner.GRACE, is_terminated=False, is_term_coming=True)
+    member = parked()
+    member.terminated("SIGTERM", have_workers=True)
+    member.received(an_assign())  # these workers are too young for it
+    assert member.received(coming) == [stop_workers(StopManner.GRACE, is_terminated=False)]
+
+
+def test_a_second_term_changes_nothing() -> None:
+    member = working()
+    member.terminated("SIGTERM", have_workers=True)
+    assert member.terminated("SIGTERM", have_workers=True) == []
+
+
+def test_a_worker_that_died_of_term_is_judged_when_none_came_for_the_agent() -> None:
+    member = working()
+    assert member.worker_failed(1, 0, -15, 1.0) == []
+    assert member.next_tick() == 1.0 + TERM_SETTLES_S
+    assert RecordFailure(attempt=1, local_rank=0, exitcode=-15) in member.tick(1.0 + TERM_SETTLES_S)
+
+
+def test_a_worker_that_died_of_the_agents_own_term_is_no_failure() -> None:
+    member = working()
+    member.worker_failed(1, 0, -15, 1.0)
+    member.terminated("SIGTERM", have_workers=True)
+    assert not of_kind(member.tick(2.0), RecordFailure)
+    assert member.worker_failed(1, 1, -15, 1.1) == []
+
+
+def test_a_worker_that_died_of_term_is_recorded_if_its_peers_failure_comes_first() -> None:
+    member = working()
+    member.worker_failed(1, 0, -15, 1.0)
+    record = RecordFailure(attempt=1, local_rank=0, exitcode=-15)
+    assert member.received(stop()) == [record, stop_workers(StopManner.RESTART)]
+
+
+# Leases.
+
+
+def test_beats_every_third_of_the_lease() -> None:
+    member = parked()
+    assert member.next_tick() == LEASE_S / 3
+    assert told(member.tick(3)) == [Beat(number=1)]
+    assert told(member.tick(5)) == []
+
+
+def test_the_lease_counts_from_when_the_echoed_beat_was_sent() -> None:
+    member = working()
+    member.tick(3)
+    assert member.fence_deadline() == 6
+    member.received(Echo(number=1))
+    assert member.fence_deadline() == 3 + 6
+
+
+def test_an_echo_of_no_beat_is_no_news() -> None:
+    member = working()
+    member.received(Echo(number=99))
+    assert member.fence_deadline() == 6
+
+
+def test_fences_if_the_head_is_silent_for_two_thirds_of_the_lease() -> None:
+    member = working()
+    member.tick(3)
+    assert not of_kind(member.tick(5.9), StopWorkers)
+    assert of_kind(member.tick(6), StopWorkers) == [stop_workers(StopManner.FENCE)]
+    assert not told(member.tick(100))
+
+
+def test_the_guard_is_told_no_deadline_while_there_are_no_workers() -> None:
+    assert parked().fence_deadline() == stopping().fence_deadline() == float("inf")
+    assert working().fence_deadline() == finished().fence_deadline() == 6
+
+
+def test_a_member_without_workers_notices_a_silent_head_too() -> None:
+    member = parked()
+    member.tick(3)
+    assert of_kind(member.tick(6), WriteResult)
+
+
+def test_a_world_of_one_beside_its_head_has_no_lease() -> None:
+    member = joining(0)
+    member.connected(0, is_joined=False)
+    member.received(Welcome(allocation=1))
+    member.received(an_assign(nodes=1, group_rank=0))
+    assert member.fence_deadline() == float("inf")
+    assert not of_kind(member.tick(1000), StopWorkers)
+
+
+def test_a_world_of_one_with_its_head_elsewhere_has_a_lease() -> None:
+    assert working(nodes=1).fence_deadline() == 6
+
+
+def test_does_not_spin_if_the_head_is_silent_while_the_last_stop_takes_long() -> None:
+    member = stopping()
+    member.received(End(exit_code=0, cause="done"))
+    member.tick(100)
+    assert member.next_tick() > 100
+
+
+# The head is lost.
+
+
+@pytest.mark.parametrize("make", [working, finished, stopping])
+def test_kills_its_workers_if_the_head_is_lost(make: Callable[[], Member]) -> None:
+    member = make()
+    assert of_kind(member.disconnected("reset"), StopWorkers) == [stop_workers(StopManner.FENCE)]
+    (write,) = of_kind(member.workers_stopped(1, (), 26000), WriteResult)
+    assert (write.result.reason, write.result.cause) == ("node_lost", "node0 was lost: reset")
+    assert member.run_result_written(7, "node0 was lost") == [Leave(exit_code=7, cause="node0 was lost")]
+
+
+def test_ends_the_run_if_the_head_is_lost_before_the_first_attempt() -> None:
+    (write,) = of_kind(parked().disconnected("reset"), WriteResult)
+    assert write.result.exit_code == ExitCode.NODE_LOST
+
+
+def test_a_late_comer_that_loses_the_head_ends_nobodys_run() -> None:
+    actions = parked(is_late=True).disconnected("reset")
+    assert not of_kind(actions, WriteResult)
+    (leave,) = of_kind(actions, Leave)
+    assert leave.exit_code == ExitCode.NODE_LOST
+
+
+def test_a_closed_connection_after_the_end_is_no_loss() -> None:
+    member = finished()
+    member.received(End(exit_code=0, cause="done"))
+    assert member.disconnected("closed") == []
+
+
+def test_the_head_is_lost_once() -> None:
+    member = working()
+    member.disconnected("reset")
+    assert member.disconnected("reset again") == []
+
+
+def test_passes_over_what_only_a_member_says() -> None:
+    member = working()
+    assert not of_kind(member.received(a_join(0)), StopWorkers)

@@ -1,0 +1,229 @@
+"""Run directories with real records in them, made without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc_elastic.codec import to_json
+from hpc_elastic.plan.launch_plan import (
+    BackoffPlan,
+    ElasticPlan,
+    EntrypointPlan,
+    LaunchPlan,
+    LogsPlan,
+    NetworkPlan,
+    NodesPlan,
+    RequeuePlan,
+    ResourcesPlan,
+    RestartPlan,
+    SchedulerName,
+    SignalsPlan,
+)
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.create import create_run_directory
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Endpoint,
+    FailureRecord,
+    Request,
+    RunResult,
+    RunState,
+    Spend,
+    Submission,
+    World,
+    WorldNode,
+    WorldRank,
+)
+
+TIME = "2026-01-02T03:04:05.000006Z"
+ENDPOINT = Endpoint(address="127.0.0.2", port=20000)
+
+
+def make_plan(
+    run_dir: Path | str, *, name: str = "digits", scheduler: SchedulerName = "slurm", grace_s: float = 60.0
+) -> LaunchPlan:
+    return LaunchPlan(
+        format_version=1,
+        run=f"{name}-20260102-030405-abcd",
+        name=name,
+        run_dir=str(run_dir),
+        created=TIME,
+        package_dir="/opt/hpc_elastic",
+        package_version="0.1.0",
+        site="generic-slurm" if scheduler == "slurm" else "local",
+        scheduler=scheduler,
+        template=f"{scheduler}/job.sh.j2",
+        nodes=NodesPlan(min=2, max=2),
+        workers_per_node=2,
+        resources=ResourcesPlan(),
+        time_s=3600.0,
+        setup=(),
+        entrypoint=EntrypointPlan(kind="script", target="train.py", args=("--epochs", "2")),
+        workdir="/home/ada",
+        python="python3",
+        env={},
+        worker_env_slurm="hide",
+        role="default",
+        restart=RestartPlan(
+            max_restarts=3, backoff=BackoffPlan(first_s=0.0, factor=2.0, max_s=60.0), no_progress_limit=3
+        ),
+        progress_file=None,
+        elastic=ElasticPlan(
+            join_timeout_s=600.0, join_retries=3, lease_s=10.0, exit_timeout_s=None, rejoin="at_restart"
+        ),
+        signals=SignalsPlan(notice="USR2", lead_s=120.0, grace_s=grace_s, restart_grace_s=5.0),
+        stall_timeout_s=None,
+        requeue=RequeuePlan(max=0, on=()),
+        start="spawn",
+        preload=(),
+        logs=LogsPlan(per="rank", tee=(0,), max_size_bytes=None),
+        log_level="info",
+        network=NetworkPlan(),
+        sbatch={},
+    )
+
+
+class RunBuilder:
+    """A run directory that is written step by step, as a run would."""
+
+    def __init__(
+        self, root: Path, *, name: str = "digits", scheduler: SchedulerName = "slurm", grace_s: float = 60.0
+    ) -> None:
+        self.plan = make_plan(root, name=name, scheduler=scheduler, grace_s=grace_s)
+        create_run_directory(str(root), job_yaml="name: digits\n", plan=self.plan, script="#!/bin/bash\n")
+        self.layout = RunLayout(root)
+        self.job_id = ""
+
+    def submit(self, job_id: str = "42", *, foreground: bool = False) -> RunBuilder:
+        self.job_id = job_id
+        self._write(
+            self.layout.submission,
+            Submission(
+                run=self.plan.run,
+                name=self.plan.name,
+                site=self.plan.site,
+                scheduler=self.plan.scheduler,
+                job_id=job_id,
+                submitted=TIME,
+                host="login1",
+                user="ada",
+                foreground=foreground,
+            ),
+        )
+        return self
+
+    def start_script(self, output: str = "hpc_elastic: run directory\n") -> RunBuilder:
+        Path(self.layout.script_output(self.job_id)).write_text(output)
+        return self
+
+    def allocate(self, number: int = 1, *, job_id: str | None = None) -> RunBuilder:
+        claim = AllocationClaim(
+            run=self.plan.run,
+            allocation=number,
+            job_id=job_id or self.job_id,
+            restart_count=number - 1,
+            array_task=None,
+            nodes=("node1", "node2"),
+            node="node1",
+            host="node1",
+            head=ENDPOINT,
+            time=TIME,
+        )
+        self._write(self.layout.allocation(number), claim)
+        return self
+
+    def open_attempt(self, number: int, *, reason: str = "first attempt", restarts: int = 0) -> RunBuilder:
+        nodes = ("node1", "node2")
+        claim = AttemptClaim(
+            run=self.plan.run,
+            attempt=number,
+            allocation=1,
+            predecessor=number - 1 or None,
+            head="node1",
+            members=nodes,
+            reason=reason,
+            spend=Spend(restarts=restarts),
+            time=TIME,
+        )
+        self._write(self.layout.claim(number), claim)
+        world = World(
+            run=self.plan.run,
+            attempt=number,
+            allocation=1,
+            head="node1",
+            master=ENDPOINT,
+            nodes=tuple(
+                WorldNode(node=node, node_id=index, agent=ENDPOINT, first_rank=2 * index, workers=2)
+                for index, node in enumerate(nodes)
+            ),
+            ranks=tuple(
+                WorldRank(rank=rank, node=nodes[rank // 2], local_rank=rank % 2, role="default", role_rank=rank)
+                for rank in range(4)
+            ),
+        )
+        self._write(self.layout.world(number), world)
+        return self
+
+    def write_rank(self, attempt: int, rank: int, stdout: str, stderr: str = "") -> RunBuilder:
+        Path(self.layout.rank(attempt, rank)).mkdir(parents=True, exist_ok=True)
+        for path, text in ((self.layout.stdout(attempt, rank), stdout), (self.layout.stderr(attempt, rank), stderr)):
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text)
+        return self
+
+    def request_stop(self) -> RunBuilder:
+        store.append_line(self.layout.requests, to_json(Request(kind="stop", by="ada@login1", time=TIME)))
+        return self
+
+    def end(
+        self,
+        state: RunState = RunState.SUCCEEDED,
+        *,
+        exit_code: int = 0,
+        reason: str = "succeeded",
+        cause: str = "every rank exited 0",
+        failures: Mapping[str, FailureRecord] | None = None,
+        nodes: Sequence[str] = ("node1", "node2"),
+    ) -> RunBuilder:
+        attempts = store.list_numbers(self.layout.attempts)
+        result = RunResult(
+            run=self.plan.run,
+            state=state,
+            exit_code=exit_code,
+            reason=reason,
+            cause=cause,
+            attempts=len(attempts),
+            restarts=max(0, len(attempts) - 1),
+            failures=failures or {},
+            return_values={},
+            nodes=tuple(nodes),
+            started=TIME,
+            ended=TIME,
+            written_by="node1",
+        )
+        store.claim(self.layout.result, to_json(result))
+        return self
+
+    def _write(self, path: str, record: Any) -> None:
+        store.write_json(path, to_json(record))
+
+
+def make_failure(rank: int, layout: RunLayout, *, attempt: int = 1, timestamp: float = 1.0) -> FailureRecord:
+    return FailureRecord(
+        rank=rank,
+        local_rank=0,
+        role="default",
+        node="node2",
+        attempt=attempt,
+        pid=4711,
+        exitcode=-9,
+        signal_name="SIGKILL",
+        error_file=layout.error(attempt, rank),
+        message="killed by SIGKILL",
+        timestamp=timestamp,
+        failure_class="signal",
+    )

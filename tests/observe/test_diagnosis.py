@@ -1,0 +1,133 @@
+"""Where a run stands: the result first, then the scheduler, then the claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.observe.diagnosis import decide_state, missing_result
+from hpc_elastic.observe.facts import FactReader, Facts
+from hpc_elastic.rundir.states import RunState
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from tests.observe.builders import RunBuilder
+
+
+def job(state: JobState, *, exit_code: str | None = None) -> JobStatus:
+    return JobStatus(job_id="42", state=state, native_state=state.value, exit_code=exit_code)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunBuilder:
+    return RunBuilder(tmp_path / "run").submit()
+
+
+def facts(run: RunBuilder) -> Facts:
+    return FactReader(run.layout).read()
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, RunState.PENDING),
+        (JobState.PENDING, RunState.PENDING),
+        (JobState.RUNNING, RunState.RUNNING),
+        (JobState.COMPLETING, RunState.RUNNING),
+    ],
+)
+def test_state_of_a_run_without_claims_is_the_schedulers(
+    run: RunBuilder, state: JobState | None, expected: RunState
+) -> None:
+    assert decide_state(facts(run), job(state) if state else None) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (None, RunState.RUNNING),
+        (JobState.PENDING, RunState.REQUEUED),
+        (JobState.RUNNING, RunState.RUNNING),
+        (JobState.FAILED, RunState.RUNNING),
+    ],
+)
+def test_state_of_a_run_that_was_allocated(run: RunBuilder, state: JobState | None, expected: RunState) -> None:
+    run.allocate()
+    assert decide_state(facts(run), job(state) if state else None) is expected
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_result_outranks_the_scheduler(run: RunBuilder, state: JobState) -> None:
+    run.allocate().open_attempt(1).end(RunState.FAILED, exit_code=1)
+    assert decide_state(facts(run), job(state)) is RunState.FAILED
+    assert missing_result(facts(run), job(state)) is None
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING, JobState.COMPLETING])
+def test_no_result_is_missing_if_the_job_is_not_over(run: RunBuilder, state: JobState) -> None:
+    assert missing_result(facts(run), job(state)) is None
+
+
+def test_no_result_is_missing_if_the_scheduler_did_not_answer(run: RunBuilder) -> None:
+    assert missing_result(facts(run), None) is None
+
+
+def test_job_cancelled_while_pending_is_certain(run: RunBuilder) -> None:
+    ending = missing_result(facts(run), job(JobState.CANCELLED))
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.CANCELLED, "terminated", ExitCode.STOPPED)
+    assert ending.is_certain
+
+
+def test_job_cancelled_after_a_request_was_stopped_by_a_person(run: RunBuilder) -> None:
+    ending = missing_result(facts(run.request_stop()), job(JobState.CANCELLED))
+    assert ending is not None
+    assert ending.reason == "stop_requested"
+
+
+def test_job_that_vanished_after_a_request_is_cancelled(run: RunBuilder) -> None:
+    ending = missing_result(facts(run.allocate().request_stop()), job(JobState.GONE))
+    assert ending is not None
+    assert (ending.state, ending.is_certain) == (RunState.CANCELLED, False)
+
+
+def test_cancelled_job_with_agents_has_to_settle(run: RunBuilder) -> None:
+    ending = missing_result(facts(run.allocate()), job(JobState.CANCELLED))
+    assert ending is not None
+    assert not ending.is_certain
+
+
+def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -> None:
+    run.start_script()
+    ending = missing_result(facts(run), job(JobState.FAILED, exit_code="3:0"), "setup line failed: module load x")
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "setup_failed", ExitCode.SETUP)
+    assert (
+        ending.cause == "the script ended with exit code 3 before any agent started: setup line failed: module load x"
+    )
+    assert ending.is_certain
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "reason"),
+    [
+        (JobState.TIMEOUT, RunState.FAILED, "terminated"),
+        (JobState.PREEMPTED, RunState.FAILED, "terminated"),
+        (JobState.NODE_FAIL, RunState.FAILED, "node_lost"),
+        (JobState.FAILED, RunState.FAILED, "no_result"),
+        (JobState.COMPLETED, RunState.UNKNOWN, "no_result"),
+        (JobState.GONE, RunState.UNKNOWN, "no_result"),
+    ],
+)
+def test_job_that_ended_with_its_agents_silent(
+    run: RunBuilder, state: JobState, expected: RunState, reason: str
+) -> None:
+    ending = missing_result(facts(run.allocate().open_attempt(1)), job(state))
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (expected, reason, ExitCode.NODE_LOST)
+    assert not ending.is_certain
+
+
+def test_result_of_a_newer_version_is_unknown_if_its_state_is(run: RunBuilder) -> None:
+    Path(run.layout.result).write_text('{"state": "HIBERNATED"}')
+    assert decide_state(facts(run), None) is RunState.UNKNOWN

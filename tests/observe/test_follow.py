@@ -1,0 +1,177 @@
+"""What a followed run says, in which order, and what a terminal of any width shows."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hpc_elastic.observe.display import LiveDisplay, PlainDisplay, open_display
+from hpc_elastic.observe.follow import follow
+from hpc_elastic.observe.narrate import describe_nodes, narrate_end
+from hpc_elastic.observe.present import plain_list, plain_status, rich_list, rich_status
+from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
+from hpc_elastic.observe.tail import Tail
+from hpc_elastic.rundir.states import RunState
+from hpc_elastic.scheduler.protocol import JobState
+from tests.observe.builders import RunBuilder, make_failure
+from tests.observe.test_snapshot import TellingScheduler
+
+
+class Recorder:
+    """A display that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(f"> {line}")
+
+    def output(self, line: str) -> None:
+        self.lines.append(line)
+
+    def show(self, snapshot: Snapshot) -> None:
+        pass
+
+
+def restarted_run(root: Path) -> Iterator[tuple[RunBuilder, Snapshot]]:
+    run = RunBuilder(root).submit()
+    yield run, take_snapshot(run.layout, TellingScheduler(JobState.PENDING, "Resources"))
+    run.allocate()
+    yield run, take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    run.open_attempt(1).write_rank(1, 0, "epoch 1\nepo")
+    yield run, take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    run.write_rank(1, 0, "ch 2\nhalf a line")
+    run.open_attempt(2, reason="rank 3 was killed by SIGKILL", restarts=1).write_rank(2, 0, "epoch 2\n", "warning\n")
+    yield run, take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+    run.write_rank(2, 0, "done").end()
+    yield run, take_snapshot(run.layout, None)
+
+
+def test_follow_tells_a_restarted_run_in_order(tmp_path: Path) -> None:
+    display = Recorder()
+    snapshots = restarted_run(tmp_path / "run")
+    run, first = next(snapshots)
+    last = follow(run.layout, [first], Recorder())
+    assert not last.is_over
+
+    def all_snapshots() -> Iterator[Snapshot]:
+        yield first
+        for _, snapshot in snapshots:
+            yield snapshot
+
+    follow(run.layout, all_snapshots(), display)
+    assert display.lines == [
+        "> PENDING (Resources)",
+        "> RUNNING",
+        "> attempt 1: 4 workers on 2 nodes (node1, node2)",
+        "epoch 1",
+        "epoch 2",
+        "half a line",
+        "> attempt 2: 4 workers on 2 nodes (node1, node2); restart 1 of 3; after: rank 3 was killed by SIGKILL",
+        "epoch 2",
+        "warning",
+        "done",
+        "> SUCCEEDED: every rank exited 0",
+        "> see: hpc-elastic logs 42",
+    ]
+
+
+def test_end_of_a_failed_run_names_the_first_failed_rank(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    failures = {
+        "0": make_failure(0, run.layout, timestamp=9.0),
+        "3": make_failure(3, run.layout, timestamp=2.0),
+    }
+    run.end(RunState.FAILED, exit_code=1, reason="restarts_used_up", cause="rank 3 failed", failures=failures)
+    assert narrate_end(take_snapshot(run.layout, None)) == [
+        "FAILED (exit code 1): rank 3 failed",
+        "see: hpc-elastic logs 42 --rank 3",
+        "see: " + run.layout.error(1, 3),
+    ]
+
+
+def test_many_nodes_are_counted_and_the_first_named() -> None:
+    assert describe_nodes([f"n{number}" for number in range(100)]) == "100 nodes (n0, n1, n2, n3, n4, n5, ...)"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_plain_status_fits_its_width_apart_from_paths(tmp_path: Path, width: int) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.end(RunState.FAILED, exit_code=1, cause="rank 3 on node2 was killed by SIGKILL, three restarts were spent")
+    text = plain_status(take_snapshot(run.layout, None), width)
+    too_long = [line for line in text.splitlines() if len(line) > max(width, 22)]
+    assert all(len(line.split()) == 1 or str(tmp_path) in line for line in too_long)
+    for word in ("FAILED", "SIGKILL,", "restarts", "2026-01-02", run.layout.root):
+        assert word in text
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_rich_status_and_list_draw_if_there_is_no_colour(tmp_path: Path, width: int) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end()
+    snapshot = take_snapshot(run.layout, None)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=True, no_color=True, legacy_windows=False)
+    console.print(rich_status(snapshot))
+    console.print(rich_list([snapshot], width))
+    text = stream.getvalue()
+    assert text.count("SUCCEEDED") == 2
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", text)
+    assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines())) <= width
+
+
+def test_plain_list_lines_up(tmp_path: Path) -> None:
+    one = RunBuilder(tmp_path / "one", name="a-long-name").submit().end()
+    two = RunBuilder(tmp_path / "two", name="b").submit("7")
+    lines = plain_list([take_snapshot(run.layout, None) for run in (one, two)]).splitlines()
+    assert len({line.index(word) for line, word in zip(lines, ("STATE", "SUCCEEDED", "PENDING"), strict=True)}) == 1
+
+
+def test_live_display_keeps_its_line_to_the_width(tmp_path: Path) -> None:
+    from rich.live import Live
+
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    stream = io.StringIO()
+    console = Console(file=stream, width=40, force_terminal=True, no_color=True, legacy_windows=False)
+    with Live(console=console, auto_refresh=False) as live:
+        display = LiveDisplay(console, live)
+        display.say("[bold]not markup[/]")
+        display.output("\x1b[31mred\x1b[0m \x07bell")
+        display.show(take_snapshot(run.layout, TellingScheduler(JobState.RUNNING)))
+        live.refresh()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n")
+    assert "[bold]not markup[/]" in plain
+    assert "\x07" not in plain
+    assert "- RUNNING  0:00:00  attempt 1  4 worker…" in plain
+
+
+def test_plain_display_is_chosen_if_there_is_no_terminal() -> None:
+    progress, output = io.StringIO(), io.StringIO()
+    with open_display(progress, output) as display:
+        assert isinstance(display, PlainDisplay)
+        display.say("RUNNING")
+        display.output("epoch 1")
+    assert re.fullmatch(r"\[hpc-elastic \d\d:\d\d:\d\d\] RUNNING\n", progress.getvalue())
+    assert output.getvalue() == "epoch 1\n"
+
+
+def test_tail_starts_over_if_the_file_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    tail = Tail(str(path))
+    assert tail.read_lines() == []
+    path.write_bytes(b"one\ntwo\n")
+    assert tail.read_lines() == ["one", "two"]
+    path.write_bytes(b"three\n")
+    assert tail.read_lines() == ["three"]
+
+
+def test_tail_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
+    path = tmp_path / "stdout.log"
+    path.write_bytes(b" 1%\r 50%\r100%\r\nnext \xff")
+    tail = Tail(str(path))
+    assert tail.read_lines() == ["100%"]
+    assert tail.read_lines(is_last=True) == ["next \N{REPLACEMENT CHARACTER}"]

@@ -1,0 +1,161 @@
+"""How often the scheduler is asked, and when the login side writes the result that nobody else will."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.observe.watch import QuestionPace, RunWatch, watch
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.states import RunState
+from hpc_elastic.scheduler.protocol import JobState
+from tests.observe.builders import RunBuilder
+from tests.observe.test_snapshot import SilentScheduler, TellingScheduler
+
+
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def read(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def make_old(layout: RunLayout) -> None:
+    """As if nothing had been written for an hour."""
+    for folder, _, names in os.walk(layout.root):
+        for path in [folder, *(os.path.join(folder, name) for name in names)]:
+            past = os.stat(path).st_mtime - 3600
+            os.utime(path, (past, past))
+
+
+def test_pause_grows_while_the_answer_stays_the_same() -> None:
+    pace, now, pauses = QuestionPace(), 0.0, []
+    for _ in range(9):
+        assert pace.is_due(now)
+        pace.note(now, "PENDING")
+        pause = next(step for step in range(1, 200) if pace.is_due(now + step / 10)) / 10
+        pauses.append(pause)
+        now += pause
+    assert pauses[0] == pytest.approx(1.0)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pytest.approx(10.0)
+
+
+def test_pause_is_short_again_if_the_answer_changed() -> None:
+    pace = QuestionPace()
+    for moment in range(0, 1000, 100):
+        pace.note(float(moment), "PENDING")
+    pace.note(1000.0, "RUNNING")
+    assert pace.is_due(1001.0)
+
+
+def test_scheduler_is_asked_seldom_and_the_directory_often(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit(), Clock()
+    scheduler = TellingScheduler(JobState.PENDING)
+    run_watch = RunWatch(run.layout, scheduler, clock=clock)
+    for _ in range(120):  # one minute of looks
+        run_watch.look()
+        clock.sleep(0.5)
+    assert 8 <= len(scheduler.asked) <= 14
+
+
+def test_scheduler_is_asked_at_once_if_the_job_was_started_since(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit(), Clock()
+    scheduler = TellingScheduler(JobState.PENDING)
+    run_watch = RunWatch(run.layout, scheduler, clock=clock)
+    assert run_watch.look().state is RunState.PENDING
+    run.allocate()
+    scheduler.state = JobState.RUNNING
+    assert run_watch.look().state is RunState.RUNNING
+
+
+def test_pending_job_that_was_cancelled_gets_its_result_at_the_first_look(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.CANCELLED)).look()
+    assert snapshot.state is RunState.CANCELLED
+    result = read(run.layout.result)
+    assert (result["written_by"], result["exit_code"], result["reason"]) == ("login", 10, "terminated")
+    assert result["cause"] == "the job was cancelled before it started"
+    assert Path(run.layout.exit_code).read_text() == "10\n"
+
+
+def test_silent_agents_get_sixty_seconds(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1), Clock()
+    run_watch = RunWatch(run.layout, TellingScheduler(JobState.FAILED), clock=clock)
+    states = []
+    for _ in range(8):
+        states.append(run_watch.look().state)
+        clock.sleep(10.0)
+    assert states[:6] == [RunState.RUNNING] * 6
+    assert states[6:] == [RunState.FAILED] * 2
+    assert (read(run.layout.result)["attempts"], read(run.layout.result)["nodes"]) == (1, ["node1", "node2"])
+
+
+def test_one_look_settles_a_run_where_nothing_was_written_for_long(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    make_old(run.layout)
+    assert RunWatch(run.layout, TellingScheduler(JobState.NODE_FAIL)).look().state is RunState.FAILED
+
+
+def test_result_of_an_agent_that_came_late_counts(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1), Clock()
+    run_watch = RunWatch(run.layout, TellingScheduler(JobState.COMPLETED), clock=clock)
+    assert not run_watch.look().is_over
+    run.end()
+    clock.sleep(100.0)
+    assert run_watch.look().state is RunState.SUCCEEDED
+    assert read(run.layout.result)["written_by"] == "node1"
+
+
+def test_job_that_runs_again_is_not_over(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1), Clock()
+    scheduler = TellingScheduler(JobState.GONE)
+    run_watch = RunWatch(run.layout, scheduler, clock=clock)
+    run_watch.look()
+    scheduler.state = JobState.PENDING
+    clock.sleep(100.0)
+    assert run_watch.look().state is RunState.REQUEUED
+    scheduler.state = JobState.FAILED
+    clock.sleep(11.0)
+    assert run_watch.look().state is RunState.RUNNING  # its sixty seconds begin again
+
+
+def test_nothing_settles_if_the_scheduler_is_silent(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    make_old(run.layout)
+    snapshot = RunWatch(run.layout, SilentScheduler()).look()
+    assert snapshot.state is RunState.PENDING
+    assert not Path(run.layout.result).exists()
+
+
+def test_cause_quotes_the_last_line_of_a_script_that_failed(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+    run.start_script("loading\nhpc_elastic: setup line failed (status 1): module load cuda/99\n\n")
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.GONE)).look()
+    assert snapshot.exit_code == 3
+    assert snapshot.cause is not None
+    assert snapshot.cause.endswith("setup line failed (status 1): module load cuda/99")
+
+
+def test_watch_ends_with_the_run(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit().allocate(), Clock()
+    looks = []
+    for snapshot in watch(RunWatch(run.layout, None, clock=clock), sleep=clock.sleep):
+        looks.append(snapshot.state)
+        if len(looks) == 3:
+            run.end()
+    assert looks == [RunState.RUNNING] * 3 + [RunState.SUCCEEDED]

@@ -1,0 +1,80 @@
+"""Whole scripts as they come out of the shipped templates.
+
+`HPC_ELASTIC_WRITE_GOLDEN=1 python -m pytest tests/render/test_golden_scripts.py` writes them anew, for a look at the
+difference with git.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.plan.launch_plan import LaunchPlan, NodesPlan, RequeuePlan, ResourcesPlan
+from hpc_elastic.render.script import load_template, render_script
+from tests.render.plans import make_local_plan, make_plan
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SCRIPTS: dict[str, LaunchPlan] = {
+    "slurm-plain.sh": make_plan(),
+    "slurm-gpus.sh": make_plan(
+        nodes=NodesPlan(min=3, max=4, spares=1),
+        workers_per_node=(4, 2),
+        resources=ResourcesPlan(
+            gpus_per_node=4, gpus_per_node_option="4", cpus_per_task=32, memory_per_node="256G", exclusive=True
+        ),
+        time_s=26.5 * 3600,
+        setup=(
+            "module load cuda/12.4",
+            "source ~/env/bin/activate",
+            "if [ -d /scratch ]; then\n    export TMPDIR=/scratch\nfi",
+        ),
+        sbatch={"account": "abc", "partition": "gpu", "contiguous": "true", "qos": None},
+        srun=("--network=job_vni",),
+    ),
+    "slurm-gres.sh": make_plan(
+        resources=ResourcesPlan(gpus_per_node=2, gres="gpu:a100:2,lscratch:100"),
+        requeue=RequeuePlan(max=0, on=()),
+    ),
+    "slurm-hostile.sh": make_plan(
+        name='-it\'s 100% "$(touch canary)" `x` \\ # ü',
+        run_dir="/home/ada/a b'c\"d%j$(touch canary)`x`;#é/run",
+        python="/home/ada/my env/bin/python3",
+        workdir="/home/ada/it's",
+        setup=('export GREETING="it\'s $USER"',),
+        sbatch={"comment": "a # b \\ \"c\" 'd' $(touch canary)"},
+    ),
+    "local-plain.sh": make_local_plan(setup=("export A=1",)),
+}
+
+
+def render(plan: LaunchPlan) -> str:
+    return render_script(plan, load_template(plan.template, job_dir="/"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_renders_the_golden_script(name: str) -> None:
+    script = render(SCRIPTS[name])
+    if os.environ.get("HPC_ELASTIC_WRITE_GOLDEN") == "1":
+        (GOLDEN / name).write_text(script, encoding="utf-8")
+    assert script == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_every_golden_script_is_rendered_by_a_test() -> None:
+    assert {path.name for path in GOLDEN.glob("*.sh")} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_golden_script_is_good_bash(name: str) -> None:
+    subprocess.run(["bash", "-n", GOLDEN / name], check=True)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_golden_script_passes_shellcheck(name: str) -> None:
+    # A setup line sources a file that is only on the cluster; hostile text looks as if it should expand.
+    command = ["shellcheck", "--exclude=SC1090,SC1091,SC2016", "--format=gcc", str(GOLDEN / name)]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""

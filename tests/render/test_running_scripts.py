@@ -1,0 +1,434 @@
+"""The scripts really run here, with a fake srun on PATH and a fake agent in the package's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.codec import from_json
+from hpc_elastic.plan.launch_plan import LaunchPlan, NodesPlan
+from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.rundir.records import Request
+from tests.render.plans import make_local_plan, make_plan
+from tests.slurm_sandbox.sandbox import wait_until
+
+# It notes how it was called, says that it runs, waits to be let go if there is a gate, and starts the agent or ends.
+SRUN = """#!/bin/bash
+printf '%s\\0' "$@" >"$STUBS/srun.argv"
+env -0 >"$STUBS/srun.env"
+trap 'echo got TERM >>"$STUBS/srun.signals"' TERM
+touch "$STUBS/srun.runs"
+[ ! -p "$STUBS/gate" ] || read -r _ <"$STUBS/gate"
+while [[ $1 == --* ]]; do shift; done
+[ -n "${STUB_STATUS-}" ] || exec "$@"
+exit "$STUB_STATUS"
+"""
+# In the place of the package's launch.py.
+AGENT = """
+import json, os, signal, sys
+stubs = os.environ["STUBS"]
+node = os.environ.get("HPC_ELASTIC_LOCAL_NODE_ID", "0")
+def terminated(number, frame):
+    with open(f"{stubs}/terminated{node}", "a") as file:
+        file.write("TERM\\n")
+signal.signal(signal.SIGTERM, terminated)
+with open(f"{stubs}/agent{node}.json", "w") as file:
+    json.dump({"argv": sys.argv, "environ": dict(os.environ), "cwd": os.getcwd(), "pid": os.getpid()}, file)
+print("agent", node, "prints")
+open(f"{stubs}/agent{node}.runs", "w").close()
+if os.path.exists(f"{stubs}/gate{node}"):
+    open(f"{stubs}/gate{node}").read()
+sys.exit(int(os.environ.get(f"STUB_STATUS_{node}", "0")))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A run directory with a script, and the fakes around it."""
+
+    root: Path
+    plan: LaunchPlan
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.plan.run_dir)
+
+    @property
+    def stubs(self) -> Path:
+        return self.root / "stubs"
+
+    def start(self, prefix: tuple[str, ...] = (), /, **variables: str) -> subprocess.Popen[str]:
+        """Runs the script; `prefix` runs it by something else."""
+        script = render_script(self.plan, load_template(self.plan.template, job_dir="/"))
+        (self.run_dir / "job.sh").write_text(script, encoding="utf-8")
+        environment = {
+            "PATH": f"{self.stubs}:{os.environ['PATH']}",
+            "HOME": str(self.root),
+            "LANG": "C.UTF-8",
+            "STUBS": str(self.stubs),
+            **({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"} if self.plan.scheduler == "slurm" else {}),
+            **variables,
+        }
+        return subprocess.Popen(
+            [*prefix, "bash", str(self.run_dir / "job.sh")],
+            cwd=self.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, **variables: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        process = self.start(**variables)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output, errors
+
+    def srun_argv(self) -> list[str]:
+        return (self.stubs / "srun.argv").read_text().split("\0")[:-1]
+
+    def srun_environment(self) -> Mapping[str, str]:
+        return dict(entry.split("=", 1) for entry in (self.stubs / "srun.env").read_text().split("\0")[:-1])
+
+    def agent(self, node: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.stubs / f"agent{node}.json").read_text())
+        return found
+
+    def wait_for(self, name: str) -> None:
+        wait_until((self.stubs / name).exists, f"{name} is there")
+
+    def has_canary(self) -> bool:
+        return any(self.root.rglob("canary"))
+
+
+@pytest.fixture(autouse=True)
+def no_surprises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BASH_ENV would run before every script."""
+    monkeypatch.delenv("BASH_ENV", raising=False)
+
+
+def make_scene(root: Path, *, run_dir: str = "run", local: bool = False, **changes: Any) -> Scene:
+    values = {
+        "run_dir": str(root / run_dir),
+        "workdir": str(root / "work"),
+        "package_dir": str(root / "package"),
+        "python": sys.executable,
+        **changes,
+    }
+    plan = (make_local_plan if local else make_plan)(**values)
+    scene = Scene(root=root, plan=plan)
+    for folder in (scene.run_dir / "agents", Path(plan.workdir), Path(plan.package_dir), scene.stubs):
+        folder.mkdir(parents=True)
+    (scene.stubs / "srun").write_text(SRUN)
+    (scene.stubs / "srun").chmod(0o755)
+    (Path(plan.package_dir) / "launch.py").write_text(AGENT)
+    return scene
+
+
+def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Path) -> None:
+    status, output, errors = make_scene(tmp_path).run(STUB_STATUS="42")
+    assert (status, errors) == (42, "")
+    assert output == f"hpc_elastic: run directory {tmp_path}/run\n"
+
+
+@pytest.mark.parametrize(("written", "srun"), [("0", "137"), ("1", "0"), ("10", "143")])
+def test_the_script_exits_as_the_agents_wrote_it(written: str, srun: str, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    (scene.run_dir / "exit_code").write_text(f"{written}\n")
+    assert scene.run(STUB_STATUS=srun)[0] == int(written)
+
+
+def test_the_script_says_to_srun_what_a_step_that_lives_on_needs(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, run_dir="50%")
+    scene.run(STUB_STATUS="0")
+    assert scene.srun_argv() == [
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"),
+        *("--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL", "--input=none"),
+        *(f"--chdir={tmp_path}/50%", "--open-mode=append", "--output=agents/%N.out"),
+        *(sys.executable, f"{tmp_path}/package/launch.py", "hpc_elastic.agent.main", f"{tmp_path}/50%"),
+    ]
+
+
+@pytest.mark.parametrize(("allocated", "used"), [("1", "1"), ("3", "3"), ("9", "4")])
+def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: str, used: str, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, nodes=NodesPlan(min=1, max=3, spares=1))
+    scene.run(STUB_STATUS="0", SLURM_JOB_NUM_NODES=allocated)
+    assert scene.srun_argv()[:2] == [f"--nodes={used}", f"--ntasks={used}"]
+
+
+def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
+    options = (
+        "SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_EXACT SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE "
+        "SLURM_DISTRIBUTION SLURM_NTASKS SLURM_GPUS_PER_NODE SLURM_WAIT SLURM_KILL_BAD_EXIT SLURM_HINT SLURM_MPI_TYPE"
+    )
+    inherited = dict.fromkeys(options.split(), "1")
+    kept = {"SLURM_JOB_NAME": "x", "SLURM_CONF": "/x", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    scene = make_scene(tmp_path)
+    scene.run(STUB_STATUS="0", **inherited, **kept)
+    seen = scene.srun_environment()
+    assert not set(inherited) & set(seen)
+    assert kept.items() <= seen.items()
+
+
+def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, env={"SECRET_OF_THE_PLAN": "1"})
+    scene.run(STUB_STATUS="0")
+    added = set(scene.srun_environment()) - {"SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "STUB_STATUS", "STUBS"}
+    assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+HOSTILE_NAMES = (
+    "a b'c\"d",
+    "$(touch canary)`touch canary`",
+    "-rf; touch canary #",
+    "50% %j %N",
+    "${HOME}*?[a]{b,c}~!",
+    "grün 学",
+)
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_values_reach_the_agent_unchanged(name: str, local: bool, tmp_path: Path) -> None:
+    python = tmp_path / f"env {name}" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    scene = make_scene(
+        tmp_path,
+        local=local,
+        name=name,
+        run=name,
+        site=name,
+        run_dir=f"runs/{name}",
+        workdir=str(tmp_path / f"work {name}").replace("$", "S"),
+        package_dir=str(tmp_path / f"package {name}"),
+        python=str(python),
+        sbatch={"account": name, "comment": name},
+        log_level=name,
+        env={"A": name},
+    )
+    status, output, errors = scene.run()
+    assert (status, errors) == (0, "")
+    assert output.splitlines()[0] == f"hpc_elastic: run directory {scene.run_dir}"
+    agent = scene.agent()
+    assert agent["argv"] == [f"{scene.plan.package_dir}/launch.py", "hpc_elastic.agent.main", str(scene.run_dir)]
+    assert agent["cwd"] == scene.plan.workdir
+    assert not scene.has_canary()
+
+
+def test_the_script_refuses_to_start_if_the_run_is_over(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    (scene.run_dir / "result.json").write_text("{}")
+    status, _, errors = scene.run(STUB_STATUS="0")
+    assert status == 5
+    assert "this run is over" in errors
+    assert not (scene.stubs / "srun.runs").exists()
+
+
+def test_the_slurm_script_refuses_to_start_outside_an_allocation(tmp_path: Path) -> None:
+    status, _, errors = make_scene(tmp_path).run(STUB_STATUS="0", SLURM_JOB_ID="")
+    assert status == 2
+    assert "no Slurm allocation" in errors
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("true", "exit_with() { return 7; }", "exit_with"), "setup line failed (status 7): exit_with"),
+        (("true", "exit 0"), "setup line ended the script (status 0): exit 0"),
+        (("exit 9",), "setup line ended the script (status 9): exit 9"),
+        (("set -e", "false # it's"), "setup line ended the script (status 1): false # it's"),
+        (("set -u; echo $nothing_of_this_name",), "setup line ended the script (status 1): set -u; echo"),
+        (("no-such-program --x",), "setup line failed (status 127): no-such-program --x"),
+        (("if true; then\n    false\nfi",), "setup line failed (status 1): if true; then ..."),
+        (("echo 'unbalanced",), "setup line ended the script (status 2): echo 'unbalanced"),
+        (("if then",), "setup line ended the script (status 2): if then"),
+        (("source nowhere/activate",), "setup line failed (status 1): source nowhere/activate"),
+    ],
+)
+def test_a_failing_setup_line_ends_the_job_with_its_name(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, setup=lines)
+    status, _, errors = scene.run(STUB_STATUS="0")
+    assert status == 3
+    assert f"hpc_elastic: {message}" in errors.splitlines()[-1]
+    assert not (scene.stubs / "srun.runs").exists()
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
+def test_setup_lines_act_in_the_shell_of_the_launch(local: bool, tmp_path: Path) -> None:
+    lines = (
+        "set -eu",
+        "load() { export LOADED=$1; }",
+        'load "it\'s $HOME"',
+        "if true; then\n\texport BRANCH=1\nfi",
+        "read -r -d '' TEXT <<EOF || true\ntwo\nlines\nEOF",
+        "export TEXT",
+        "cat >written <<'EOF'\n$HOME\nEOF\n",
+        "nodes=99 python=none status=1 run_dir=/nowhere",
+        "export PIPED=$(echo a | cat) # a comment",
+    )
+    scene = make_scene(tmp_path, local=local, setup=lines)
+    status, _, errors = scene.run()
+    assert (status, errors) == (0, "")
+    environment = scene.agent()["environ"]
+    assert environment["LOADED"] == f"it's {tmp_path}"
+    assert (environment["BRANCH"], environment["PIPED"]) == ("1", "a")
+    assert environment["TEXT"].strip() == "two\nlines"
+    assert (tmp_path / "work" / "written").read_text() == "$HOME\n"
+
+
+def test_a_users_trap_at_the_exit_stays(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, setup=("trap 'echo cleaned up' EXIT",))
+    assert scene.run(STUB_STATUS="42")[:2] == (42, f"hpc_elastic: run directory {scene.run_dir}\ncleaned up\n")
+
+
+def test_python_is_found_after_setup(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "our-python").symlink_to(sys.executable)
+    scene = make_scene(tmp_path, python="our-python", setup=(f"export PATH={tmp_path}/bin:$PATH",))
+    assert scene.run()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "program", [None, "#!/bin/sh\nexit 1\n", "#!/bin/sh\nexit 127\n"], ids=["missing", "old", "broken"]
+)
+def test_the_script_says_so_if_python_is_of_no_use(program: str | None, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, python="their python")
+    if program:
+        (scene.stubs / "their python").write_text(program)
+        (scene.stubs / "their python").chmod(0o755)
+    status, _, errors = scene.run(STUB_STATUS="0")
+    assert status == 3
+    assert "python is missing on" in errors
+    assert errors.endswith("or older than 3.10: their python\n")
+    assert errors.count("\n") == 1
+
+
+def test_setup_runs_where_it_was_submitted_if_the_workdir_is_known_on_the_node_only(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, workdir=f"{tmp_path}/${{SCRATCH}}")
+    assert scene.run()[0] == 0
+    assert scene.agent()["cwd"] == str(tmp_path)
+
+
+def test_the_script_ends_with_3_if_the_workdir_is_missing(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    (tmp_path / "work").rmdir()
+    status, _, errors = scene.run(STUB_STATUS="0")
+    assert status == 3
+    assert f"{tmp_path}/work: No such file or directory" in errors
+
+
+def is_waiting_again(pid: int) -> bool:
+    """Whether a process sleeps and has no signal pending; see proc_pid_status(5)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return fields["State"].startswith("S") and not int(fields["ShdPnd"], 16) and not int(fields["SigPnd"], 16)
+
+
+def test_slurms_term_is_not_passed_on_and_does_not_end_the_wait(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    os.mkfifo(scene.stubs / "gate")
+    process = scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        # Bash 5.2 itself may lose the status of a process that ends in the very moment of a trapped signal.
+        wait_until(lambda: is_waiting_again(process.pid), "bash has taken the signal and waits on")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+    assert not (scene.stubs / "srun.signals").exists()
+    assert not (scene.run_dir / "requests.jsonl").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_script_in_the_foreground_asks_the_agents(number: signal.Signals, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    os.mkfifo(scene.stubs / "gate")
+    requests = scene.run_dir / "requests.jsonl"
+    requests.touch()
+    process = scene.start(STUB_STATUS="42", SLURM_TASK_PID="1")
+    scene.wait_for("srun.runs")
+    process.send_signal(number)
+    wait_until(requests.read_text, "there is a request")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+    request = from_json(Request, json.loads(requests.read_text()))
+    assert (request.kind, request.reason) == ("stop", "the script was stopped")
+    assert not (scene.stubs / "srun.signals").exists()
+
+
+def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    os.mkfifo(scene.stubs / "gate")
+    requests = scene.run_dir / "requests.jsonl"
+    requests.write_text("{}\n")
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: requests.read_text().count("\n") == 2, "there is a second request")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+    assert (scene.stubs / "srun.signals").read_text() == "got TERM\n"
+
+
+def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=3))
+    (scene.run_dir / "agents" / "local1.out").write_text("before\n")
+    process = scene.start(STUB_STATUS_1="7", STUB_STATUS_2="3")
+    process.communicate(timeout=60)
+    assert process.returncode == 7
+    for node in range(3):
+        environment = scene.agent(node)["environ"]
+        assert environment["HPC_ELASTIC_LOCAL_NODE_ID"] == str(node)
+        assert environment["HPC_ELASTIC_LOCAL_NODES"] == "3"
+        assert environment["HPC_ELASTIC_LOCAL_JOB_ID"].startswith(f"local-{process.pid}-")
+    assert (scene.run_dir / "agents" / "local0.out").read_text() == "agent 0 prints\n"
+    assert (scene.run_dir / "agents" / "local1.out").read_text() == "before\nagent 1 prints\n"
+
+
+def test_the_local_job_id_holds_the_start_time_of_the_script(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1))
+    os.mkfifo(scene.stubs / "gate0")
+    process = scene.start()
+    scene.wait_for("agent0.runs")
+    start_time = Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1].split()[22 - 3]
+    (scene.stubs / "gate0").write_text("go\n")
+    process.communicate(timeout=60)
+    assert scene.agent()["environ"]["HPC_ELASTIC_LOCAL_JOB_ID"] == f"local-{process.pid}-{start_time}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_local_script_passes_a_signal_on_once_and_waits(number: signal.Signals, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True)
+    for node in range(2):
+        os.mkfifo(scene.stubs / f"gate{node}")
+    process = scene.start(STUB_STATUS_0="10", STUB_STATUS_1="10")
+    scene.wait_for("agent0.runs")
+    scene.wait_for("agent1.runs")
+    process.send_signal(number)
+    scene.wait_for("terminated0")
+    scene.wait_for("terminated1")
+    process.send_signal(number)
+    for node in range(2):
+        (scene.stubs / f"gate{node}").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 10
+    assert [(scene.stubs / f"terminated{node}").read_text() for node in range(2)] == ["TERM\n", "TERM\n"]
+
+
+def test_the_local_script_leaves_with_the_exit_code_of_the_run(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True)
+    (scene.run_dir / "exit_code").write_text("0\n")
+    assert scene.run(STUB_STATUS_1="137")[0] == 0

@@ -1,0 +1,178 @@
+"""Claims and writes under concurrency, with real processes, and on file systems that refuse."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.rundir import store
+
+CLAIMANTS = 8
+ROUNDS = 25
+# Every process waits for the start and then claims one file after the other; it prints what it won.
+CLAIMANT = f"""
+import sys
+from hpc_elastic.rundir.store import claim
+name, root = sys.argv[1:]
+print("ready", flush=True)
+input()
+won = [n for n in range({ROUNDS}) if claim(f"{{root}}/{{n:04d}}/claim.json", {{"by": name, "filler": "x" * 5000}})]
+print(*won, flush=True)
+"""
+WRITER = """
+import sys
+from hpc_elastic.rundir.store import write_json
+name, path = sys.argv[1:]
+print("ready", flush=True)
+input()
+for number in range(60):
+    write_json(path, {"by": name, "number": number, "filler": "x" * 20_000})
+"""
+
+
+def together(source: str, count: int, target: Path) -> list[str]:
+    """Runs processes that begin at the same moment; what each said last."""
+    command = [sys.executable, "-c", source]
+    processes = [
+        subprocess.Popen([*command, f"p{n}", str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for n in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * count
+    return said
+
+
+def test_of_all_who_claim_one_wins_and_its_record_is_whole(tmp_path: Path) -> None:
+    said = together(CLAIMANT, CLAIMANTS, tmp_path)
+    winners = {int(number): f"p{n}" for n, text in enumerate(said) for number in text.split()}
+    assert sum(len(text.split()) for text in said) == ROUNDS
+    assert sorted(winners) == list(range(ROUNDS))
+    for number, name in winners.items():
+        record = json.loads((tmp_path / f"{number:04d}" / "claim.json").read_text())
+        assert record == {"by": name, "filler": "x" * 5000}
+
+
+def test_a_reader_never_finds_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    store.write_json(str(path), {"by": "nobody"})
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, "w", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    writer.stdin.write("\n")
+    writer.stdin.flush()
+    found = set()
+    while writer.poll() is None:
+        record = json.loads(path.read_text())
+        found.add(record["by"])
+    writer.communicate()
+    assert found <= {"nobody", "w"}
+    assert json.loads(path.read_text())["number"] == 59
+
+
+def test_nothing_temporary_is_left(tmp_path: Path) -> None:
+    store.write_json(str(tmp_path / "a.json"), {})
+    store.claim(str(tmp_path / "b.json"), {})
+    store.claim(str(tmp_path / "b.json"), {})
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
+
+
+def test_the_winner_of_a_lost_reply_knows_that_it_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link_and_lose_the_reply(source: str, target: str) -> None:
+        monkeypatch.undo()
+        os.link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists", source)  # NFS sent the request again
+
+    monkeypatch.setattr(os, "link", link_and_lose_the_reply)
+    assert store.claim(str(tmp_path / "claim.json"), {"by": "me"})
+    assert not store.claim(str(tmp_path / "claim.json"), {"by": "me again"})
+
+
+def test_a_file_system_without_hard_links_has_one_winner_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "claim.json"
+    assert store.claim(str(path), {"by": "first"})
+    assert not store.claim(str(path), {"by": "second"})
+    assert json.loads(path.read_text()) == {"by": "first"}
+
+
+def test_a_failed_write_leaves_the_old_file_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    store.write_json(str(path), {"old": True})
+
+    def full(descriptor: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
+        store.write_json(str(path), {"old": False})
+    monkeypatch.undo()
+    assert caught.value.tip is not None
+    assert json.loads(path.read_text()) == {"old": True}
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_files_are_the_users_alone(tmp_path: Path) -> None:
+    store.write_json(str(tmp_path / "a" / "b" / "record.json"), {})
+    assert (tmp_path / "a" / "b" / "record.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1,"])
+def test_a_torn_file_reads_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert store.read_json(str(tmp_path / "x")) is None
+
+
+def test_a_missing_file_reads_as_none(tmp_path: Path) -> None:
+    assert store.read_json(str(tmp_path / "x")) is None
+    assert list(store.read_lines(str(tmp_path / "x"))) == []
+    assert store.list_numbers(str(tmp_path / "x")) == []
+
+
+def test_torn_lines_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b'{"a": 1}\n{"b"\n\xff\n\n{"c": 3}\n{"d": ')
+    assert list(store.read_lines(str(tmp_path / "x"))) == [{"a": 1}, {"c": 3}]
+
+
+def test_appended_lines_of_many_do_not_mix(tmp_path: Path) -> None:
+    source = """
+import sys
+from hpc_elastic.rundir.store import append_line
+print("ready", flush=True)
+input()
+for number in range(50):
+    append_line(sys.argv[2], {"by": sys.argv[1], "number": number, "filler": "x" * 3000})
+"""
+    together(source, 4, tmp_path / "lines")
+    lines = list(store.read_lines(str(tmp_path / "lines")))
+    assert len(lines) == 200
+    for name in ("p0", "p3"):
+        assert [line["number"] for line in lines if line["by"] == name] == list(range(50))
+
+
+def test_numbers_are_in_order_and_other_names_are_left_out(tmp_path: Path) -> None:
+    for name in ("0010.json", "0002.json", ".0003.json.ab.tmp", "x", "0001"):
+        (tmp_path / name).touch()
+    assert store.list_numbers(str(tmp_path)) == [1, 2, 10]

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from hpc_elastic.scheduler.slurm import commands
+
+
+def test_sbatch_gets_the_script_alone() -> None:
+    assert commands.sbatch_command("/a run/job.sh") == ["sbatch", "--parsable", "/a run/job.sh"]
+
+
+def test_squeue_asks_for_all_jobs_at_once_and_cuts_no_field() -> None:
+    assert commands.squeue_command(["1", "2_3"]) == [
+        *("squeue", "--noheader", "--all", "--array", "--states=all", "--jobs=1,2_3"),
+        "--Format=JobID:|,JobArrayID:|,State:|,RestartCnt:|,exit_code:|,NodeList:|,Reason:|",
+    ]
+
+
+def test_sacct_asks_for_allocations_only() -> None:
+    assert commands.sacct_command(["1", "2"]) == [
+        *("sacct", "--noheader", "--allocations", "--parsable2", "--delimiter=|", "--jobs=1,2"),
+        "--format=JobIDRaw,JobID,State,ExitCode,NodeList,Reason",
+    ]
+
+
+def test_scancel_and_sinfo() -> None:
+    assert commands.scancel_command("7") == ["scancel", "7"]
+    assert commands.sinfo_command() == ["sinfo", "--noheader", "--format=%P"]
+
+
+def test_submission_loses_variables_that_outrank_the_script() -> None:
+    environ = {"SBATCH_ACCOUNT": "mine", "SBATCH_QOS": "high", "SLURM_JOB_ID": "1", "SLURM_CONF": "/etc/s", "A": "b"}
+    assert commands.submission_environment(environ, ["account"]) == {
+        "SBATCH_QOS": "high",
+        "SLURM_CONF": "/etc/s",
+        "A": "b",
+    }
+
+
+def test_questions_lose_variables_that_change_their_answers() -> None:
+    environ = {"SQUEUE_STATES": "R", "SCANCEL_STATE": "PENDING", "SLURM_CONF": "/etc/s", "PATH": "/bin"}
+    assert commands.query_environment(environ) == {"SLURM_CONF": "/etc/s", "PATH": "/bin"}

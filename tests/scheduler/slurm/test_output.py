@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.errors import ExitCode, SchedulerError
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from hpc_elastic.scheduler.slurm import commands, output
+from hpc_elastic.scheduler.slurm.output import CommandOutput
+from tests.scheduler.slurm.captured import VERSIONS, captured
+
+pytestmark = pytest.mark.parametrize("version", VERSIONS)
+
+
+def queue(version: str, case: str) -> list[JobStatus]:
+    """The captured jobs, in the order in which they were asked for."""
+    capture = captured(version, f"queue-{case}")
+    assert capture.command == commands.squeue_command(capture.job_ids)  # else it must be recorded anew
+    found = output.parse_queue(capture.output, capture.job_ids)
+    return [found[job_id] for job_id in capture.job_ids if job_id in found]
+
+
+@pytest.mark.parametrize(
+    ("case", "state", "reason", "exit_code"),
+    [
+        ("pending", JobState.PENDING, "Resources", "0:0"),
+        ("held", JobState.PENDING, "JobHeldUser", "0:0"),
+        ("running", JobState.RUNNING, None, "0:0"),
+        ("completing", JobState.COMPLETING, None, "0:0"),
+        ("completed", JobState.COMPLETED, None, "0:0"),
+        ("failed", JobState.FAILED, "NonZeroExitCode", "3:0"),
+        ("killed", JobState.FAILED, "JobLaunchFailure", "0:9"),
+        ("cancelled-pending", JobState.CANCELLED, "Resources", "0:0"),
+        ("cancelled-running", JobState.CANCELLED, None, "0:9"),
+        ("requeued", JobState.PENDING, "BeginTime", "0:0"),
+        ("preempted", JobState.PREEMPTED, None, "0:15"),
+        ("node-fail", JobState.NODE_FAIL, "NodeDown", "0:0"),
+        ("timeout", JobState.TIMEOUT, "TimeLimit", "0:15"),
+    ],
+)
+def test_queue_tells_every_state(version: str, case: str, state: JobState, reason: str | None, exit_code: str) -> None:
+    (status,) = queue(version, case)
+    assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
+    assert status.native_state == state.value
+    assert status.restarts == (1 if case == "requeued" else 0)
+
+
+def test_queue_names_the_nodes_of_a_running_job(version: str) -> None:
+    (status,) = queue(version, "running")
+    assert status.nodes == "node[2-3]"
+    (status,) = queue(version, "pending")
+    assert status.nodes is None
+
+
+def test_queue_leaves_out_what_slurm_does_not_know(version: str) -> None:
+    mixed = queue(version, "mixed")
+    assert [status.state for status in mixed] == [JobState.COMPLETED, JobState.RUNNING, JobState.PENDING]
+    assert queue(version, "unknown") == []
+    assert queue(version, "unknown-two") == []
+
+
+def test_queue_tells_an_array_by_its_most_urgent_task(version: str) -> None:
+    running = queue(version, "array-running")
+    assert [status.state for status in running] == [JobState.RUNNING, JobState.RUNNING, JobState.PENDING]
+    over = queue(version, "array-over")
+    assert [status.state for status in over] == [JobState.FAILED, JobState.COMPLETED, JobState.FAILED]
+    assert [status.exit_code for status in over][1:] == ["0:0", "1:0"]
+
+
+def test_queue_finds_a_task_by_its_own_number(version: str) -> None:
+    """In a job, SLURM_JOB_ID is the task's own number and not the array's with an index."""
+    capture = captured(version, "queue-array-over")
+    first = capture.output.stdout.split("|")
+    own, in_array = first[0], first[1]
+    found = output.parse_queue(capture.output, [own, in_array])
+    assert found[own].state is found[in_array].state is JobState.COMPLETED
+    assert found[own].job_id == own
+
+
+@pytest.mark.parametrize(
+    ("case", "words", "tip"),
+    [
+        ("partition", "invalid partition specified: nowhere; Batch job submission failed: Invalid partition", "sinfo"),
+        ("nodes", "More processors requested than permitted", "fewer `nodes`"),
+        ("memory", "Memory specification can not be satisfied", "memory_per_node"),
+        ("gpus", "Requested node configuration is not available", "resources"),
+        ("gres", "Invalid generic resource", "%G"),
+        ("option", "unrecognized option '--no-such-option=1'", "man sbatch"),
+        ("time", "Invalid --time specification", None),
+        ("nodelist", "Invalid node name specified", None),
+        ("reservation", "Requested reservation is invalid", None),
+        ("script", "Unable to open file /no/such/job.sh", None),
+        ("no-controller", "Unable to contact slurm controller", "try again later"),
+        ("controller-off", "Unable to contact slurm controller", "try again later"),
+    ],
+)
+def test_submission_that_is_refused_is_told_in_slurms_words(
+    version: str, case: str, words: str, tip: str | None
+) -> None:
+    with pytest.raises(SchedulerError) as caught:
+        output.parse_submission(captured(version, f"submit-{case}").output)
+    assert caught.value.message.startswith("sbatch refused the job: ")
+    assert words in caught.value.message
+    assert "error: " not in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code is ExitCode.SCHEDULER
+    assert tip is None or tip in (caught.value.tip or "")
+
+
+def test_submission_gives_the_job_id(version: str) -> None:
+    assert output.parse_submission(captured(version, "submit-accepted").output).isdigit()
+    on_a_cluster = CommandOutput(returncode=0, stdout="123;here\n", stderr="")
+    assert output.parse_submission(on_a_cluster) == "123"
+
+
+def test_submission_rejects_output_without_a_job_id(version: str) -> None:
+    wrapper = CommandOutput(returncode=0, stdout="Welcome!\n", stderr="")
+    with pytest.raises(SchedulerError, match="no job id"):
+        output.parse_submission(wrapper)
+
+
+@pytest.mark.parametrize("case", ["no-controller", "controller-off"])
+def test_queue_rejects_the_silence_of_a_controller(version: str, case: str) -> None:
+    with pytest.raises(SchedulerError, match=r"squeue does not answer: .*Unable to contact") as caught:
+        queue(version, case)
+    assert caught.value.tip == "the controller is down or cannot be reached from here: try again later"
+
+
+@pytest.mark.parametrize("case", ["done", "unknown", "pending"])
+def test_cancellation_is_fine_if_the_job_is_over(version: str, case: str) -> None:
+    output.parse_cancellation(captured(version, f"cancel-{case}").output, "1")
+
+
+@pytest.mark.parametrize("case", ["no-controller", "controller-off"])
+def test_cancellation_rejects_the_silence_of_a_controller(version: str, case: str) -> None:
+    with pytest.raises(SchedulerError, match=r"scancel could not end job 1: .*Unable to contact"):
+        output.parse_cancellation(captured(version, f"cancel-{case}").output, "1")
+
+
+def test_accounting_is_none_if_it_is_disabled(version: str) -> None:
+    capture = captured(version, "accounting-disabled")
+    assert output.parse_accounting(capture.output, capture.job_ids) is None
+
+
+def test_accounting_tells_state_and_exit_code(version: str) -> None:
+    """By the format that sacct(1) documents for --parsable2; no data base was at hand to record one."""
+    stdout = "10|10|CANCELLED by 1000|0:15|node[1-2]|None\n12|11_1|NODE_FAIL|1:0|node3|None\n"
+    found = output.parse_accounting(CommandOutput(returncode=0, stdout=stdout, stderr=""), ["10", "11_1", "13"])
+    assert found is not None
+    assert {job_id: (s.state, s.exit_code, s.nodes) for job_id, s in found.items()} == {
+        "10": (JobState.CANCELLED, "0:15", "node[1-2]"),
+        "11_1": (JobState.NODE_FAIL, "1:0", "node3"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("native", "state"),
+    [
+        ("CONFIGURING", JobState.PENDING),
+        ("REQUEUE_HOLD", JobState.PENDING),
+        ("OUT_OF_MEMORY", JobState.FAILED),
+        ("DEADLINE", JobState.TIMEOUT),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("SUSPENDED", JobState.RUNNING),
+        ("A_STATE_OF_SLURM_30", JobState.RUNNING),
+    ],
+)
+def test_state_of_a_word_that_is_not_ours(version: str, native: str, state: JobState) -> None:
+    assert output.parse_state(native) is state
+
+
+@pytest.mark.parametrize("text", ["", "local-1-2", "1,2", "1_2_3", "-1", "foo", "1\n", "\uff11"])
+def test_job_id_rejects_what_would_spoil_a_question(version: str, text: str) -> None:
+    assert not output.is_job_id(text)

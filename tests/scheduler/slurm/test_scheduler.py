@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.protocol import JobState
+from hpc_elastic.scheduler.slurm import SlurmScheduler, allocation_is_over, slurm_answers
+from tests.scheduler.plans import a_plan
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+Program = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Puts a fake program on PATH, and takes the real Slurm off it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/bin" if not os.path.exists("/bin/squeue") else str(folder))
+
+    def install(name: str, lines: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/bash\n{lines}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return install
+
+
+def write_script(folder: Path, lines: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "job.sh"
+    path.write_text(f"#!/bin/bash\n#SBATCH --output=%j.out\n{lines}\n")
+    return str(path)
+
+
+def state_of(job_id: str) -> JobState:
+    return SlurmScheduler().query([job_id])[job_id].state
+
+
+def test_import_is_cheap() -> None:
+    program = (
+        "import sys; import hpc_elastic.scheduler.slurm, hpc_elastic.scheduler.local\n"
+        "print(sorted({'asyncio', 'subprocess', 'hpc_elastic.plan.launch_plan', 'psutil'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
+    assert not slurm_answers()
+    assert allocation_is_over("1") is None
+    with pytest.raises(SchedulerError, match="cannot run squeue: No such file or directory") as caught:
+        SlurmScheduler().query(["1"])
+    assert "--site local" in (caught.value.tip or "")
+
+
+def test_does_not_hang_if_slurm_does(program: Program) -> None:
+    for name in ("sinfo", "squeue", "sbatch", "scancel"):
+        program(name, "exec /bin/sleep 600")
+    scheduler = SlurmScheduler(timeout_s=0.1, submit_timeout_s=0.1)
+    assert not slurm_answers(timeout_s=0.1)
+    assert allocation_is_over("1", timeout_s=0.1) is None
+    with pytest.raises(SchedulerError, match=r"squeue did not answer within 0\.1 s"):
+        scheduler.query(["1"])
+    with pytest.raises(SchedulerError, match="scancel did not answer"):
+        scheduler.cancel("1")
+    with pytest.raises(SchedulerError, match="sbatch did not answer"):
+        scheduler.submit(a_plan("/"), "/job.sh")
+
+
+def test_query_asks_accounting_for_what_the_controller_forgot(program: Program, tmp_path: Path) -> None:
+    program("squeue", "echo '1|1|RUNNING|2|0|node1|None|'")
+    program("sacct", f"echo \"$@\" >> {tmp_path}/asked; echo '2|2|FAILED|3:0|node1|None'")
+    found = SlurmScheduler().query(["1", "2", "3", "local-1-1"])
+    assert [found[job_id].state for job_id in ("1", "2", "3", "local-1-1")] == [
+        *(JobState.RUNNING, JobState.FAILED, JobState.GONE, JobState.GONE),
+    ]
+    assert found["1"].restarts == 2
+    assert "--jobs=2,3 " in (tmp_path / "asked").read_text()
+
+
+def test_query_asks_accounting_once_if_there_is_none(program: Program, tmp_path: Path) -> None:
+    program("squeue", "exit 0")
+    program("sacct", f"echo >> {tmp_path}/asked; echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    scheduler = SlurmScheduler()
+    assert scheduler.query(["1"])["1"].state is JobState.GONE
+    assert scheduler.query(["1"])["1"].state is JobState.GONE
+    assert (tmp_path / "asked").read_text() == "\n"
+
+
+def test_cancel_rejects_if_slurm_refuses(program: Program) -> None:
+    program("scancel", "echo 'scancel: error: Kill job error on job id 1: Access/permission denied' >&2; exit 1")
+    with pytest.raises(SchedulerError, match="permission denied") as caught:
+        SlurmScheduler().cancel("1")
+    assert caught.value.tip == "it belongs to somebody else"
+
+
+def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")  # as in a shell of salloc
+    monkeypatch.setenv("SBATCH_PARTITION", "urgent")
+    monkeypatch.setenv("RANK", "3")
+    script = write_script(tmp_path / "a run", 'echo "$SLURM_JOB_ID,$SLURM_JOB_PARTITION,${RANK-none}"; exit 3')
+    scheduler = SlurmScheduler()
+    job_id = scheduler.submit(a_plan(tmp_path, sbatch={"partition": "batch"}), script)
+    wait_until(lambda: scheduler.query([job_id])[job_id].state.is_terminal, "the job is over")
+    status = scheduler.query([job_id])[job_id]
+    assert (status.state, status.exit_code, status.nodes) == (JobState.FAILED, "3:0", "node1")
+    assert (tmp_path / "a run" / f"{job_id}.out").read_text() == f"{job_id},batch,none\n"
+    assert allocation_is_over(job_id) is True
+
+
+def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> None:
+    running = SlurmScheduler().submit(a_plan(tmp_path), write_script(tmp_path, "sleep 600"))
+    slurm.wait_for_job(running, "RUNNING")
+    pending = slurm.submit("--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    assert [state_of(running), state_of(pending)] == [JobState.RUNNING, JobState.PENDING]
+    assert [allocation_is_over(running), allocation_is_over(pending)] == [False, False]
+    for job_id in (pending, running, running, "999999"):
+        SlurmScheduler().cancel(job_id)
+    wait_until(lambda: state_of(running) is state_of(pending) is JobState.CANCELLED, "both are cancelled")
+    assert state_of("999999") is JobState.GONE
+
+
+def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> None:
+    script = write_script(tmp_path, "#SBATCH --partition=nowhere")
+    with pytest.raises(SchedulerError, match="sbatch refused the job: invalid partition specified: nowhere"):
+        SlurmScheduler().submit(a_plan(tmp_path), script)
+
+
+def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
+    assert slurm_answers()
+    slurm.kill("controller")
+    assert not slurm_answers(timeout_s=0.5)
+    assert allocation_is_over("1", timeout_s=0.5) is None

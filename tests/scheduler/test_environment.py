@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.scheduler.environment import scrub_environment
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_EXPORT_ENV", "SBATCH_TIMELIMIT", "SBATCH_NO_KILL", "SRUN_DEBUG"),
+        *("PMI_RANK", "PMIX_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RUN_ID", "ROLE_RANK", "HPC_ELASTIC_RUN_DIR", "HPC_ELASTIC_LOCAL_JOB_ID"),
+    ],
+)
+def test_scrub_removes_another_jobs_identity(name: str) -> None:
+    assert scrub_environment({name: "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONF", "SBATCH_ACCOUNT", "SBATCH_QOS", "PATH", "OMP_NUM_THREADS", "RANKING"])
+def test_scrub_keeps_what_names_no_job(name: str) -> None:
+    assert scrub_environment({name: "1"}) == {name: "1"}

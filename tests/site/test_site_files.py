@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.errors import ExitCode, SiteError
+from hpc_elastic.shipped import shipped_directory
+from hpc_elastic.site.parse import parse_site
+from hpc_elastic.site.search import find_site, known_sites, search_folders
+
+PORTS = "expected the first and the last of several ports from 1024 to 65535"
+HEAD = "contact: me\nlast_checked: 2026-11-20\nscheduler: slurm\n"
+
+
+def write_site(folder: Path, name: str, more: str = "") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\n{HEAD}{more}")
+    return path
+
+
+def problems_of(text: str, path: str = "/etc/here.yaml") -> list[str]:
+    with pytest.raises(SiteError) as caught:
+        parse_site(text, path=path)
+    assert caught.value.exit_code is ExitCode.SETUP
+    return list(caught.value.problems)
+
+
+def environment(home: Path, **more: str) -> Mapping[str, str]:
+    return {"HOME": str(home), **more}
+
+
+def test_a_site_file_says_all_of_a_cluster() -> None:
+    site = parse_site(
+        f"""\
+name: here
+{HEAD}
+url: https://example.org
+defaults:
+  sbatch: {{account: 012, qos: on}}
+  setup: [module load cuda/12.4]
+  env: {{NCCL_DEBUG: WARN}}
+run_root: /scratch/${{USER}}
+template: here.sh.j2
+network: {{interface: ib0, hostname_transform: i, port_range: [30000, 31000], nccl_socket_ifname: ib0}}
+gpu_request: gres:gpu:a100
+memory_request: mem-per-cpu
+srun: [--mpi=none, --time=1.10]
+max_nodes: 64
+max_time: 1-00:00:00
+""",
+        path="/etc/here.yaml",
+    )
+    assert site.defaults.sbatch == {"account": "012", "qos": "on"}
+    assert site.defaults.setup == ("module load cuda/12.4",)
+    assert site.network.port_range == (30000, 31000)
+    assert site.srun == ("--mpi=none", "--time=1.10")
+    assert site.max_time == timedelta(days=1)
+
+
+def test_a_key_with_nothing_behind_it_counts_as_left_out() -> None:
+    site = parse_site(f"name: here\n{HEAD}defaults:\nnetwork:\nsrun:\nurl:\n", path="here.yaml")
+    assert site.defaults.sbatch is None
+    assert site.srun == ()
+
+
+def test_a_site_file_rejects_all_mistakes_at_once() -> None:
+    text = f"""\
+name: there
+{HEAD}defaults:
+  sbatch: {{-N: 2, partition: x, -p: y}}
+  entrypoint: {{script: x}}
+  restart: {{max_restart: 3}}
+  stall_timeout: 5m
+gpu_request: gpus
+network: {{port_range: [9, 10], interfaces: ib0}}
+wait_all_nodes: true
+run_root: runs
+"""
+    assert problems_of(text) == [
+        "/etc/here.yaml:1: name: expected here, as the file is called, found 'there'",
+        "/etc/here.yaml:6: defaults.sbatch.-p: the same option as partition; give one of them",
+        "/etc/here.yaml:6: defaults.sbatch.-N: sbatch's --nodes does not belong here: use the key nodes",
+        "/etc/here.yaml:7: defaults.entrypoint: unknown key",
+        "/etc/here.yaml:8: defaults.restart.max_restart: unknown key; did you mean max_restarts?",
+        "/etc/here.yaml:9: defaults.stall_timeout: not supported yet; leave it out",
+        "/etc/here.yaml:10: gpu_request: expected gpus_per_node, gres:<name> or none, found 'gpus'",
+        f"/etc/here.yaml:11: network.port_range: {PORTS}, found [9, 10]",
+        "/etc/here.yaml:11: network.interfaces: unknown key; did you mean interface?",
+        "/etc/here.yaml:12: wait_all_nodes: not supported yet; leave it out",
+        "/etc/here.yaml:13: run_root: expected an absolute path, found 'runs'",
+    ]
+
+
+def test_a_site_file_rejects_missing_keys() -> None:
+    assert problems_of("name: here\nscheduler: pbs\n") == [
+        "/etc/here.yaml:1: contact: missing",
+        "/etc/here.yaml:1: last_checked: missing",
+        "/etc/here.yaml:2: scheduler: expected slurm or local, found 'pbs'",
+    ]
+
+
+def test_a_site_file_rejects_impossible_defaults() -> None:
+    (problem,) = problems_of(f"name: here\n{HEAD}defaults: {{nodes: {{min: 3, max: 2}}}}\n")
+    assert problem == "/etc/here.yaml:5: defaults.nodes.min: expected at most nodes.max, which is 2, found 3"
+
+
+@pytest.mark.parametrize("name", os.listdir(shipped_directory("site-configs")))
+def test_a_shipped_site_file_is_right(name: str, tmp_path: Path) -> None:
+    stem, suffix = os.path.splitext(name)
+    if suffix == ".yaml":
+        assert find_site(stem, job_dir=str(tmp_path), environ=environment(tmp_path)).name == stem
+
+
+def test_the_first_folder_that_has_the_name_counts(tmp_path: Path) -> None:
+    job_dir, first, second = tmp_path / "job", tmp_path / "first", tmp_path / "second"
+    environ = environment(tmp_path / "home", HPC_ELASTIC_SITE_PATH=f"{first}:{second}")
+
+    def found() -> str:
+        return find_site("local", job_dir=str(job_dir), environ=environ).contact
+
+    assert found() == "the hpc_elastic project"
+    for folder in (tmp_path / "home/.config/hpc_elastic/sites", second, first, job_dir / "site-configs"):
+        write_site(folder, "local")
+        path = folder / "local.yaml"
+        path.write_text(path.read_text().replace("contact: me", f"contact: {folder}"))
+        assert found() == str(folder)
+
+
+def test_the_search_order_has_the_users_the_systems_and_our_folder() -> None:
+    environ = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "HPC_ELASTIC_SITE_PATH": "/a::/b"}
+    assert search_folders("/j", environ) == [
+        "/j/site-configs",
+        "/a",
+        "/b",
+        "/c/hpc_elastic/sites",
+        "/etc/hpc_elastic/sites",
+        shipped_directory("site-configs"),
+    ]
+
+
+def test_a_site_may_be_a_path_relative_to_the_job(tmp_path: Path) -> None:
+    write_site(tmp_path / "sites", "mine", "template: ./mine.sh.j2\nrun_root: /scratch/${USER}/$$x\n")
+    site = find_site("sites/mine.yaml", job_dir=str(tmp_path), environ=environment(tmp_path, USER="ada"))
+    assert site.template == str(tmp_path / "sites/mine.sh.j2")
+    assert site.run_root == "/scratch/ada/$x"
+
+
+def test_an_unknown_site_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    write_site(tmp_path / "site-configs", "juwels")
+    with pytest.raises(SiteError) as caught:
+        find_site("juwls", job_dir=str(tmp_path), environ=environment(tmp_path))
+    assert str(caught.value) == "site: there is no site 'juwls'; did you mean juwels?"
+    assert caught.value.tip == "known sites: generic-slurm, juwels, local; or give the path of a site file"
+    assert known_sites(str(tmp_path), environment(tmp_path)) == ["generic-slurm", "juwels", "local"]
+
+
+def test_a_site_rejects_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"cannot read the site file .*/none\.yaml: No such file or directory"):
+        find_site("./none.yaml", job_dir=str(tmp_path), environ=environment(tmp_path))
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SiteError, match="it is not UTF-8 text"):
+        find_site("bytes.yaml", job_dir=str(tmp_path), environ=environment(tmp_path))
+
+
+def test_a_run_root_rejects_a_variable_that_is_not_set(tmp_path: Path) -> None:
+    path = write_site(tmp_path, "mine", "run_root: ${NO_SUCH_VARIABLE}/runs\n")
+    with pytest.raises(SiteError, match=r"mine\.yaml: run_root: \$\{NO_SUCH_VARIABLE\} is not set"):
+        find_site(str(path), job_dir="/", environ=environment(tmp_path))

@@ -1,0 +1,65 @@
+"""A sandbox with the questions that tests ask of its Slurm."""
+
+from __future__ import annotations
+
+import re
+
+from tests.slurm_sandbox.processes import SandboxError
+from tests.slurm_sandbox.sandbox import Sandbox, wait_until
+
+
+class Cluster(Sandbox):
+    """The `slurm` fixture."""
+
+    def submit(self, *arguments: str) -> str:
+        """The job id of `sbatch --parsable ARGUMENTS`."""
+        return self.run("sbatch", "--parsable", *arguments).stdout.strip()
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """The fields of `scontrol show job`; none if Slurm does not know it."""
+        shown = self.run("scontrol", "show", "job", "--oneliner", job_id, check=False).stdout
+        return dict(re.findall(r"(\S+?)=(\S*)", shown))
+
+    def job_ids(self) -> list[str]:
+        """The jobs that are pending, running or completing."""
+        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
+
+    def wait_for_job(self, job_id: str, *states: str, within_s: float = 60) -> dict[str, str]:
+        """The fields of a job once it is in one of these states, with Slurm's full words.
+
+        Raises:
+            AssertionError: it is not in time.
+        """
+        wait_until(
+            lambda: self.job(job_id).get("JobState") in states,
+            f"job {job_id} is {' or '.join(states)}",
+            within_s=within_s,
+            otherwise=lambda: f"it is {self.job(job_id) or 'unknown'}; slurmctld says:\n{self.controller_log()}",
+        )
+        return self.job(job_id)
+
+    def leftovers(self, *, within_s: float) -> list[str]:
+        """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.
+
+        Raises:
+            AssertionError: a node does not come back.
+        """
+        self.mend()
+        try:
+            wait_until(lambda: not self.job_ids(), "no job is left", within_s=within_s)
+            left = []
+        except AssertionError:
+            left = self.run("squeue", "--noheader", "--format=%i %T %j").stdout.splitlines()
+            self.run("scancel", "--user=root")
+        self._resume_nodes()
+        self.wait_until_idle()
+        return left
+
+    def _resume_nodes(self) -> None:
+        """Spares the nodes that Slurm has given up the wait for their next registration."""
+        for node, state in self.node_states().items():
+            if state.startswith(("down", "drain", "fail")):
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+
+
+__all__ = ["Cluster", "SandboxError", "wait_until"]

@@ -1,0 +1,41 @@
+"""The directory of a sandbox: all that it writes to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+
+from tests.slurm_sandbox import configuration
+from tests.slurm_sandbox.configuration import Layout
+
+
+def write_files(layout: Layout) -> None:
+    """Makes the sandbox's directory, without what a dead keeper left there."""
+    remove_files(layout)
+    for folder in (layout.configuration, layout.munge, layout.logs, layout.path("state"), layout.path("spool")):
+        os.makedirs(folder, mode=0o755)
+    for node in layout.nodes:
+        os.mkdir(os.path.join(layout.path("spool"), node))
+    texts = {
+        layout.slurm_conf: configuration.slurm_text(layout),
+        os.path.join(layout.configuration, "gres.conf"): configuration.gres_text(layout),
+        layout.path("hosts"): configuration.hosts_text(layout),
+        layout.path("resolv.conf"): configuration.resolv_text(),
+    }
+    for path, text in texts.items():
+        with open(path, "w") as file:
+            file.write(text)
+    for gpu in ("gpu0", "gpu1"):
+        os.mknod(layout.path(gpu), stat.S_IFCHR | 0o600, os.stat(os.devnull).st_rdev)
+    with open(os.open(layout.munge_key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as key:
+        key.write(secrets.token_bytes(128))
+
+
+def remove_files(layout: Layout) -> None:
+    """Removes the sandbox's directory, and the one above when no sandbox is left."""
+    shutil.rmtree(layout.root, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(configuration.ROOT)

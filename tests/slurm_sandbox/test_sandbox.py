@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+OWNER = """
+import os, time
+from tests.slurm_sandbox.sandbox import Sandbox
+print(Sandbox.start(1, owner=os.getpid()).layout.slot, flush=True)
+time.sleep(600)
+"""
+
+
+def traces(slot: int) -> list[str]:
+    """What there is on this computer of the sandbox in a slot."""
+    found = [f"/run/hpc-elastic-slurm/{slot}"] if os.path.exists(f"/run/hpc-elastic-slurm/{slot}") else []
+    found += [name for name in os.listdir("/sys/class/net") if name == f"hpce-slurm{slot}"]
+    with open("/proc/mounts") as mounts:
+        found += [line for line in mounts if f"/run/hpc-elastic-slurm/{slot}/" in line]
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                command = file.read().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"/run/hpc-elastic-slurm/{slot}/" in command:
+            found.append(command)
+    return found
+
+
+def keeper_of(pid: int) -> int:
+    """The keeper that a process has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        (keeper,) = file.read().split()
+    return int(keeper)
+
+
+def outside() -> dict[str, str]:
+    """What of this computer a sandbox must not touch."""
+    contents = {}
+    for path in ("/etc/hosts", "/etc/resolv.conf", "/etc/slurm/slurm.conf"):
+        if os.path.exists(path):
+            with open(path) as file:
+                contents[path] = file.read()
+    return contents
+
+
+def kill_owner(owner: subprocess.Popen[str]) -> None:
+    owner.kill()
+
+
+def kill_keeper_and_owner(owner: subprocess.Popen[str]) -> None:
+    os.kill(keeper_of(owner.pid), signal.SIGKILL)
+    owner.kill()
+
+
+@pytest.mark.parametrize("accident", [kill_owner, kill_keeper_and_owner])
+def test_leaves_nothing_if_processes_are_killed(
+    slurm: Cluster, accident: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    before = outside()
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        slot = int(owner.stdout.readline())
+        assert traces(slot)
+        assert outside() == before
+        accident(owner)
+    if accident is kill_keeper_and_owner:  # then the next one that starts removes the files
+        Sandbox.start(1).down()
+    wait_until(lambda: not traces(slot), "nothing is left", otherwise=lambda: traces(slot))
+    assert outside() == before
+
+
+def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
+    other = Cluster.start(2, owner=os.getpid())
+    try:
+        assert other.layout.slot != slurm.layout.slot
+        assert sorted(other.run("srun", "-N2", "hostname").stdout.split()) == ["node1", "node2"]
+        assert sorted(slurm.run("srun", "-N4", "hostname").stdout.split()) == list(slurm.nodes)
+    finally:
+        other.down()
+    assert not traces(other.layout.slot)
+
+
+def test_runs_srun_of_the_login_node_in_an_salloc(slurm: Cluster) -> None:
+    shown = slurm.run("salloc", "--quiet", "-N2", "srun", "hostname").stdout
+    assert sorted(shown.split()) == ["node1", "node2"]
+
+
+def test_nodes_know_each_other_by_name_and_get_no_answer_of_dns_at_once(slurm: Cluster) -> None:
+    assert "10.78." in slurm.run_on("node1", "getent", "hosts", "node3")
+    assert slurm.run_on("node1", "getent", "hosts", "no.such.host.example", check=False, timeout_s=5) == ""
+
+
+def test_gives_gpus_by_number(slurm: Cluster) -> None:
+    shown = slurm.run("srun", "-N2", "--gpus-per-node=2", "printenv", "CUDA_VISIBLE_DEVICES").stdout
+    assert shown.split() == ["0,1", "0,1"]
+
+
+def test_starts_a_requeued_job_again(slurm: Cluster) -> None:
+    job_id = slurm.submit("--output=/dev/null", "--wrap=sleep 600")
+    slurm.wait_for_job(job_id, "RUNNING")
+    slurm.run("scontrol", "requeue", job_id)
+    wait_until(lambda: slurm.job(job_id)["Restarts"] == "1" and slurm.job(job_id)["JobState"] == "RUNNING", "again")
+    slurm.run("scancel", job_id)
+
+
+def test_ends_all_processes_of_a_node_if_it_is_switched_off(slurm: Cluster) -> None:
+    job_id = slurm.submit("-w", "node2", "--output=/dev/null", "--wrap=setsid sleep 600 & exec sleep 600")
+    wait_until(lambda: list(slurm.processes("node2").values()).count("sleep 600") == 2, "it runs")
+    processes = slurm.processes("node2")
+    slurm.kill("node2")
+    assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+    slurm.run("scancel", job_id)
+    slurm.boot("node2")
+
+
+def test_reaches_a_node_again_if_its_cable_is_plugged_in(slurm: Cluster) -> None:
+    def connects() -> bool:
+        connect = f"exec 3<>/dev/tcp/{slurm.layout.address('node2')}/6818"
+        return (
+            slurm.run(*slurm.command_on("node1", ["timeout", "1", "bash", "-c", connect]), check=False).returncode == 0
+        )
+
+    assert connects()
+    slurm.cut("node2")
+    assert not connects()
+    slurm.heal("node2")
+    wait_until(connects, "the node can be reached")
+
+
+def test_shows_the_processes_of_a_node(slurm: Cluster) -> None:
+    job_id = slurm.submit("-w", "node3", "--output=/dev/null", "--wrap=exec sleep 123")
+    wait_until(lambda: "sleep 123" in slurm.processes("node3").values(), "it runs")
+    assert "sleep 123" not in slurm.processes("node1").values()
+    slurm.run("scancel", job_id)

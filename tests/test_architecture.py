@@ -1,0 +1,122 @@
+"""Holds the package against the house's own rules: who imports whom, what is pure, how large things get."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.architecture import (
+    LONGEST_MODULE,
+    PACKAGE,
+    PURE,
+    Module,
+    find_cycle,
+    find_impurities,
+    find_layer_breaks,
+    find_oversized,
+    find_strangers,
+    find_untold,
+    find_wrong_loads,
+    is_below,
+    parse_module,
+    read_package,
+)
+
+
+@pytest.fixture(scope="module")
+def package() -> dict[str, Module]:
+    return read_package(PACKAGE)
+
+
+def test_a_package_imports_only_from_above(package: dict[str, Module]) -> None:
+    assert list(find_layer_breaks(package)) == []
+
+
+def test_a_package_from_elsewhere_is_imported_only_where_it_belongs(package: dict[str, Module]) -> None:
+    assert list(find_strangers(package)) == []
+
+
+def test_nothing_loads_what_it_must_do_without(package: dict[str, Module]) -> None:
+    assert list(find_wrong_loads(package)) == []
+
+
+def test_pure_modules_are_pure(package: dict[str, Module]) -> None:
+    pure = [module for name, module in package.items() if any(is_below(name, prefix) for prefix in PURE)]
+    assert [found for module in pure for found in find_impurities(module)] == []
+
+
+def test_there_is_no_cycle(package: dict[str, Module]) -> None:
+    assert find_cycle(package) is None
+
+
+def test_every_module_says_what_it_is_for(package: dict[str, Module]) -> None:
+    assert list(find_untold(package)) == []
+
+
+def test_no_module_and_no_function_is_too_long(package: dict[str, Module]) -> None:
+    assert list(find_oversized(package)) == []
+
+
+def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) -> None:
+    vague = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
+    assert [name for name in package if name.rpartition(".")[2] in vague] == []
+
+
+def made_up(**sources: str) -> dict[str, Module]:
+    """A package from module names, with `__` for a dot, and their text."""
+    names = {name.replace("__", "."): text for name, text in sources.items()}
+    packages = {name.rpartition(".")[0]: "" for name in names if name.count(".") > 0}
+    everything = {"": "", **packages, **names}
+    return {
+        (full := f"hpc_elastic.{name}".rstrip(".")): parse_module(full, text, is_package=name in ("", *packages))
+        for name, text in everything.items()
+    }
+
+
+def test_the_rules_catch_an_import_from_below() -> None:
+    modules = made_up(observe__facts="def look():\n    from hpc_elastic.agent import policy\n", agent__policy="")
+    (found,) = find_layer_breaks(modules)
+    expected = "observe may import base plan rundir scheduler only"
+    assert found == f"hpc_elastic.observe.facts:2 imports hpc_elastic.agent.policy: {expected}"
+
+
+def test_the_rules_catch_a_relative_import() -> None:
+    modules = made_up(membership__head="from ..agent import policy", agent__policy="")
+    assert len(list(find_layer_breaks(modules))) == 1
+
+
+def test_the_rules_catch_what_is_loaded_on_the_way() -> None:
+    modules = made_up(agent__main="from hpc_elastic.scheduler import slurm", scheduler__slurm="import yaml")
+    assert [found for found in find_wrong_loads(modules) if "yaml" in found]
+    assert len(list(find_strangers(modules))) == 1
+
+
+def test_the_rules_catch_a_cycle() -> None:
+    modules = made_up(agent__a="from hpc_elastic.agent.b import x", agent__b="from hpc_elastic.agent import a")
+    assert find_cycle(modules) == ["hpc_elastic.agent.a", "hpc_elastic.agent.b", "hpc_elastic.agent.a"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from asyncio import sleep",
+        "import os\nx = os.environ['A']",
+        "import os\nx = os.path.exists('a')",
+        "import signal\nsignal.signal(signal.SIGTERM, None)",
+        "x = open('a')",
+        "from datetime import datetime\nx = datetime.now()",
+    ],
+)
+def test_the_rules_catch_an_impure_module(source: str) -> None:
+    assert list(find_impurities(parse_module("hpc_elastic.units", source)))
+
+
+def test_the_rules_let_paths_be_joined_and_signals_be_named() -> None:
+    source = "import os, signal\nx = os.path.join('a', 'b')\ny = signal.SIGTERM"
+    assert list(find_impurities(parse_module("hpc_elastic.units", source))) == []
+
+
+def test_the_rules_catch_what_is_long_or_untold() -> None:
+    modules = made_up(units="def f():\n" + "    pass\n" * LONGEST_MODULE)
+    assert len(list(find_oversized(modules))) == 2
+    assert any(found.startswith("hpc_elastic.units:") for found in find_untold(modules))

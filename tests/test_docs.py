@@ -1,0 +1,124 @@
+"""The documentation is held against the code: links, job files, site files, commands, exit codes, records."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.verbs import EXIT_CODES, MODULES
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.job.parse import parse_job
+from hpc_elastic.observe.schemas import RECORD_NAMES
+from hpc_elastic.rundir.records import RESULT_REASONS
+from hpc_elastic.site.parse import parse_site
+
+REPOSITORY = Path(__file__).parents[1]
+FOLDERS = ("", "docs", "examples", "site-configs", "templates")
+PAGES = sorted({page for folder in FOLDERS for page in (REPOSITORY / folder).glob("**/*.md" if folder else "*.md")})
+NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+
+def fences(page: Path, *languages: str) -> list[str]:
+    return [body for language, body in FENCE.findall(page.read_text()) if language in languages]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@every_page
+def test_yaml_examples_are_accepted(page: Path) -> None:
+    for text in fences(page, "yaml"):
+        if re.search(r"^scheduler:", text, re.M):
+            parse_site(text, path="mycluster.yaml")
+        else:
+            parse_job(text, file="job.yaml")
+
+
+@cache
+def options_of(verb: str) -> frozenset[str]:
+    parser = importlib.import_module(f"hpc_elastic.cli.{MODULES[verb]}").make_parser()
+    assert isinstance(parser, argparse.ArgumentParser)
+    return frozenset(option for action in parser._actions for option in action.option_strings)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The command lines of ours on a page: from shell examples, transcripts and inline code."""
+    lines = [line for text in fences(page, "bash") for line in text.splitlines()]
+    lines += [line[2:] for text in fences(page, "console") for line in text.splitlines() if line.startswith("$ ")]
+    lines += [line.strip() for line in page.read_text().splitlines() if line.startswith("    hpc-elastic ")]
+    lines += re.findall(r"`(hpc-elastic [^`\n]+)`", FENCE.sub("", page.read_text()))
+    found = []
+    for line in (line for line in lines if "hpc-elastic" in line):
+        words = shlex.split(line, comments=True)
+        starts = [number for number, word in enumerate(words) if word.rpartition("/")[2] == "hpc-elastic"]
+        found += [words[start + 1 :] for start in starts[:1]]
+    return [words for words in found if words and words[0] not in ("VERB", "--version", "--help")]
+
+
+def our_options(verb: str, words: list[str]) -> list[str]:
+    """The options of a command line, without those that belong to a script."""
+    options = []
+    for word in words:
+        if verb == "run" and word.endswith(".py"):
+            break
+        if word.startswith("-") and word != "-":
+            options.append(word.partition("=")[0])
+    return options
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    for verb, *words in commands(page):
+        assert verb in MODULES, verb
+        for option in our_options(verb, words):
+            assert option in options_of(verb), f"hpc-elastic {verb} {option}"
+
+
+def test_the_readme_has_commands() -> None:
+    """Else the test above would hold whatever the pages say."""
+    verbs = {words[0] for words in commands(REPOSITORY / "README.md")}
+    assert {"submit", "run", "check", "status", "logs", "cancel", "list"} <= verbs
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/reference/command-line.md"])
+def test_the_table_of_exit_codes_is_that_of_the_code(name: str) -> None:
+    rows = re.findall(r"^\| (\d+) \| .+ \|$", (REPOSITORY / name).read_text(), re.M)
+    of_the_program = {70, 130} if "reference" in name else set()
+    assert [int(code) for code in rows if int(code) not in of_the_program] == [int(code) for code in ExitCode]
+
+
+def test_the_help_lists_every_exit_code() -> None:
+    assert {int(code) for code in re.findall(r"(?:^| ) ?(\d+) ", EXIT_CODES, re.M)} == set(map(int, ExitCode))
+
+
+def test_the_reference_lists_every_record_and_reason() -> None:
+    text = (REPOSITORY / "docs/reference/run-directory.md").read_text()
+    assert set(RECORD_NAMES) <= set(re.findall(r"^\| `([^`]+)`", text, re.M))
+    assert set(RESULT_REASONS) == set(re.findall(r"^\| `(\w+)` \| ", text.partition("| reason | meaning |")[2], re.M))
+
+
+@every_page
+def test_prose_names_no_path_of_one_machine(page: Path) -> None:
+    assert not re.search(r"/(?:work|root|tmp)/", page.read_text())

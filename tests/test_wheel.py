@@ -1,0 +1,104 @@
+"""What users install: the wheel, made from the checkout and from the sdist."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+# Not among the unit tests of `make check`: building takes seconds.
+pytestmark = pytest.mark.local
+
+FIND = """
+import os
+from hpc_elastic.shipped import shipped_directory
+for name, expected in (("templates", "slurm/job.sh.j2"), ("site-configs", "local.yaml")):
+    folder = shipped_directory(name)
+    assert os.path.isfile(os.path.join(folder, expected)), folder
+    print(folder)
+"""
+
+
+def build(source: Path, target: Path, kind: str) -> Path:
+    """The wheel or sdist of a source tree. Without hatchling here, build fetches it."""
+    isolation = ["--no-isolation"] if importlib.util.find_spec("hatchling") else []
+    command = [sys.executable, "-m", "build", f"--{kind}", *isolation, "--outdir", str(target), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = target.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(REPOSITORY, tmp_path_factory.mktemp("sdist"), "sdist")
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (root,) = folder.iterdir()
+    return root
+
+
+@pytest.fixture(scope="module", params=["checkout", "sdist"])
+def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = REPOSITORY if request.param == "checkout" else request.getfixturevalue("unpacked")
+    return build(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+def run_python(python: Path | str, code: str, *, cwd: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(python), "-c", code]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_the_package_and_what_it_ships_and_no_more(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {
+        str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "hpc_elastic").rglob("*.py*") if path.is_file()
+    }
+    package = {name for name in package if "__pycache__" not in name}
+    shipped = {
+        f"hpc_elastic/_shipped/{path.relative_to(REPOSITORY)}"
+        for folder in ("templates", "site-configs")
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file()
+    }
+    assert package | shipped <= set(names)
+    assert {name.split("/")[0].split("-")[0] for name in names} <= {"hpc_elastic"}
+    unexpected = [name for name in names if "/tests/" in name or "__pycache__" in name or name.endswith(".pyc")]
+    assert not unexpected
+
+
+def test_the_sdist_holds_what_a_developer_needs(unpacked: Path) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE", "Makefile", "templates/README.md", "tests/test_wheel.py"):
+        assert (unpacked / name).is_file(), name
+
+
+def test_an_installed_wheel_finds_templates_and_site_configs(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    site_packages = run_python(python, "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    install = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, "--target", site_packages, str(wheel)], check=True, capture_output=True)
+    found = run_python(python, FIND, cwd=tmp_path).splitlines()
+    assert found == [f"{site_packages}/hpc_elastic/_shipped/{name}" for name in ("templates", "site-configs")]
+
+
+def test_a_checkout_and_an_unpacked_sdist_find_them_beside_the_package(unpacked: Path) -> None:
+    for root in (REPOSITORY, unpacked):
+        found = run_python(sys.executable, f"import sys; sys.path.insert(0, {str(root)!r})\n{FIND}", cwd=root)
+        assert found.splitlines() == [f"{root}/templates", f"{root}/site-configs"]

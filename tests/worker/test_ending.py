@@ -1,0 +1,85 @@
+"""With torch loaded a worker leaves before the interpreter takes itself apart, and misses nothing that matters."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.worker.conftest import Runner
+
+# The rule goes by the name of a loaded module; the real torch costs a second a process.
+TORCH = "torch.py"
+
+# Held by another module than __main__, so that only the interpreter's teardown drops it.
+DROPPED_LATE = """
+import os, sys, types
+class Late:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart\\n")
+sys.modules["keeper"] = keeper = types.ModuleType("keeper")
+keeper.late = Late()
+del keeper
+"""
+
+ENDINGS = {
+    "last line": "print('done')",
+    "exit code": "import sys; sys.exit(3)",
+    "negative exit code": "import sys; sys.exit(-1)",
+    "exit text": "import sys; sys.exit('no more')",
+    "exit none": "import sys; sys.exit()",
+    "exception": "raise ValueError('on purpose')",
+    "interrupt": "raise KeyboardInterrupt",
+    "atexit": "import atexit; atexit.register(print, 'atexit'); print('last line')",
+    "failing atexit": "import atexit; atexit.register(lambda: 1 / 0)",
+    "thread": "import threading, time; threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()",
+    "open file": "f = open('out.txt', 'w'); f.write('kept'); import atexit",
+    "file of another module": "import holder; holder.file.write('kept')",
+    "temporary file": "import tempfile; f = tempfile.NamedTemporaryFile(dir='.', suffix='.tmp')",
+    "destructor": "class A:\n    def __del__(self): print('destructor')\na = A()",
+    "cycle": "class A:\n    def __del__(self): print('destructor')\na = A(); a.a = a",
+    "text without end": "print('no newline', end='')",
+    "C's own buffer": "import ctypes; ctypes.CDLL(None).printf(b'from C')",
+    "closed output": "import sys; sys.stdout.close()",
+    "lazy object": """
+import holder, os
+class Lazy:
+    __class__ = property(lambda self, write=os.write: write(1, b"asked"))
+holder.lazy = Lazy()""",
+    "full output": "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('lost')",
+}
+
+
+@pytest.mark.parametrize("source", ENDINGS.values(), ids=ENDINGS)
+def test_ends_as_plain_python_does(runner: Runner, source: str) -> None:
+    runner.write(TORCH, "")
+    runner.write("holder.py", "file = open('held.txt', 'w')")
+    script = runner.write("script.py", f"import torch\n{source}\n")
+    plain = runner.run([sys.executable, str(script)])
+    files = _files_then_remove(runner)
+    ours = runner.run_worker("--script", str(script))
+    assert (ours.exit_code, ours.stdout) == (plain.exit_code, plain.stdout)
+    assert _without_addresses(ours.stderr) == _without_addresses(plain.stderr)
+    assert _files_then_remove(runner) == files
+
+
+def test_leaves_before_the_interpreter_is_taken_apart_if_torch_is_loaded(runner: Runner) -> None:
+    runner.write(TORCH, "")
+    assert runner.run_script(DROPPED_LATE).stdout == "taken apart\n"
+    assert runner.run_script(f"import torch\n{DROPPED_LATE}").stdout == ""
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub("0x[0-9a-f]+", "0x", text)
+
+
+def _files_then_remove(runner: Runner) -> dict[str, str]:
+    """What a script left in its folder."""
+    left = [path for path in runner.directory.iterdir() if path.suffix in (".txt", ".tmp")]
+    found = {path.name if path.suffix == ".txt" else "a temporary file": path.read_text() for path in left}
+    for path in left:
+        path.unlink()
+    return found

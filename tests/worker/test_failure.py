@@ -1,0 +1,179 @@
+"""An exception that ends a worker is in error.json, whatever it is; nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hpc_elastic.rundir.error_file import CALLSTACK_LIMIT, MESSAGE_LIMIT
+
+if TYPE_CHECKING:
+    from tests.worker.conftest import Runner
+
+
+def test_uncaught_exception_is_written_in_torchs_format_and_ours(runner: Runner) -> None:
+    before = time.time_ns()
+    outcome = runner.run_script("def f():\n    raise ValueError('no grad')\nf()\n")
+    record = runner.read_error()
+    message = record["message"]
+    assert message["message"] == "ValueError: no grad"
+    assert message["extraInfo"]["py_callstack"] == outcome.stderr
+    assert message["extraInfo"]["timestamp"] == str(record["time_ns"] // 10**9)
+    assert before <= record["time_ns"] <= time.time_ns()
+    expected = {"class": "exception", "exit_code": 1, "signal": None, "rank": 3, "local_rank": 1, "node": "node7"}
+    assert expected.items() <= record.items()
+    assert record["attempt"] == 2
+    assert record["pid"] > 0
+    assert os.stat(runner.error_file).st_mode & 0o777 == 0o600
+    assert os.listdir(runner.error_file.parent) == ["error.json"]
+
+
+def test_record_has_the_end_of_standard_error_if_that_is_a_file(
+    runner: Runner, command_of: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    script = str(runner.write("script.py", "import sys; print('a warning of NCCL', file=sys.stderr); 1 / 0"))
+    with open(tmp_path / "stderr.log", "ab") as stderr:
+        subprocess.run(command_of("--script", script), env=runner.environment, stderr=stderr, timeout=60)
+    assert runner.read_error()["stderr_tail"] == "a warning of NCCL\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; sys.exit('text')",
+        "import os; os._exit(3)",
+        "raise KeyboardInterrupt",
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+        "import os\nif os.fork() == 0:\n    1 / 0\nos.wait()",
+        "import multiprocessing\nmultiprocessing.get_context('fork').Process(target=lambda: 1 / 0).start()",
+    ],
+)
+def test_nothing_is_written_if_no_exception_ends_the_worker(runner: Runner, source: str) -> None:
+    runner.run_script(source)
+    assert not runner.error_file.exists()
+
+
+HOSTILE = {
+    "text_fails": "class E(Exception):\n def __str__(self): raise SystemExit(0)\nraise E",
+    "text_is_huge": "raise ValueError('x' * 50_000_000)",
+    "text_is_not_unicode": "raise ValueError('\\udcff \\0 \\x1b[31m')",
+    "recursion": "def f(): f()\nf()",
+    "memory": "raise MemoryError",
+    "no_memory": "[0] * (1 << 60)",
+    "deep_chain": "e = None\nfor i in range(5000):\n f = ValueError(i)\n f.__cause__ = e\n e = f\nraise e",
+    "circular_chain": "a = ValueError('a')\nb = ValueError('b')\na.__context__ = b\nb.__context__ = a\nraise a",
+    "base_exception": "raise GeneratorExit('odd')",
+    "stderr_is_closed": "import sys; sys.stderr.close(); raise ValueError",
+    "modules_are_gone": "import sys; sys.modules.clear(); raise ValueError('bare')",
+    "path_is_gone": "import sys, os; sys.path.clear(); os.environ.clear(); raise ValueError('bare')",
+    "open_is_gone": "import os, json; os.open = os.replace = json.dumps = None; raise ValueError('bare')",
+    "name_is_odd": "raise type('A\\nB', (Exception,), {})('x')",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(runner: Runner, name: str) -> None:
+    assert runner.run_script(HOSTILE[name]).exit_code == 1
+    if name != "open_is_gone":
+        message = runner.read_error()["message"]
+        assert len(message["message"]) < MESSAGE_LIMIT + 100
+        assert len(message["extraInfo"]["py_callstack"]) < CALLSTACK_LIMIT + 100
+
+
+@pytest.mark.parametrize("place", ["file/error.json", "folder", ""])
+def test_traceback_and_exit_code_stay_if_the_record_cannot_be_written(runner: Runner, place: str) -> None:
+    runner.write("file", "")
+    (runner.directory / "folder").mkdir()
+    outcome = runner.run_script("1 / 0", TORCHELASTIC_ERROR_FILE=place and str(runner.directory / place))
+    assert outcome.exit_code == 1
+    assert outcome.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert outcome.stderr.count("Traceback") == 1
+
+
+def test_script_that_cannot_be_opened_is_a_failure_to_start(runner: Runner) -> None:
+    assert runner.run_worker("--script", "nowhere.py").exit_code == 2
+    record = runner.read_error()
+    assert (record["class"], record["exit_code"]) == ("start_failed", 2)
+    assert record["message"]["message"].startswith("FileNotFoundError: ")
+
+
+def test_syntax_error_is_written_as_python_prints_it(runner: Runner) -> None:
+    outcome = runner.run_script("def f(:\n")
+    assert runner.read_error()["message"]["extraInfo"]["py_callstack"] == outcome.stderr
+
+
+def test_what_record_of_torch_wrote_is_kept(runner: Runner) -> None:
+    theirs = {"message": {"message": "E: theirs", "errorCode": 5, "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
+    runner.write("ranks/00003/error.json", json.dumps(theirs))
+    runner.run_script("1 / 0")
+    record = runner.read_error()
+    assert record["message"] == theirs["message"]
+    assert (record["class"], record["rank"]) == ("exception", 3)
+
+
+@pytest.mark.local
+def test_script_with_torchs_record_ends_as_under_plain_python(runner: Runner) -> None:
+    pytest.importorskip("torch")
+    source = (
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main():\n    raise ValueError('recorded')\nmain()\n"
+    )
+    runner.error_file.parent.mkdir(parents=True)  # torch does not make it
+    outcome = runner.run_script(source)
+    record = runner.read_error()
+    assert outcome.exit_code == 1
+    assert outcome.stderr.endswith("ValueError: recorded\n")
+    assert record["message"]["message"] == "ValueError: recorded"
+    assert record["class"] == "exception"
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        (place / "filler").write_bytes(b"x" * 64 * 1024)
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_traceback_and_exit_code_stay_if_the_disk_is_full(runner: Runner, full_disk: Path) -> None:
+    error_file = full_disk / "error.json"
+    outcome = runner.run_script("raise ValueError('x' * 5000)", TORCHELASTIC_ERROR_FILE=str(error_file))
+    assert outcome.exit_code == 1
+    assert "ValueError: xxx" in outcome.stderr
+    assert os.listdir(full_disk) == ["filler"]
+
+
+def test_a_stop_does_not_tear_the_error_file(runner: Runner) -> None:
+    """The TERM that a peer's failure brings may come in the middle of writing; here it comes with the text."""
+    outcome = runner.run_script(
+        """
+import os, signal
+class Late(Exception):
+    told = False
+    def __str__(self):
+        if not Late.told:
+            Late.told = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        return "at last"
+raise Late
+"""
+    )
+    assert outcome.exit_code == 1
+    assert runner.read_error()["message"]["message"] == "Late: at last"
+    assert [path.name for path in runner.error_file.parent.iterdir()] == ["error.json"]
