@@ -79,7 +79,7 @@ class Supervisor:
         self._refuser: Refuser | None = None
         self._connection: Connection | None = None
         self._server: asyncio.Server | None = None
-        self._stopping: StopManner | None = None
+        self._stopping: StopWorkers | None = None
         self._succeeded: set[int] = set()
 
     async def run(self) -> int:
@@ -207,9 +207,14 @@ class Supervisor:
             self._apply(self._member.workers_succeeded(attempt))
 
     def _got_signal(self, name: str, have_workers: bool) -> None:
-        if self._place.is_local and self._stopping is StopManner.GRACE:
-            self._hurry()  # a person has asked before, in another way
+        if self._place.is_local and self._is_stop_of_a_person():
+            self._hurry()  # who asked before, in another way
         self._apply(self._member.terminated(name, have_workers=have_workers))
+
+    def _is_stop_of_a_person(self) -> bool:
+        """A stop is under way, and not because of a TERM on its way to this agent too."""
+        stop = self._stopping
+        return stop is not None and stop.manner is StopManner.GRACE and not stop.is_term_coming
 
     def _hurry(self) -> None:
         self._group.hurry()
@@ -272,7 +277,7 @@ class Supervisor:
             if action.manner is StopManner.FENCE:
                 self._hurry()
             return
-        self._stopping = action.manner
+        self._stopping = action
         self._tasks.run(self._stop(action))
 
     async def _stop(self, action: StopWorkers) -> None:

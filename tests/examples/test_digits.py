@@ -91,11 +91,3 @@ def test_training_exits_with_1_below_the_accuracy_and_goes_on_with_other_ranks(t
     longer = torchrun(tmp_path, 3, TRAIN, ["--epochs", "2", "--accuracy", "0.1"])
     assert longer.exit_code == 0, longer.output
     assert "resumed at step 23 on 3 ranks" in longer.output
-
-
-@pytest.mark.local
-def test_minimal_example_learns(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    minimal = torchrun(tmp_path, 2, DIGITS.parent / "minimal" / "train.py")
-    assert minimal.exit_code == 0, minimal.output
-    assert "step 100: loss" in minimal.output

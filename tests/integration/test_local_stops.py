@@ -28,6 +28,19 @@ print("waiting", os.environ["RANK"], flush=True)
 while True:
     signal.pause()
 """
+# Stopped, it needs until there is a file called go.
+SAVES = """
+import os, signal, sys
+
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+print("waiting", os.environ["RANK"], flush=True)
+signal.pause()
+print("saving", flush=True)
+while not os.path.exists("go"):
+    pass
+print("saved", flush=True)
+sys.exit(1)
+"""
 # Ignores TERM, and starts a program in a session of its own.
 STUBBORN = """
 import os, signal, subprocess
@@ -148,6 +161,20 @@ def test_term_to_the_script_stops_the_run(door: Door) -> None:
     os.kill(script_pid(run), signal.SIGTERM)
     assert_over(run, "CANCELLED", 10)
     assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
+
+
+def test_a_term_that_reaches_an_agent_after_the_stop_it_caused_cuts_no_grace_short(door: Door) -> None:
+    """The script signals one agent after the other; the first one's message to the second may be faster."""
+    run = start(door, SAVES)
+    os.kill(agent_pid(run, "local0"), signal.SIGTERM)
+    for rank in range(4):
+        run.wait_for_output("saving", rank=rank)
+    os.kill(agent_pid(run, "local1"), signal.SIGTERM)
+    log = Path(run.layout.agent_output("local1"))
+    wait_until(lambda: "got SIGTERM" in log.read_text(), "the second agent has its TERM", otherwise=run.story)
+    door.write("go", "")
+    assert_over(run, "CANCELLED", 10)
+    assert all("saved" in run.stdout(1, rank) for rank in range(4))
 
 
 def test_a_worker_that_ignores_term_is_killed_with_all_it_started(door: Door) -> None:

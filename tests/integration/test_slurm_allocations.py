@@ -151,9 +151,11 @@ def test_the_job_script_by_hand_needs_an_allocation(slurm_door: Door, slurm: Clu
 
 def test_a_job_whose_agents_were_all_killed_ends_and_status_says_so(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, COUNTS, nodes="2", ranks=4)
-    for pid in [*run.agents(), *run.processes()]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    # Frozen first, so that no agent sees the others go, and writes the result.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in [*run.agents(), *run.processes()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     slurm.wait_for_job(run.job_id, "FAILED")
     run.assert_nothing_left()
     assert not run.is_over()

@@ -1,4 +1,4 @@
-"""The digits example on the real Slurm: four nodes with two workers each."""
+"""The examples: digits on the real Slurm, four nodes with two workers each, and the minimal one on this machine."""
 
 from __future__ import annotations
 
@@ -113,3 +113,11 @@ def test_an_undecorated_script_that_raises_leaves_its_traceback(slurm_door: Door
     assert claim["predecessor"] == 1
     assert claim["spend"]["restarts"] == 1
     assert "rank 3 on node2" in claim["reason"]
+
+
+@pytest.mark.local
+def test_minimal_example_learns(door: Door) -> None:
+    run = door.submit(str(DIGITS.parent / "minimal" / "job.yaml"), "--site", "local", wait=True)
+    assert run.result()["state"] == "SUCCEEDED", run.story()
+    assert "step 100: loss" in run.stdout(1, 0)
+    run.assert_nothing_left()
