@@ -101,7 +101,7 @@ def no_cluster(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_expands_as_scontrol_does(no_cluster: dict[str, str], texts: list[str]) -> None:
     """Several a process, for a process costs more than the rest."""
     done = subprocess.run(
-        ["scontrol", "show", "hostnames", ",".join(texts)], capture_output=True, text=True, check=True
+        ["scontrol", "show", "hostnames", ",".join(texts)], env=no_cluster, capture_output=True, text=True, check=True
     )
     assert list(expand_hostlist(",".join(texts))) == done.stdout.split()
 
