@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 
 
 class ExitCode(IntEnum):
@@ -85,3 +86,46 @@ class RunDirectoryError(HpcElasticError):
     """The run directory cannot be read or written, is not empty, is busy or is over. Exit code 5."""
 
     exit_code = ExitCode.RUN_DIRECTORY
+
+
+class RendezvousCause(str, Enum):
+    """Why a node is missing in the rendezvous; `docs/how-to/rendezvous.md` says what to do about each."""
+
+    NEVER_STARTED = "never_started"  # its agent gave no sign
+    CANNOT_RESOLVE = "cannot_resolve"  # the head's name means nothing there
+    CANNOT_ROUTE = "cannot_route"  # the head's machine does not answer, on no port
+    REFUSED = "refused"  # the head's machine answers that nobody listens
+    BLOCKED_PORT = "blocked_port"  # something between the two lets other ports through and not this one
+    WRONG_SECRET = "wrong_secret"  # it authenticated wrongly
+    OTHER_VERSION = "other_version"  # of Python, torch or hpc_elastic than the head's
+    SILENT = "silent"  # it was connected, and there was no answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingNode:
+    """A node that did not join, and why.
+
+    `detail` goes on from the node's name: `cannot resolve node1: Name or service not known`.
+    """
+
+    node: str
+    cause: RendezvousCause
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.node} {self.detail}"
+
+
+class RendezvousTimeoutError(HpcElasticError):
+    """Too few nodes have joined in time. Exit code 6.
+
+    Args:
+        message: how many of how many, in one line.
+        missing: who did not, and why.
+    """
+
+    exit_code = ExitCode.NODES_MISSING
+
+    def __init__(self, message: str, missing: Sequence[MissingNode], *, tip: str | None = None) -> None:
+        super().__init__(message, tip=tip)
+        self.missing = tuple(missing)

@@ -12,7 +12,7 @@ from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Note, Say, Send, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Level, Note, Say, Send, WriteResult
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Failed, Join, Message
@@ -151,7 +151,7 @@ class Coordinator:
         elif isinstance(action, HeadOver):
             self.over.set()
         elif isinstance(action, Say):
-            self._say(action.text)
+            self._say(action.text, action.level)
         elif isinstance(action, Note):
             note = action
             self._disk.spare(lambda: self._journal.note(note.name, note.message, note.attempt, dict(note.metadata)))
@@ -183,8 +183,8 @@ class Coordinator:
         else:
             self._apply(self._head.result_written(exit_code, cause, self._loop.time()))
 
-    def _say(self, text: str) -> None:
-        self._disk.spare(lambda: self._journal.say(text))
+    def _say(self, text: str, level: Level = "info") -> None:
+        self._disk.spare(lambda: self._journal.say(text, level))
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -43,6 +44,7 @@ from hpc_elastic.rundir.store import (
 )
 
 Record = TypeVar("Record")
+LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Journal:
         self._place = allocation
         self._is_over = is_over
         self._is_requeued = is_requeued
+        self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self.allocation = 0
         self.is_head = False
 
@@ -164,9 +167,15 @@ class Journal:
 
     # For people, and from them.
 
-    def say(self, text: str) -> None:
-        """Prints a line into the agent's log and, from the head, into the script's output."""
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {text}"
+    def say(self, text: str, level: Level = "info") -> None:
+        """Prints a line into the agent's log and, from the head, into the script's output.
+
+        Passed over if the plan's `log_level` asks for less.
+        """
+        if LEVELS.index(level) > self._loudest:
+            return
+        mark = "debug: " if level == "debug" else ""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{text}"
         with contextlib.suppress(OSError):
             print(line, flush=True)
         if self.is_head:

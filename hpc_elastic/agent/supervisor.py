@@ -32,6 +32,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
+    Level,
     Note,
     RecordFailure,
     Say,
@@ -248,7 +249,7 @@ class Supervisor:
         elif isinstance(action, WriteResult):
             self._tasks.run(self._write_result(action))
         elif isinstance(action, Say):
-            self._say(action.text)
+            self._say(action.text, action.level)
         elif isinstance(action, Note):
             note = action
             self._disk.spare(lambda: self._journal.note(note.name, note.message, note.attempt, dict(note.metadata)))
@@ -312,8 +313,8 @@ class Supervisor:
 
     # The frame.
 
-    def _say(self, text: str) -> None:
-        self._disk.spare(lambda: self._journal.say(text))
+    def _say(self, text: str, level: Level = "info") -> None:
+        self._disk.spare(lambda: self._journal.say(text, level))
 
     def _crashed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, World
 
+Level = Literal["error", "warning", "info", "debug"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Say:
-    """A line for people: into the agent's log and, from the head, into the script's output."""
+    """A line for people: into the agent's log and, from the head, into the script's output.
+
+    It is left out where `log_level` is above its level.
+    """
 
     text: str
+    level: Level = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         logs=_logs(_known(spec.logs)),
         log_level=_known(spec.log_level),
         network=_network(site.network),
-        sbatch=remaining_options(spec),
+        sbatch=_gang_start(job, site) | remaining_options(spec),
         srun=site.srun,
     )
 
@@ -182,6 +182,15 @@ def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -
         grace_s=grace.total_seconds(),
         restart_grace_s=_known(signals.restart_grace).total_seconds(),
     )
+
+
+def _gang_start(job: JobSpec, site: SiteConfig) -> dict[str, str]:
+    """Whether Slurm waits for the last node's boot before it starts the job, where the site says it.
+
+    What a job's open map says of it wins, and null there takes it away.
+    """
+    is_asked = "wait-all-nodes" in (job.sbatch or {})
+    return {} if is_asked or site.wait_all_nodes is None else {"wait-all-nodes": str(int(site.wait_all_nodes))}
 
 
 def _logs(logs: LogsSpec) -> LogsPlan:

@@ -48,5 +48,3 @@ def parse_site(text: str, *, path: str) -> SiteConfig:
 def _find_conflicts(site: SiteConfig) -> Iterator[Conflict]:
     for conflict in find_conflicts(site.defaults):
         yield Conflict(("defaults", *conflict.path), conflict.message, ("defaults",) if conflict.about else ())
-    if site.wait_all_nodes is not None:
-        yield Conflict(("wait_all_nodes",), "not supported yet; leave it out", ())

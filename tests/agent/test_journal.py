@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.journal import LEVELS, Journal
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.ranks import Seat
@@ -213,6 +214,27 @@ def test_only_the_head_speaks_into_the_scripts_output(runs: Runs, capsys: pytest
     journal.say("as the head")
     assert Path(runs.layout.script_output("42")).read_text().endswith("node0: as the head\n")
     assert "as a member" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("log_level", "heard"),
+    [
+        ("error", "error"),
+        ("warning", "error warning"),
+        ("info", "error warning info"),
+        ("debug", "error warning info debug"),
+    ],
+)
+def test_a_line_is_said_if_the_log_level_asks_for_as_much(
+    runs: Runs, capsys: pytest.CaptureFixture[str], log_level: str, heard: str
+) -> None:
+    os.makedirs(runs.layout.root)
+    journal = runs.journal(log_level=log_level)
+    journal.is_head = True
+    for level in LEVELS:
+        journal.say(f"<{level}>", level)
+    texts = (capsys.readouterr().out, Path(runs.layout.script_output("42")).read_text())
+    assert [re.findall("<(.*)>", text) for text in texts] == [heard.split()] * 2
 
 
 def test_an_event_is_a_line_of_the_nodes_own_file(runs: Runs) -> None:

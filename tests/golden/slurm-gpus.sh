@@ -13,6 +13,7 @@
 #SBATCH --account=abc
 #SBATCH --partition=gpu
 #SBATCH --contiguous
+#SBATCH --wait-all-nodes=1
 #
 # Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
 # The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,

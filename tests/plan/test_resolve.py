@@ -52,6 +52,14 @@ def test_the_job_outranks_the_site_and_the_site_outranks_us() -> None:
     assert plan.sbatch == {"account": "a", "qos": "c", "constraint": "ib"}
 
 
+def test_gang_start_is_the_sites_and_the_jobs_word_wins() -> None:
+    assert resolve().sbatch == {}
+    assert resolve("", "wait_all_nodes: true").sbatch == {"wait-all-nodes": "1"}
+    assert resolve("", "wait_all_nodes: false").sbatch == {"wait-all-nodes": "0"}
+    assert resolve("sbatch: {wait-all-nodes: 0}", "wait_all_nodes: true").sbatch == {"wait-all-nodes": "0"}
+    assert resolve("sbatch: {wait-all-nodes: null}", "wait_all_nodes: true").sbatch == {}
+
+
 def test_null_takes_a_sites_default_away_and_leaves_ours() -> None:
     site = (
         "defaults: {sbatch: {account: a, qos: b}, env: {A: 1, B: 2}, setup: [x], log_level: debug, time: 1h,"

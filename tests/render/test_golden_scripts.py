@@ -32,7 +32,7 @@ SCRIPTS: dict[str, LaunchPlan] = {
             "source ~/env/bin/activate",
             "if [ -d /scratch ]; then\n    export TMPDIR=/scratch\nfi",
         ),
-        sbatch={"account": "abc", "partition": "gpu", "contiguous": "true", "qos": None},
+        sbatch={"account": "abc", "partition": "gpu", "contiguous": "true", "wait-all-nodes": "1", "qos": None},
         srun=("--network=job_vni",),
     ),
     "slurm-gres.sh": make_plan(

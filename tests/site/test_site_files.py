@@ -78,7 +78,7 @@ name: there
   stall_timeout: 5m
 gpu_request: gpus
 network: {{port_range: [9, 10], interfaces: ib0}}
-wait_all_nodes: true
+wait_all_nodes: yes
 run_root: runs
 """
     assert problems_of(text) == [
@@ -91,7 +91,7 @@ run_root: runs
         "/etc/here.yaml:10: gpu_request: expected gpus_per_node, gres:<name> or none, found 'gpus'",
         f"/etc/here.yaml:11: network.port_range: {PORTS}, found [9, 10]",
         "/etc/here.yaml:11: network.interfaces: unknown key; did you mean interface?",
-        "/etc/here.yaml:12: wait_all_nodes: not supported yet; leave it out",
+        "/etc/here.yaml:12: wait_all_nodes: expected true or false, found 'yes'",
         "/etc/here.yaml:13: run_root: expected an absolute path, found 'runs'",
     ]
 
