@@ -11,6 +11,7 @@ from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
+from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.layout import RunLayout
 
 # Task-level variables describe the agent, which is one task a node, and would tell a worker a rank
@@ -23,9 +24,10 @@ _AGENTS_OWN = "HPC_ELASTIC_LOCAL_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What this node adds to every worker's environment. `gloo_interface` holds the published address."""
+    """What this node adds to every worker. `gloo_interface` holds the published address."""
 
     node: str
+    role: RolePlan
     gloo_interface: str | None
 
 
@@ -34,8 +36,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """The whole environment of one worker.
 
-    Later ones win: the agent's own environment, our defaults, the plan's `env`, and the variables
-    that make a worker part of its world, which nobody may set.
+    Later ones win: the agent's own environment, our defaults, the plan's `env`, the role's `env`, and
+    the variables that make a worker part of its world, which nobody may set.
 
     Args:
         base: the agent's environment, after the job's setup lines.
@@ -55,15 +57,18 @@ def worker_environment(
         inherited |= _slurm_rank_variables(assign, world)
     defaults = {name: value for name, value in _defaults(plan, assign, facts).items() if name not in inherited}
     environment = inherited | defaults | world
-    own = {name: _expand(value, environment, f"env.{name}") for name, value in plan.env.items()}
+    own = {name: _expand(value, environment, f"env.{name}") for name, value in {**plan.env, **facts.role.env}.items()}
     return environment | own | world
 
 
-def worker_command(plan: LaunchPlan, environment: Mapping[str, str], *, python: str, parent: int) -> list[str]:
+def worker_command(
+    plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str], *, python: str, parent: int
+) -> list[str]:
     """The command line of a worker: the bootstrap, then what the user wants run.
 
     Args:
         plan: the launch plan.
+        role: the worker's.
         environment: the worker's whole environment, for `${NAME}` in the arguments.
         python: the interpreter that runs this agent.
         parent: the agent's process id.
@@ -71,7 +76,7 @@ def worker_command(plan: LaunchPlan, environment: Mapping[str, str], *, python: 
     Raises:
         AllocationError: an argument names a variable that is not set.
     """
-    entrypoint = plan.entrypoint
+    entrypoint = role.entrypoint
     target = entrypoint.target
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
@@ -100,7 +105,7 @@ def _world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_r
         "LOCAL_WORLD_SIZE": str(assign.workers),
         "GROUP_RANK": str(assign.group_rank),
         "GROUP_WORLD_SIZE": str(assign.group_world_size),
-        "ROLE_NAME": plan.role,
+        "ROLE_NAME": facts.role.name,
         "ROLE_RANK": str(assign.first_role_rank + local_rank),
         "ROLE_WORLD_SIZE": str(assign.role_world_size),
         "MASTER_ADDR": assign.master.address,

@@ -132,16 +132,17 @@ class WorkerGroup:
 
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
+        plan, facts = self._plan, self._report.facts
         for local_rank in range(assign.workers):
-            environment = worker_environment(os.environ, self._plan, assign, self._report.facts, local_rank)
+            environment = worker_environment(os.environ, plan, assign, facts, local_rank)
             orders.append(
                 WorkerOrder(
                     rank=assign.first_rank + local_rank,
                     local_rank=local_rank,
                     attempt=assign.attempt,
-                    command=worker_command(self._plan, environment, python=sys.executable, parent=os.getpid()),
+                    command=worker_command(plan, facts.role, environment, python=sys.executable, parent=os.getpid()),
                     environment=environment,
-                    directory=worker_directory(self._plan, environment),
+                    directory=worker_directory(plan, environment),
                 )
             )
         return orders

@@ -14,6 +14,7 @@ from hpc_elastic.agent.network import interface_of, own_address
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.membership.messages import Assign, Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.records import Endpoint
 
 
@@ -38,7 +39,7 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
         problem = _workers_problem(plan, allocation, environ)
     except HpcElasticError as error:
         problem = f"{error.message}; {error.tip}" if error.tip else error.message
-    facts = NodeFacts(node=allocation.node, gloo_interface=interface)
+    facts = NodeFacts(node=allocation.node, role=_role(plan, allocation), gloo_interface=interface)
     return NodeReport(address=address, facts=facts, problem=problem)
 
 
@@ -51,8 +52,8 @@ def describe_node(
         node_id=allocation.node_id,
         agent=agent,
         store_port=store_port,
-        workers=plan.workers_on(allocation.node_id),
-        role=plan.role,
+        workers=plan.workers_on(allocation.node_id, len(allocation.nodes)),
+        role=report.facts.role.name,
         versions={"python": platform.python_version(), "hpc_elastic": plan.package_version},
         problem=report.problem,
     )
@@ -61,22 +62,27 @@ def describe_node(
 def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
     """Why the workers could not start here, None if they could."""
     rehearsal = _rehearsal(plan, allocation)
-    facts = NodeFacts(node=allocation.node, gloo_interface=None)
+    role = _role(plan, allocation)
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None)
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
-    worker_command(plan, environment, python="python", parent=0)
+    worker_command(plan, role, environment, python="python", parent=0)
     directory = worker_directory(plan, environment)
     if not os.path.isdir(directory):
         return f"workdir {directory} is not a directory on this node"
-    script = os.path.join(directory, plan.entrypoint.target)
-    if plan.entrypoint.kind == "script" and not os.path.isfile(script):
+    script = os.path.join(directory, role.entrypoint.target)
+    if role.entrypoint.kind == "script" and not os.path.isfile(script):
         return f"entrypoint.script {script} is not a file on this node"
     asked_for_gpus = plan.resources.gpus_per_node
     return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
 
 
+def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:
+    return plan.role_on(allocation.node_id, len(allocation.nodes))
+
+
 def _rehearsal(plan: LaunchPlan, allocation: Allocation) -> Assign:
     """A part in a world as it might be, to see whether every `${NAME}` has a value."""
-    workers = plan.workers_on(allocation.node_id)
+    workers = plan.workers_on(allocation.node_id, len(allocation.nodes))
     return Assign(
         attempt=1,
         group_rank=0,

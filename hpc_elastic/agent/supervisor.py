@@ -294,7 +294,7 @@ class Supervisor:
         await self._record(order, pid=pid, exitcode=action.exitcode)
 
     async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
-        layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self._plan.role
+        layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self._join.role
         failure = await self._disk.call(
             lambda: record_failure(layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message)
         )

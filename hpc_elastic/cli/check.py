@@ -48,9 +48,10 @@ def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
     """What a person wants to know of a plan before it costs node hours."""
     nodes = plan.nodes
     asked = f"{nodes.min}" if nodes.min == nodes.max else f"{nodes.min} to {nodes.max}"
-    workers = plan.workers_per_node
+    role = plan.roles[0]
+    workers = role.workers_per_node
     each = f"{workers}" if isinstance(workers, int) else ", ".join(map(str, workers))
-    entrypoint = plan.entrypoint
+    entrypoint = role.entrypoint
     prefix = "-m " if entrypoint.kind == "module" else ""
     interpreter = "" if entrypoint.kind == "command" else f"{plan.python} "
     backoff = plan.restart.backoff

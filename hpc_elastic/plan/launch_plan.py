@@ -9,19 +9,11 @@ from typing import Literal
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.roles import NodesPlan, RolePlan, place_roles
 
 FORMAT_VERSION = 1
 
 SchedulerName = Literal["slurm", "local"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesPlan:
-    """How many nodes the world may have, and how many more wait beside it."""
-
-    min: int
-    max: int
-    spares: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +35,6 @@ class ResourcesPlan:
     memory_per_node: str | None = None  # --mem: 64G; 0 is all of the node's
     memory_per_cpu: str | None = None  # --mem-per-cpu
     memory_per_gpu: str | None = None  # --mem-per-gpu
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntrypointPlan:
-    """What a worker runs. `target` is a script's path, a module's name or a command's first word."""
-
-    kind: Literal["script", "module", "command"]
-    target: str
-    args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +107,9 @@ class NetworkPlan:
 class LaunchPlan:
     """One run, with nothing left to decide. Durations are seconds, sizes bytes, paths absolute.
 
-    `env`, `entrypoint.args` and `workdir` keep `${NAME}` and `$$`, which `plan.references` expands on
-    the node; in `workdir` a dollar sign of the file system stands as `$$` already. `workers_per_node`
-    is a number, or one number for each node by node id; the last one also serves the nodes after it.
+    `env`, `workdir` and the roles' `env` and `entrypoint.args` keep `${NAME}` and `$$`, which
+    `plan.references` expands on the node; in `workdir` a dollar sign of the file system stands as `$$`
+    already. `roles` has at least one; `nodes` is the sum of theirs, and the spares.
     `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
     `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
     """
@@ -142,16 +125,14 @@ class LaunchPlan:
     scheduler: SchedulerName
     template: str
     nodes: NodesPlan
-    workers_per_node: int | tuple[int, ...]
+    roles: tuple[RolePlan, ...]
     resources: ResourcesPlan
     time_s: float | None
     setup: tuple[str, ...]
-    entrypoint: EntrypointPlan
     workdir: str
     python: str
     env: Mapping[str, str]
     worker_env_slurm: Literal["hide", "keep", "rank"]
-    role: str
     restart: RestartPlan
     progress_file: str | None
     elastic: ElasticPlan
@@ -166,18 +147,19 @@ class LaunchPlan:
     sbatch: Mapping[str, str | None]
     srun: tuple[str, ...] = ()  # more srun arguments of the site, verbatim
 
-    def workers_on(self, node_id: int) -> int:
-        """The number of workers on the node with this id (0, 1, 2 ... in the step)."""
-        if isinstance(self.workers_per_node, int):
-            return self.workers_per_node
-        return self.workers_per_node[min(node_id, len(self.workers_per_node) - 1)]
+    def role_on(self, node_id: int, nodes: int) -> RolePlan:
+        """The role of the node with this id (0, 1, 2 ...) in a step of so many nodes."""
+        return place_roles(self.roles, nodes)[node_id]
+
+    def workers_on(self, node_id: int, nodes: int) -> int:
+        """The number of workers on the node with this id (0, 1, 2 ...) in a step of so many nodes."""
+        placed = place_roles(self.roles, nodes)
+        return placed[node_id].workers_at(node_id - placed.index(placed[node_id]))
 
     @property
     def most_workers_on_a_node(self) -> int:
         """What CPUs are asked for: the largest number of workers of any node."""
-        if isinstance(self.workers_per_node, int):
-            return self.workers_per_node
-        return max(self.workers_per_node)
+        return max(role.most_workers_on_a_node for role in self.roles)
 
 
 def dump_plan(plan: LaunchPlan) -> str:

@@ -17,11 +17,9 @@ from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
     ElasticPlan,
-    EntrypointPlan,
     LaunchPlan,
     LogsPlan,
     NetworkPlan,
-    NodesPlan,
     RequeuePlan,
     RestartPlan,
     SignalsPlan,
@@ -29,6 +27,7 @@ from hpc_elastic.plan.launch_plan import (
 from hpc_elastic.plan.merge import merge_sections, without_rivals
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.plan.resources import remaining_options, resolve_resources, resolve_workers
+from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RolePlan
 from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.units import format_duration
 
@@ -62,8 +61,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     if problems:
         raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
     spec = merge_sections(asked, DEFAULTS)
-    nodes, workers = _known(spec.nodes), resolve_workers(spec)
-    most_workers = max(workers) if isinstance(workers, tuple) else workers
+    nodes, roles = _known(spec.nodes), _roles(spec)
+    most_workers = max(role.most_workers_on_a_node for role in roles)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
         run=submission.run,
@@ -76,16 +75,14 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         scheduler=site.scheduler,
         template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
         nodes=NodesPlan(min=nodes.min, max=nodes.max, spares=_known(spec.spares)),
-        workers_per_node=workers,
+        roles=roles,
         resources=resolve_resources(spec, site, most_workers),
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
-        entrypoint=_entrypoint(_known(spec.entrypoint)),
         workdir=_workdir(_known(spec.workdir), submission.job_dir),
         python=_python(spec.python or submission.interpreter, submission.job_dir),
         env={name: value for name, value in (spec.env or {}).items() if value is not None},
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
-        role=_known(spec.role),
         restart=_restart(spec),
         progress_file=(spec.progress or ProgressSpec()).file,
         elastic=_elastic(spec),
@@ -126,6 +123,17 @@ def _limits(asked: JobSpec, site: SiteConfig) -> Iterator[str]:
     if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
         limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
         yield f"time: {limit}, found {format_duration(asked.time)}"
+
+
+def _roles(spec: JobSpec) -> tuple[RolePlan, ...]:
+    nodes = _known(spec.nodes)
+    only = RolePlan(
+        name=_known(spec.role),
+        entrypoint=_entrypoint(_known(spec.entrypoint)),
+        nodes=NodesPlan(min=nodes.min, max=nodes.max),
+        workers_per_node=resolve_workers(spec),
+    )
+    return (only,)
 
 
 def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:

@@ -18,7 +18,7 @@ from hpc_elastic.membership.messages import Assign, End, Finished, Message, Welc
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line
 from tests.membership.script import HeadScript, a_join
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 
 
 class Scene:
@@ -32,7 +32,7 @@ class Scene:
         self.coordinator = Coordinator(
             self.head(),
             node="node0",
-            journal=Journal(self.layout, a_plan(root), place, is_over=lambda _: None),
+            journal=Journal(self.layout, make_run_plan(root), place, is_over=lambda _: None),
             disk=self.disk,
             to_own_member=self.heard.put_nowait,
         )

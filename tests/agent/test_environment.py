@@ -10,11 +10,12 @@ import pytest
 from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.plan.launch_plan import EntrypointPlan, LaunchPlan, NetworkPlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, ResourcesPlan
+from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.records import Endpoint
-from tests.scheduler.plans import a_plan
+from tests.plans import make_role, make_run_plan
 
-FACTS = NodeFacts(node="node2", gloo_interface="eth0")
+FACTS = NodeFacts(node="node2", role=make_role(), gloo_interface="eth0")
 ASSIGN = Assign(
     attempt=3,
     group_rank=1,
@@ -50,11 +51,13 @@ STEP = {
 
 
 def plan(**changes: Any) -> LaunchPlan:
-    return replace(a_plan("/runs/my run"), **changes)
+    return make_run_plan("/runs/my run", **changes)
 
 
 def environment(plan_: LaunchPlan | None = None, base: dict[str, str] | None = None, local: int = 1) -> dict[str, str]:
-    return worker_environment(base or {"PATH": "/usr/bin"}, plan_ or plan(), ASSIGN, FACTS, local)
+    asked = plan_ or plan()
+    facts = replace(FACTS, role=asked.roles[0])
+    return worker_environment(base or {"PATH": "/usr/bin"}, asked, ASSIGN, facts, local)
 
 
 def test_a_worker_sees_all_that_torchrun_sets_and_ours() -> None:
@@ -155,7 +158,7 @@ def test_env_rejects_a_variable_that_is_not_set() -> None:
 
 def command(kind: Literal["script", "module", "command"], target: str, *args: str, **changes: Any) -> list[str]:
     asked = plan(entrypoint=EntrypointPlan(kind=kind, target=target, args=args), **changes)
-    return worker_command(asked, environment(asked), python="/opt/python", parent=77)
+    return worker_command(asked, asked.roles[0], environment(asked), python="/opt/python", parent=77)
 
 
 def test_the_command_is_the_bootstrap_with_the_script_in_its_workdir() -> None:

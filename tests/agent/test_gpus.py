@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem, parse_list, visible_gpus
 from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 
 TWO = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)
 GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-8d5ba0d7)
@@ -75,7 +74,7 @@ def test_nobody_can_tell_if_the_program_fails_or_is_not_there(tmp_path: Path, mo
 
 
 def asking(gpus: int | None) -> LaunchPlan:
-    return replace(a_plan("/run"), resources=ResourcesPlan(gpus_per_node=gpus))
+    return make_run_plan("/run", resources=ResourcesPlan(gpus_per_node=gpus))
 
 
 @pytest.mark.parametrize(("asked", "seen"), [(None, 4), (0, 4), (4, 4), (4, None)])

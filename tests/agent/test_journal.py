@@ -20,7 +20,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 
 HEAD = Endpoint(address="10.0.0.1", port=20000)
 
@@ -49,7 +49,9 @@ class Runs:
     def journal(
         self, place: Allocation | None = None, *, is_over: Callable[[str], bool | None] = must_not_ask, **plan: Any
     ) -> Journal:
-        return Journal(self.layout, replace(a_plan(self.layout.root), **plan), place or a_place(), is_over=is_over)
+        return Journal(
+            self.layout, replace(make_run_plan(self.layout.root), **plan), place or a_place(), is_over=is_over
+        )
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
 from tests.membership.script import a_join
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 
 SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
 MAKE = connection_factory(b"s" * 32, SCOPE)
@@ -79,7 +79,7 @@ class Scene:
     def __init__(self, root: Path) -> None:
         self.layout = RunLayout(root)
         elastic = ElasticPlan(join_timeout_s=0, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
-        self.plan = replace(a_plan(root), elastic=elastic)
+        self.plan = replace(make_run_plan(root), elastic=elastic)
         self.ports = port_sequence(str(root), "local-1", (20000, 32000))
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
         self.member = Member()

@@ -51,7 +51,7 @@ def test_options_after_the_script_are_the_scripts(workplace: Path, capsys: Captu
     command = ["run", "--nodes", "1:2", "--name", "mine", *SETUP_FAILS, "train.py", "--nodes", "9", "--", "-m", "$HOME"]
     assert main(command) == 3
     plan = json.loads((only_run(workplace) / "plan.json").read_text())
-    assert plan["entrypoint"]["args"] == ["--nodes", "9", "--", "-m", "$$HOME"]
+    assert plan["roles"][0]["entrypoint"]["args"] == ["--nodes", "9", "--", "-m", "$$HOME"]
     assert plan["nodes"] == {"min": 1, "max": 2, "spares": 0}
     assert (plan["name"], plan["site"]) == ("mine", "local")
     assert "hpc-elastic run --nodes 1:2" in (only_run(workplace) / "job.yaml").read_text()

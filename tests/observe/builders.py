@@ -7,20 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.codec import to_json
-from hpc_elastic.plan.launch_plan import (
-    BackoffPlan,
-    ElasticPlan,
-    EntrypointPlan,
-    LaunchPlan,
-    LogsPlan,
-    NetworkPlan,
-    NodesPlan,
-    RequeuePlan,
-    ResourcesPlan,
-    RestartPlan,
-    SchedulerName,
-    SignalsPlan,
-)
+from hpc_elastic.plan.launch_plan import LaunchPlan, SchedulerName, SignalsPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create import create_run_directory
 from hpc_elastic.rundir.layout import RunLayout
@@ -38,6 +25,7 @@ from hpc_elastic.rundir.records import (
     WorldNode,
     WorldRank,
 )
+from tests import plans
 
 TIME = "2026-01-02T03:04:05.000006Z"
 ENDPOINT = Endpoint(address="127.0.0.2", port=20000)
@@ -46,45 +34,9 @@ ENDPOINT = Endpoint(address="127.0.0.2", port=20000)
 def make_plan(
     run_dir: Path | str, *, name: str = "digits", scheduler: SchedulerName = "slurm", grace_s: float = 60.0
 ) -> LaunchPlan:
-    return LaunchPlan(
-        format_version=1,
-        run=f"{name}-20260102-030405-abcd",
-        name=name,
-        run_dir=str(run_dir),
-        created=TIME,
-        package_dir="/opt/hpc_elastic",
-        package_version="0.1.0",
-        site="generic-slurm" if scheduler == "slurm" else "local",
-        scheduler=scheduler,
-        template=f"{scheduler}/job.sh.j2",
-        nodes=NodesPlan(min=2, max=2),
-        workers_per_node=2,
-        resources=ResourcesPlan(),
-        time_s=3600.0,
-        setup=(),
-        entrypoint=EntrypointPlan(kind="script", target="train.py", args=("--epochs", "2")),
-        workdir="/home/ada",
-        python="python3",
-        env={},
-        worker_env_slurm="hide",
-        role="default",
-        restart=RestartPlan(
-            max_restarts=3, backoff=BackoffPlan(first_s=0.0, factor=2.0, max_s=60.0), no_progress_limit=3
-        ),
-        progress_file=None,
-        elastic=ElasticPlan(
-            join_timeout_s=600.0, join_retries=3, lease_s=10.0, exit_timeout_s=None, rejoin="at_restart"
-        ),
-        signals=SignalsPlan(notice="USR2", lead_s=120.0, grace_s=grace_s, restart_grace_s=5.0),
-        stall_timeout_s=None,
-        requeue=RequeuePlan(max=0, on=()),
-        start="spawn",
-        preload=(),
-        logs=LogsPlan(per="rank", tee=(0,), max_size_bytes=None),
-        log_level="info",
-        network=NetworkPlan(),
-        sbatch={},
-    )
+    make = plans.make_plan if scheduler == "slurm" else plans.make_local_plan
+    signals = SignalsPlan(notice="USR2", lead_s=120.0, grace_s=grace_s, restart_grace_s=5.0)
+    return make(run=f"{name}-20260102-030405-abcd", name=name, run_dir=str(run_dir), created=TIME, signals=signals)
 
 
 class RunBuilder:

@@ -113,7 +113,7 @@ def test_the_defaults_of_lead_and_grace_shrink_with_a_short_time(time: str, lead
     ],
 )
 def test_the_workers_of_a_node(job: str, workers: object) -> None:
-    assert resolve(job).workers_per_node == workers
+    assert resolve(job).roles[0].workers_per_node == workers
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import TemplateError
-from hpc_elastic.plan.launch_plan import NodesPlan, RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.directives import sbatch_directives, step_options
-from tests.render.plans import make_plan
+from tests.plans import make_plan
 
 
 @pytest.mark.parametrize(

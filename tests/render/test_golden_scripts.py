@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.plan.launch_plan import LaunchPlan, NodesPlan, RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.script import load_template, render_script
-from tests.render.plans import make_local_plan, make_plan
+from tests.plans import make_local_plan, make_plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 SCRIPTS: dict[str, LaunchPlan] = {

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from hpc_elastic.codec import from_json
-from hpc_elastic.plan.launch_plan import LaunchPlan, NodesPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.rundir.records import Request
-from tests.render.plans import make_local_plan, make_plan
+from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
 
 # It notes how it was called, says that it runs, waits to be let go if there is a gate, and starts the agent or ends.

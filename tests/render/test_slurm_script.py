@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.plan.launch_plan import LaunchPlan, NodesPlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
+from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.rundir.layout import RunLayout
-from tests.render.plans import make_plan
+from tests.plans import make_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.render.template import ScriptEnvironment
 from hpc_elastic.render.values import template_values
 from hpc_elastic.shipped import shipped_directory
-from tests.render.plans import make_local_plan, make_plan
+from tests.plans import make_local_plan, make_plan
 
 SHIPPED = sorted(Path(shipped_directory("templates")).rglob("*.j2"))
 EXTENDS = '{% extends "slurm/job.sh.j2" %}\n'
@@ -143,7 +144,7 @@ def test_a_script_rejects_a_control_character_and_names_the_key(field: str) -> N
         ("sbatch", {"account": "a\nb"}, r"sbatch\.account"),
     ],
 )
-def test_a_script_rejects_a_control_character_in_lists(field: str, value: object, named: str) -> None:
+def test_a_script_rejects_a_control_character_in_lists(field: str, value: Any, named: str) -> None:
     with pytest.raises(TemplateError, match=rf"^{named} .* control character"):
         template_values(make_plan(**{field: value}))
 

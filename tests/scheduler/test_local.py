@@ -14,7 +14,7 @@ from hpc_elastic.processes import find_process, has_variable, living_processes, 
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.local import JOB_ID_VARIABLE, LocalScheduler
 from hpc_elastic.scheduler.protocol import JobState
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 from tests.slurm_sandbox.sandbox import wait_until
 
 OWN_JOB_ID = 'start=$(cut -d")" -f2- /proc/$$/stat | cut -d" " -f21); id=local-$$-$start\n'
@@ -35,7 +35,7 @@ def submit(tmp_path: Path, scheduler: LocalScheduler) -> Submit:
         root = tmp_path / "a run"
         root.mkdir(exist_ok=True)
         (root / "job.sh").write_text(lines)
-        return scheduler.submit(a_plan(root), str(root / "job.sh"))
+        return scheduler.submit(make_run_plan(root), str(root / "job.sh"))
 
     return submit_lines
 
@@ -176,7 +176,7 @@ def test_cancel_is_fine_if_the_job_is_over(submit: Submit, scheduler: LocalSched
 
 def test_submit_rejects_a_script_in_no_directory(scheduler: LocalScheduler, tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match=r"cannot start bash .*No such file or directory"):
-        scheduler.submit(a_plan(tmp_path), str(tmp_path / "nowhere" / "job.sh"))
+        scheduler.submit(make_run_plan(tmp_path), str(tmp_path / "nowhere" / "job.sh"))
 
 
 def test_signal_does_not_reach_a_namesake() -> None:

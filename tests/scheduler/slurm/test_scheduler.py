@@ -12,7 +12,7 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.slurm import SlurmScheduler, allocation_is_over, slurm_answers
-from tests.scheduler.plans import a_plan
+from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 Program = Callable[[str, str], Path]
@@ -73,7 +73,7 @@ def test_does_not_hang_if_slurm_does(program: Program) -> None:
     with pytest.raises(SchedulerError, match="scancel did not answer"):
         scheduler.cancel("1")
     with pytest.raises(SchedulerError, match="sbatch did not answer"):
-        scheduler.submit(a_plan("/"), "/job.sh")
+        scheduler.submit(make_run_plan("/"), "/job.sh")
 
 
 def test_query_asks_accounting_for_what_the_controller_forgot(program: Program, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("RANK", "3")
     script = write_script(tmp_path / "a run", 'echo "$SLURM_JOB_ID,$SLURM_JOB_PARTITION,${RANK-none}"; exit 3')
     scheduler = SlurmScheduler()
-    job_id = scheduler.submit(a_plan(tmp_path, sbatch={"partition": "batch"}), script)
+    job_id = scheduler.submit(make_run_plan(tmp_path, sbatch={"partition": "batch"}), script)
     wait_until(lambda: scheduler.query([job_id])[job_id].state.is_terminal, "the job is over")
     status = scheduler.query([job_id])[job_id]
     assert (status.state, status.exit_code, status.nodes) == (JobState.FAILED, "3:0", "node1")
@@ -118,7 +118,7 @@ def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: p
 
 
 def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> None:
-    running = SlurmScheduler().submit(a_plan(tmp_path), write_script(tmp_path, "sleep 600"))
+    running = SlurmScheduler().submit(make_run_plan(tmp_path), write_script(tmp_path, "sleep 600"))
     slurm.wait_for_job(running, "RUNNING")
     pending = slurm.submit("--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     assert [state_of(running), state_of(pending)] == [JobState.RUNNING, JobState.PENDING]
@@ -132,7 +132,7 @@ def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> 
 def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "#SBATCH --partition=nowhere")
     with pytest.raises(SchedulerError, match="sbatch refused the job: invalid partition specified: nowhere"):
-        SlurmScheduler().submit(a_plan(tmp_path), script)
+        SlurmScheduler().submit(make_run_plan(tmp_path), script)
 
 
 def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
