@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import json
 import re
 import shlex
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -122,3 +126,23 @@ def test_the_reference_lists_every_record_and_reason() -> None:
 @every_page
 def test_prose_names_no_path_of_one_machine(page: Path) -> None:
     assert not re.search(r"/(?:work|root|tmp)/", page.read_text())
+
+
+def examples_with_torch() -> list[tuple[str, str]]:
+    """The commands of the page about what is not in torch, and what they print there."""
+    page = REPOSITORY / "docs/explanation/not-in-torch.md"
+    text = "".join(fences(page, "console"))
+    return re.findall(r'^\$ python -c "(.+)"\n((?:(?!\$ ).*\n)*)', text, re.M)
+
+
+def test_what_is_not_in_torch_is_not_in_the_installed_one() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    examples = examples_with_torch()
+    assert len(examples) >= 10
+    program = "import contextlib, io, json, sys\nprinted = []\nfor code in json.loads(sys.argv[1]):\n"
+    program += "    with contextlib.redirect_stdout(io.StringIO()) as out:\n        exec(code, {})\n"
+    program += "    printed.append(out.getvalue())\njson.dump(printed, sys.stdout)"
+    codes = json.dumps([code for code, _ in examples])
+    done = subprocess.run([sys.executable, "-c", program, codes], capture_output=True, text=True, check=True)
+    assert list(zip([code for code, _ in examples], json.loads(done.stdout), strict=True)) == examples
