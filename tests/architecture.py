@@ -25,6 +25,7 @@ LAYERS = {
     "hpc_elastic.plan.merge": "resolve",
     "hpc_elastic.plan.resources": "resolve",
     "hpc_elastic.plan.resolve": "resolve",
+    "hpc_elastic.plan.resolve_logs": "resolve",
     "hpc_elastic.render": "render",
     "hpc_elastic.scheduler": "scheduler",
     "hpc_elastic.membership": "membership",

@@ -48,7 +48,7 @@ _PLAN = LaunchPlan(
     requeue=RequeuePlan(max=5, on=("preempted", "time_limit", "node_loss")),
     start="auto",
     preload=(),
-    logs=LogsPlan(per="rank", tee=(0,), max_size_bytes=None),
+    logs=LogsPlan(per="rank", tee_ranks=(0,)),
     log_level="info",
     network=NetworkPlan(),
     sbatch={},

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.environment import worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.log_destinations import choose_destinations
 from hpc_elastic.agent.network import listen_on_first
 from hpc_elastic.agent.preparation import NodeReport
 from hpc_elastic.agent.processes import Marks
 from hpc_elastic.agent.spawn import SpawnedWorker, WorkerOrder, spawn_workers
 from hpc_elastic.agent.store_link import StoreLink
-from hpc_elastic.agent.tee import Tee
+from hpc_elastic.agent.tee import Tee, start_tee
 from hpc_elastic.agent.workers import StopTimes, Workers
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
@@ -126,34 +127,26 @@ class WorkerGroup:
         orders = list(self._orders.values())
         spawned = await self._workers.start(lambda: spawn_workers(orders, self._layout))
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
-        teed = [order for order in orders if order.rank in self._plan.logs.tee]
-        if teed:
-            self._tee = Tee(self._prefixes(teed))
+        self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
 
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
         plan, facts = self._plan, self._report.facts
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank)
+            rank = assign.first_rank + local_rank
             orders.append(
                 WorkerOrder(
-                    rank=assign.first_rank + local_rank,
+                    rank=rank,
                     local_rank=local_rank,
                     attempt=assign.attempt,
                     command=worker_command(plan, facts.role, environment, python=sys.executable, parent=os.getpid()),
                     environment=environment,
                     directory=worker_directory(plan, environment),
+                    destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
                 )
             )
         return orders
-
-    def _prefixes(self, orders: list[WorkerOrder]) -> dict[str, str]:
-        prefixes = {}
-        for order in orders:
-            prefix = f"[{self._allocation.node}:{order.rank}] "
-            prefixes[self._layout.stdout(order.attempt, order.rank)] = prefix
-            prefixes[self._layout.stderr(order.attempt, order.rank)] = prefix
-        return prefixes
 
     def _next_listener(self, attempt: int) -> socket.socket:
         """A socket for the store of the attempt after this one."""

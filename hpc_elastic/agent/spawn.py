@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hpc_elastic.agent.log_destinations import LogDestinations
+from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import FILE_MODE, make_directory
 
@@ -26,6 +29,7 @@ class WorkerOrder:
     command: Sequence[str]
     environment: Mapping[str, str]
     directory: str
+    destinations: LogDestinations = field(default_factory=LogDestinations)
 
 
 class StartFailedError(Exception):
@@ -97,27 +101,27 @@ def _spawn(order: WorkerOrder, layout: RunLayout) -> SpawnedWorker:
 
 def _start(order: WorkerOrder, layout: RunLayout) -> subprocess.Popen[bytes]:
     make_directory(layout.rank(order.attempt, order.rank))
-    stdout = _open_log(layout.stdout(order.attempt, order.rank))
-    try:
-        stderr = _open_log(layout.stderr(order.attempt, order.rank))
-        try:
-            return subprocess.Popen(
-                order.command,
-                env=order.environment,
-                cwd=order.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        finally:
-            os.close(stderr)
-    finally:
-        os.close(stdout)
+    with contextlib.ExitStack() as files:
+        stdout = _open_stream(files, order, Std.OUT, layout.stdout(order.attempt, order.rank))
+        stderr = _open_stream(files, order, Std.ERR, layout.stderr(order.attempt, order.rank))
+        return subprocess.Popen(
+            order.command,
+            env=order.environment,
+            cwd=order.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
 
 
-def _open_log(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+def _open_stream(files: contextlib.ExitStack, order: WorkerOrder, stream: Std, path: str) -> int | None:
+    """A descriptor for a worker's stream; None for the agent's own."""
+    if stream & order.destinations.redirected:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        files.callback(os.close, descriptor)
+        return descriptor
+    return subprocess.DEVNULL if stream & order.destinations.dropped else None
 
 
 def _kill(spawned: Sequence[SpawnedWorker]) -> None:

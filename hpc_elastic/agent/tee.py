@@ -1,16 +1,51 @@
-"""Repeats the output of some ranks in the agent's log, a line at a time, with who wrote it."""
+"""Repeats the output of some ranks in the agent's log, a line at a time, with who wrote it.
+
+Theory of operation. Workers append to files of their own and know nothing of the agent, which follows
+those files in one thread. Only that thread writes lines of workers, each with its end in one go, so no
+line is ever torn by another; a line that has no end yet waits for it. What a worker wrote before it
+was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
+and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from hpc_elastic.agent.spawn import WorkerOrder
+from hpc_elastic.plan.launch_plan import LogsPlan
+from hpc_elastic.plan.log_prefix import fill_prefix
+from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import FILE_MODE, make_directory
 
 SHORTEST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.0
 CHUNK_BYTES = 64 * 1024
+BYTES_A_TURN = 64 * CHUNK_BYTES  # of one file, before the others have theirs
 LONGEST_LINE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeedFile:
+    """A file to follow: one stream of a worker, and what stands before each of its lines."""
+
+    path: str
+    prefix: str
+    stream: Std = Std.OUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """The teed lines of a stream that hold one of these texts go to this file as well."""
+
+    path: str
+    filters: tuple[str, ...]
 
 
 class Tee:
@@ -19,11 +54,17 @@ class Tee:
     It looks again soon while something comes, and once a second while nothing does.
 
     Args:
-        prefixes: what stands before each line, by the file's path.
+        files: what to follow. A stream of standard error goes to the agent's own, as in torch.
+        out: where lines of standard output that hold certain texts go as well.
+        err: the same for standard error.
     """
 
-    def __init__(self, prefixes: Mapping[str, str]) -> None:
-        self._files = [_Followed(path, prefix) for path, prefix in prefixes.items()]
+    def __init__(
+        self, files: Sequence[TeedFile], *, out: Duplicates | None = None, err: Duplicates | None = None
+    ) -> None:
+        sinks = {Std.OUT: _Sink("stdout", out), Std.ERR: _Sink("stderr", err)}
+        self._sinks = list(sinks.values())
+        self._files = [_Followed(file.path, file.prefix, sinks[file.stream]) for file in files]
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tee", daemon=True)
         self._thread.start()
@@ -35,44 +76,116 @@ class Tee:
 
     def _run(self) -> None:
         pause = SHORTEST_PAUSE_S
+        for sink in self._sinks:
+            sink.open()
         while not self._is_over.wait(pause):
-            came = [file.copy() for file in self._files]
+            came = [file.copy(BYTES_A_TURN) for file in self._files]
             pause = SHORTEST_PAUSE_S if any(came) else min(LONGEST_PAUSE_S, pause * 2)
         for file in self._files:
-            file.copy()
             file.finish()
+        for sink in self._sinks:
+            sink.close()
+
+
+def start_tee(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> Tee | None:
+    """Starts the tee of an attempt's workers on this node; None if none of them is teed."""
+    files = [file for order in orders for file in _teed_files(logs, layout, order, node)]
+    if not files:
+        return None
+    attempt = orders[0].attempt
+    out = Duplicates(path=layout.filtered_stdout(attempt, node), filters=logs.duplicate_stdout_filters)
+    err = Duplicates(path=layout.filtered_stderr(attempt, node), filters=logs.duplicate_stderr_filters)
+    return Tee(files, out=out if out.filters else None, err=err if err.filters else None)
+
+
+def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str) -> list[TeedFile]:
+    prefix = fill_prefix(
+        logs.prefix,
+        {
+            "role_name": order.environment.get("ROLE_NAME", ""),
+            "local_rank": order.local_rank,
+            "rank": order.rank,
+            "node": node,
+            "attempt": order.attempt,
+        },
+    )
+    paths = {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
+    teed = order.destinations.teed
+    return [TeedFile(path=path, prefix=prefix, stream=stream) for stream, path in paths.items() if stream & teed]
+
+
+class _Sink:
+    """One of the agent's own streams, and the file for the lines that match."""
+
+    def __init__(self, name: str, duplicates: Duplicates | None) -> None:
+        self._name = name
+        self._duplicates = duplicates
+        self._needles = [text.encode() for text in duplicates.filters] if duplicates else []
+        self._descriptor: int | None = None
+
+    def open(self) -> None:
+        """Makes the file for matches, so that an empty one says that there was none."""
+        if self._duplicates is None:
+            return
+        with contextlib.suppress(OSError):  # a disk that is full must not end the tee
+            make_directory(os.path.dirname(self._duplicates.path))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._duplicates.path, flags, FILE_MODE)
+
+    def write(self, prefix: bytes, lines: list[bytes]) -> None:
+        """Prints the lines, each with the prefix and an end."""
+        stream: BinaryIO = getattr(sys, self._name).buffer
+        with contextlib.suppress(OSError):
+            stream.write(b"".join(prefix + line + b"\n" for line in lines))
+            stream.flush()
+        if self._descriptor is not None:
+            matches = [line for line in lines if any(needle in line for needle in self._needles)]
+            _write_all(self._descriptor, b"".join(prefix + line + b"\n" for line in matches))
+
+    def close(self) -> None:
+        """Closes the file for matches."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 class _Followed:
     """One file, from its beginning on; it may not exist yet."""
 
-    def __init__(self, path: str, prefix: str) -> None:
+    def __init__(self, path: str, prefix: str, sink: _Sink) -> None:
         self._path = path
         self._prefix = prefix.encode()
+        self._sink = sink
         self._offset = 0
         self._rest = b""
 
-    def copy(self) -> bool:
-        """Prints the lines that are complete; whether anything came."""
-        came = False
-        with contextlib.suppress(OSError), open(self._path, "rb") as file:
-            file.seek(self._offset)
-            while chunk := file.read(CHUNK_BYTES):
-                came = True
+    def copy(self, most: int) -> bool:
+        """Prints the next lines that are complete, of at most so many bytes; whether anything came."""
+        start = self._offset
+        with contextlib.suppress(OSError), open(self._path, "rb", buffering=0) as file:
+            file.seek(start)
+            while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
                 self._offset += len(chunk)
-                *lines, self._rest = (self._rest + chunk).split(b"\n")
-                if len(self._rest) > LONGEST_LINE:
-                    lines.append(self._rest)
-                    self._rest = b""
-                self._print(lines)
-        return came
+                self._take(chunk)
+        return self._offset > start
 
     def finish(self) -> None:
-        """Prints a last line that has no end."""
-        if self._rest:
-            self._print([self._rest])
-
-    def _print(self, lines: list[bytes]) -> None:
+        """Prints all that is there by now, a last line without an end too."""
         with contextlib.suppress(OSError):
-            sys.stdout.buffer.write(b"".join(self._prefix + line + b"\n" for line in lines))
-            sys.stdout.buffer.flush()
+            self.copy(os.stat(self._path).st_size - self._offset)  # a stray process may still write
+        if self._rest:
+            self._sink.write(self._prefix, [self._rest])
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        if lines:
+            self._sink.write(self._prefix, lines)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(descriptor, view) :]

@@ -10,6 +10,7 @@ from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead, find
 from hpc_elastic.job.problems import KeyPath
 from hpc_elastic.job.sbatch_options import SAME_AS_RESOURCE, check_lifted, count_gres_gpus
 from hpc_elastic.job.spec import EntrypointSpec, JobDefaults, ResourcesSpec, RestartSpec, SignalsSpec
+from hpc_elastic.plan.log_prefix import PREFIX_VARIABLE, check_prefix
 from hpc_elastic.units import format_duration
 
 
@@ -27,6 +28,7 @@ def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
     yield from _restart(spec.restart or RestartSpec())
     yield from _signals(spec.signals or SignalsSpec(), spec.time)
     yield from _sbatch(spec)
+    yield from _prefix(spec)
     if spec.role is not None and spec.roles:
         yield Conflict(("roles",), "expected one of role and roles, found both", ("role", "roles"))
     for path in find_not_built(spec):
@@ -82,6 +84,14 @@ def _signals(signals: SignalsSpec, time: timedelta | None) -> Iterator[Conflict]
         expected = f"expected at most signals.lead, {origin} {format_duration(lead)}"
         about = ("signals", "time") if signals.lead is None else ("signals",)
         yield Conflict(("signals", "grace"), f"{expected}, found {format_duration(grace)}", about)
+
+
+def _prefix(spec: JobDefaults) -> Iterator[Conflict]:
+    template = (spec.env or {}).get(PREFIX_VARIABLE)
+    try:
+        check_prefix((template or "").replace("$$", "$"))
+    except ValueError as error:
+        yield Conflict(("env", PREFIX_VARIABLE), str(error), ("env",))
 
 
 def _sbatch(spec: JobDefaults) -> Iterator[Conflict]:

@@ -20,6 +20,7 @@ from hpc_elastic.job.spec import (
     SignalsSpec,
     WorkerEnvSpec,
 )
+from hpc_elastic.plan.std_streams import ALL_STREAMS
 
 # Keys that are not here have no default: python is the interpreter that submits, template the site's,
 # name the file's name, and the rest means nothing when it is left out.
@@ -47,7 +48,7 @@ DEFAULTS = JobDefaults(
     ),
     requeue=RequeueSpec(max=5, on=("preempted", "time_limit", "node_loss")),
     start="auto",
-    logs=LogsSpec(per="rank", tee=(0,)),
+    logs=LogsSpec(per="rank", tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
     log_level="info",
     binding="none",
 )

@@ -17,6 +17,9 @@ from hpc_elastic.job.spec import JobSpec
 TEXT_PATHS: Sequence[KeyPath] = (
     ("entrypoint",),
     ("env",),
+    ("logs", "duplicate_stderr_filters"),
+    ("logs", "duplicate_stdout_filters"),
+    ("logs", "prefix"),
     ("name",),
     ("preload",),
     ("progress",),

@@ -13,6 +13,7 @@ from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT
 from hpc_elastic.job.sbatch_options import OPTION_PATTERN, REFUSED
 from hpc_elastic.job.spec import EntrypointSpec, JobSpec
 from hpc_elastic.job.values import VARIABLE_PATTERN
+from hpc_elastic.plan.std_streams import LocalStreams
 from hpc_elastic.units import format_duration
 
 _KINDS = ("script", "module", "command")
@@ -59,6 +60,8 @@ def default_of(path: str) -> Any:
         return None
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, LocalStreams):
+        return str(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -112,8 +112,26 @@ class LogsSpec(Section):
     """Where the output of workers goes."""
 
     per: Literal["rank", "node"] | None = _key("a folder a rank, or a file a node")
-    tee: tuple[values.Count, ...] | None = _key("global ranks whose output the agent's log repeats")
-    max_size: values.Size | None = _key("cut a rank's output to its end when it grows beyond this size")
+    tee: values.Tee | None = _key(
+        "what the agent's log repeats: a list of global ranks, or out, err, both, none (also 0-3),"
+        " or these by local rank as in 0:3,1:2"
+    )
+    redirects: values.Redirects | None = _key(
+        "what goes to files instead of the agent's log: out, err, both, none (also 0-3), or these by local rank"
+    )
+    local_ranks_filter: Annotated[tuple[values.Count, ...], Field(min_length=1)] | None = _key(
+        "the agent's log shows the output of these local ranks only"
+    )
+    prefix: values.LogPrefix | None = _key(
+        "what stands before each repeated line; ${role_name}, ${local_rank}, ${rank}, ${node}, ${attempt}"
+    )
+    duplicate_stdout_filters: tuple[values.Line, ...] | None = _key(
+        "repeated lines of standard output with one of these texts also go to a file of their own"
+    )
+    duplicate_stderr_filters: tuple[values.Line, ...] | None = _key(
+        "repeated lines of standard error with one of these texts also go to a file of their own"
+    )
+    max_size: values.LogSize | None = _key("cut a rank's output to its end when it grows beyond this size")
 
 
 class MetricsSpec(Section):

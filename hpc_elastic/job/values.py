@@ -9,11 +9,22 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StrictStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    StrictStr,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 from hpc_elastic.job.problems import describe
 from hpc_elastic.job.sbatch_options import normalize_option
+from hpc_elastic.plan.log_prefix import check_prefix
 from hpc_elastic.plan.references import check_references
+from hpc_elastic.plan.std_streams import MAP_PATTERN, STD_PATTERN, LocalStreams
 from hpc_elastic.units import format_duration, format_slurm_memory, parse_duration, parse_size
 
 T = TypeVar("T")
@@ -31,6 +42,18 @@ _DURATION = {
     "examples": ["90m", "2h30m", "45s", "1-12:00:00"],
 }
 _SIZE = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[KMGTkmgt]i?[Bb]?$|^0$", "examples": ["500M", "64G"]}
+_STREAMS_OF_ONE = [{"type": "integer", "minimum": 0, "maximum": 3}, {"type": "string", "pattern": f"^{STD_PATTERN}$"}]
+_STREAMS: list[dict[str, Any]] = [
+    {"type": "integer", "minimum": 0, "maximum": 3},
+    {"type": "string", "pattern": f"^(?:{STD_PATTERN}|{MAP_PATTERN})$", "examples": ["both", "0:3,1:2"]},
+    {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"anyOf": _STREAMS_OF_ONE},
+    },
+]
+LEAST_LOG_BYTES = 64 * 1024  # well above what an error file keeps of standard error
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.A)
 VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]*$"
 _TORCH = ("RUN_ID", "RESTART_COUNT", "MAX_RESTARTS", "ERROR_FILE", "USE_AGENT_STORE")
@@ -158,6 +181,21 @@ def _workers(value: object) -> int | tuple[int, ...] | str:
     return tuple(numbers) if isinstance(value, (list, tuple)) else numbers[0]
 
 
+def _prefix(text: str) -> str:
+    return check_line(check_prefix(text))
+
+
+def _log_size(size: int) -> int:
+    if size < LEAST_LOG_BYTES:
+        raise ValueError(f"expected at least 64K, found {size} bytes")
+    return size
+
+
+def _ranks_or_streams(value: Any, validate_ranks: Callable[[Any], Any]) -> Any:
+    """A list is one of global ranks; anything else is about local ranks."""
+    return validate_ranks(value) if isinstance(value, (list, tuple)) else LocalStreams.from_value(value)
+
+
 Line = Annotated[StrictStr, AfterValidator(_filled), WithJsonSchema(_SCALAR)]
 FilePath = Annotated[StrictStr, AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Program = Annotated[StrictStr, AfterValidator(_no_option), WithJsonSchema(_SCALAR)]
@@ -185,6 +223,20 @@ Memory = Annotated[
     str,
     PlainValidator(_text_first(_memory, "an amount of memory such as 64G")),
     WithJsonSchema({"anyOf": [_SIZE, {"const": 0}]}),
+]
+LogSize = Annotated[
+    int,
+    PlainValidator(_text_first(parse_size, "a size such as 500M")),
+    AfterValidator(_log_size),
+    WithJsonSchema(_SIZE),
+]
+LogPrefix = Annotated[StrictStr, AfterValidator(_prefix), WithJsonSchema(_SCALAR)]
+Redirects = Annotated[LocalStreams, PlainValidator(LocalStreams.from_value), WithJsonSchema({"anyOf": _STREAMS})]
+Tee = Annotated[
+    tuple[int, ...] | LocalStreams,
+    GetPydanticSchema(lambda _, handler: handler.generate_schema(tuple[Count, ...])),
+    WrapValidator(_ranks_or_streams),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "integer", "minimum": 0}}, *_STREAMS]}),
 ]
 Workers = Annotated[
     int | tuple[int, ...] | str,

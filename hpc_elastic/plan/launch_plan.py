@@ -10,6 +10,7 @@ from typing import Literal
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.roles import NodesPlan, RolePlan, place_roles
+from hpc_elastic.plan.std_streams import ALL_STREAMS, NO_STREAMS, LocalStreams
 
 FORMAT_VERSION = 1
 
@@ -86,11 +87,21 @@ class RequeuePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsPlan:
-    """Where workers write, and the global ranks whose output the agent's log repeats."""
+    """Where workers write, and what of it the agent's log repeats.
+
+    `tee_ranks` are global ranks, whose both streams are repeated; `tee` and `redirects` go by local
+    rank. What is teed is redirected too. `local_ranks_filter` None: no worker is left out.
+    """
 
     per: Literal["rank", "node"]
-    tee: tuple[int, ...]
-    max_size_bytes: int | None
+    tee_ranks: tuple[int, ...] = ()
+    tee: LocalStreams = NO_STREAMS
+    redirects: LocalStreams = ALL_STREAMS
+    local_ranks_filter: tuple[int, ...] | None = None
+    prefix: str = "[${node}:${rank}] "
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    max_size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,12 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
 from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
-from hpc_elastic.job.spec import EntrypointSpec, JobSpec, LogsSpec, ProgressSpec, SignalsSpec
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, ProgressSpec, SignalsSpec
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
     ElasticPlan,
     LaunchPlan,
-    LogsPlan,
     NetworkPlan,
     RequeuePlan,
     RestartPlan,
@@ -26,6 +25,7 @@ from hpc_elastic.plan.launch_plan import (
 )
 from hpc_elastic.plan.merge import merge_sections, without_rivals
 from hpc_elastic.plan.references import has_reference, quote_dollars
+from hpc_elastic.plan.resolve_logs import resolve_env, resolve_logs
 from hpc_elastic.plan.resources import remaining_options, resolve_resources, resolve_workers
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RolePlan
 from hpc_elastic.site.config import NetworkConfig, SiteConfig
@@ -81,7 +81,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         setup=spec.setup or (),
         workdir=_workdir(_known(spec.workdir), submission.job_dir),
         python=_python(spec.python or submission.interpreter, submission.job_dir),
-        env={name: value for name, value in (spec.env or {}).items() if value is not None},
+        env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
         restart=_restart(spec),
         progress_file=(spec.progress or ProgressSpec()).file,
@@ -91,7 +91,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on)),
         start=_known(spec.start),
         preload=spec.preload or (),
-        logs=_logs(_known(spec.logs)),
+        logs=resolve_logs(asked),
         log_level=_known(spec.log_level),
         network=_network(site.network),
         sbatch=_gang_start(job, site) | remaining_options(spec),
@@ -199,10 +199,6 @@ def _gang_start(job: JobSpec, site: SiteConfig) -> dict[str, str]:
     """
     is_asked = "wait-all-nodes" in (job.sbatch or {})
     return {} if is_asked or site.wait_all_nodes is None else {"wait-all-nodes": str(int(site.wait_all_nodes))}
-
-
-def _logs(logs: LogsSpec) -> LogsPlan:
-    return LogsPlan(per=_known(logs.per), tee=_known(logs.tee), max_size_bytes=logs.max_size)
 
 
 def _network(network: NetworkConfig) -> NetworkPlan:

@@ -122,6 +122,14 @@ class RunLayout:
         """The NodeResult record of one node."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.json")
 
+    def filtered_stdout(self, attempt: int, node: str) -> str:
+        """The teed lines of a node's standard outputs that `logs.duplicate_stdout_filters` asks for."""
+        return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stdout.log")
+
+    def filtered_stderr(self, attempt: int, node: str) -> str:
+        """The teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
+        return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
+
     def ranks(self, attempt: int) -> str:
         """The folder with a folder a global rank."""
         return os.path.join(self.attempt(attempt), "ranks")

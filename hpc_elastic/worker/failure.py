@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_tail
-
-OWN_STDERR = "/proc/self/fd/2"
+from hpc_elastic.rundir.layout import RunLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +25,7 @@ class ErrorReporter:
 
     path: str | None
     worker: FailedWorker
+    stderr: str | None = None  # the rank's file; standard error itself may be the whole node's log
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> ErrorReporter:
@@ -37,7 +37,12 @@ class ErrorReporter:
             node=environ.get("HPC_ELASTIC_NODE", ""),
             attempt=int(environ.get("HPC_ELASTIC_ATTEMPT", "1")),
         )
-        return cls(path=environ.get("TORCHELASTIC_ERROR_FILE") or None, worker=worker)
+        run_dir = environ.get("HPC_ELASTIC_RUN_DIR")
+        return cls(
+            path=environ.get("TORCHELASTIC_ERROR_FILE") or None,
+            worker=worker,
+            stderr=RunLayout(run_dir).stderr(worker.attempt, worker.rank) if run_dir else None,
+        )
 
     def report_exception(self, error: BaseException) -> None:
         """Records an exception that nothing in the user's code caught. Never raises."""
@@ -71,7 +76,7 @@ class ErrorReporter:
             callstack=format_traceback(error),
             exit_code=exit_code,
             time_ns=time.time_ns(),
-            stderr_tail=read_tail(OWN_STDERR),
+            stderr_tail=read_tail(self.stderr) if self.stderr else "",
         )
         # torch's @record may have been here first.
         store.write_json(path, merge_error(store.read_json(path), record))

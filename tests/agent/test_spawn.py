@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.log_destinations import LogDestinations
 from hpc_elastic.agent.processes import Marks, find_workers
 from hpc_elastic.agent.spawn import START_TRIES, SpawnedWorker, StartFailedError, WorkerOrder, spawn_workers
+from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from tests.agent.conftest import SLEEP, marks_of
 
@@ -97,6 +100,28 @@ def test_no_worker_is_left_that_cannot_be_watched(tmp_path: Path, monkeypatch: p
         spawn_workers([an_order(tmp_path, SLEEP)], RunLayout(tmp_path), pause=lambda _: None)
     monkeypatch.undo()
     assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_a_stream_that_is_not_redirected_is_the_agents_own(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source = "import sys; print('to out'); print('to err', file=sys.stderr)"
+    order = replace(an_order(tmp_path, source), destinations=LogDestinations(redirected=Std.OUT))
+    (worker,) = spawn_workers([order], RunLayout(tmp_path))
+    assert end_of(worker) == 0
+    assert capfdbinary.readouterr() == (b"", b"to err\n")
+    assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == "to out\n"
+    assert not Path(RunLayout(tmp_path).stderr(1, 0)).exists()
+
+
+def test_a_stream_that_is_dropped_is_nowhere(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    source = "import sys; print('to out'); print('to err', file=sys.stderr)"
+    destinations = LogDestinations(redirected=Std.ERR, dropped=Std.OUT)
+    (worker,) = spawn_workers([replace(an_order(tmp_path, source), destinations=destinations)], RunLayout(tmp_path))
+    assert end_of(worker) == 0
+    assert capfdbinary.readouterr() == (b"", b"")
+    assert Path(RunLayout(tmp_path).stderr(1, 0)).read_text() == "to err\n"
+    assert not Path(RunLayout(tmp_path).stdout(1, 0)).exists()
 
 
 def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, dump_plan, parse_plan
 from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
+from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams, Std
 from hpc_elastic.site.parse import parse_site
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -265,3 +266,33 @@ def test_a_plan_rejects_what_is_beyond_the_sites_limits() -> None:
 def test_a_plan_rejects_what_is_impossible_only_with_the_sites_defaults() -> None:
     with pytest.raises(JobError, match=r"signals\.grace: expected at most signals\.lead, whose default here is 30s"):
         resolve("signals: {grace: 40s}", "defaults: {time: 1m}")
+
+
+def test_a_list_under_tee_is_of_global_ranks_and_anything_else_of_local_ones() -> None:
+    ranks, local = resolve("logs: {tee: [0, 4]}").logs, resolve("logs: {tee: '0:3,1:2'}").logs
+    assert (ranks.tee_ranks, ranks.tee) == ((0, 4), NO_STREAMS)
+    assert (local.tee_ranks, local.tee) == ((), LocalStreams(by_local_rank={0: Std.ALL, 1: Std.ERR}))
+    assert resolve("logs: {tee: none}", "defaults: {logs: {tee: [3]}}").logs.tee_ranks == ()
+    assert resolve("logs: {tee: {1: out}}", "defaults: {logs: {tee: {0: both}}}").logs.tee.by_local_rank == {1: Std.OUT}
+    plan = resolve("logs: {redirects: {0: err}, tee: '1:out'}")
+    assert parse_plan(dump_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("job", "prefix"),
+    [
+        ("", "[${node}:${rank}] "),
+        ("logs: {prefix: '<${rank}> '}", "<${rank}> "),
+        ("logs: {prefix: ''}", ""),
+        ("env: {TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: '[$${role_name}$${rank}]:'}", "[${role_name}${rank}]:"),
+        ("env: {TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: '[${role_name}${rank}]:'}", "[${role_name}${rank}]:"),
+        ("env: {TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: x}\nlogs: {prefix: y}", "y"),
+    ],
+)
+def test_the_prefix_is_the_jobs_else_that_of_torchs_variable_else_ours(job: str, prefix: str) -> None:
+    assert resolve(job).logs.prefix == prefix
+
+
+def test_workers_get_torchs_template_as_it_was_written() -> None:
+    plan = resolve("env: {TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: '[${rank}]:', A: '${B}'}")
+    assert plan.env == {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[$${rank}]:", "A": "${B}"}

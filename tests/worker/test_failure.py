@@ -35,13 +35,18 @@ def test_uncaught_exception_is_written_in_torchs_format_and_ours(runner: Runner)
     assert os.listdir(runner.error_file.parent) == ["error.json"]
 
 
-def test_record_has_the_end_of_standard_error_if_that_is_a_file(
-    runner: Runner, command_of: Callable[..., list[str]], tmp_path: Path
+@pytest.mark.parametrize(("name", "tail"), [("stderr.log", "a warning of NCCL\n"), ("agent.out", "")])
+def test_record_has_the_end_of_standard_error_if_that_is_the_ranks_file(
+    runner: Runner, command_of: Callable[..., list[str]], tmp_path: Path, name: str, tail: str
 ) -> None:
     script = str(runner.write("script.py", "import sys; print('a warning of NCCL', file=sys.stderr); 1 / 0"))
-    with open(tmp_path / "stderr.log", "ab") as stderr:
-        subprocess.run(command_of("--script", script), env=runner.environment, stderr=stderr, timeout=60)
-    assert runner.read_error()["stderr_tail"] == "a warning of NCCL\n"
+    folder = tmp_path / "attempts" / "0002" / "ranks" / "00003"
+    folder.mkdir(parents=True)
+    environment = {**runner.environment, "HPC_ELASTIC_RUN_DIR": str(tmp_path)}
+    with open(folder / name, "ab") as stderr:
+        stderr.write(b"of another worker\n" if name == "agent.out" else b"")
+        subprocess.run(command_of("--script", script), env=environment, stderr=stderr, timeout=60)
+    assert runner.read_error()["stderr_tail"] == tail
 
 
 @pytest.mark.parametrize(
