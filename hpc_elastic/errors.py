@@ -76,6 +76,12 @@ class AllocationError(HpcElasticError):
     exit_code = ExitCode.SETUP
 
 
+class WorkerSpecError(HpcElasticError, ValueError):
+    """A WorkerSpec, or what is filled into its WorkerGroup, makes no sense. Exit code 3."""
+
+    exit_code = ExitCode.SETUP
+
+
 class SchedulerError(HpcElasticError):
     """The scheduler refused, or does not answer. Exit code 4."""
 

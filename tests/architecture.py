@@ -28,6 +28,7 @@ LAYERS = {
     "hpc_elastic.plan.resolve_logs": "resolve",
     "hpc_elastic.render": "render",
     "hpc_elastic.scheduler": "scheduler",
+    "hpc_elastic.elastic": "elastic",
     "hpc_elastic.membership": "membership",
     "hpc_elastic.agent": "agent",
     "hpc_elastic.worker": "worker",
@@ -46,12 +47,13 @@ MAY_IMPORT = {
     "resolve": "base plan job site",
     "render": "base plan rundir",
     "scheduler": "base plan rundir",
-    "membership": "base plan rundir",
-    "agent": "base plan rundir scheduler membership",  # the scheduler: whether an older allocation still lives
+    "elastic": "base plan rundir",
+    "membership": "base plan rundir elastic",
+    "agent": "base plan rundir scheduler elastic membership",  # the scheduler: whether an older allocation still lives
     "worker": "base plan rundir",
     "observe": "base plan rundir scheduler",
     "api": "base plan rundir job site resolve render scheduler observe",
-    "integrations": "base plan rundir job site resolve render scheduler membership agent worker observe api",
+    "integrations": "base plan rundir job site resolve render scheduler elastic membership agent worker observe api",
     "cli": "base plan rundir job site resolve render scheduler observe api",
     "main": "cli",
 }
@@ -72,6 +74,7 @@ NEVER_LOADS = {
     "hpc_elastic.cli.status": "agent membership worker job site resolve render integrations",
     "hpc_elastic.cli.logs": "agent membership worker job site resolve render integrations",
     "hpc_elastic.cli.list_runs": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.elastic": "job site resolve render observe cli torch yaml pydantic jinja2 rich submitit agent",
     "hpc_elastic.agent": "job site resolve render observe cli torch yaml pydantic jinja2 rich submitit",
     "hpc_elastic.worker": "job site resolve render observe cli scheduler yaml pydantic jinja2 rich submitit",
     "hpc_elastic.cli": "torch submitit agent membership worker",
@@ -88,6 +91,7 @@ PURE = (
         "hpc_elastic.scheduler.slurm.words",
     ),
     *(
+        "hpc_elastic.elastic",
         "hpc_elastic.membership",
         "hpc_elastic.agent.allocation",
         "hpc_elastic.agent.policy",

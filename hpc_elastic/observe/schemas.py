@@ -17,6 +17,7 @@ RECORDS = {
     "attempts/NNNN/world.json": records.World,
     "attempts/NNNN/nodes/NODE.json": records.NodeResult,
     "nodes/NODE/events.jsonl": records.Event,
+    "nodes/NODE/metrics.jsonl": records.MetricData,
     "budget.json": records.Budget,
     "result.json": records.RunResult,
 }

@@ -101,6 +101,10 @@ class RunLayout:
         """Event records of one node, a line each; its agent alone writes them."""
         return os.path.join(self.nodes, node, "events.jsonl")
 
+    def metrics(self, node: str) -> str:
+        """MetricData records of one node, a line each; its agent alone writes them."""
+        return os.path.join(self.nodes, node, "metrics.jsonl")
+
     @property
     def attempts(self) -> str:
         """The folder with a folder an attempt."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from enum import Enum
 from typing import Any
 
 from hpc_elastic.rundir.states import RunState as RunState
@@ -178,8 +179,10 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
-    """`attempts/NNNN/nodes/<node>.json`: one node's part in an attempt.
+    """`attempts/NNNN/nodes/<node>.json`: one node's part in an attempt, as torch's RunResult of an agent.
 
+    All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that
+    failed of one that FAILED; a worker that the agent stopped is in neither.
     `unkillable` lists process ids that survived KILL. `detail` is the traceback of an agent that
     failed itself, and empty else.
     """
@@ -198,11 +201,17 @@ class NodeResult:
     started: str
     ended: str
 
+    def is_failed(self) -> bool:
+        """Whether a worker of this node failed; an attempt that was stopped is no failure, as in torch."""
+        return self.state is WorkerState.FAILED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """`result.json`: how the run ended. `failures` is by global rank, of the last attempt.
 
+    All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
+    and workers that the agents stopped are in neither.
     `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
     worker failures that were answered with a restart; `written_by` is a node, or `login`.
     """
@@ -222,6 +231,10 @@ class RunResult:
     ended: str
     written_by: str
 
+    def is_failed(self) -> bool:
+        """Whether the state is FAILED, as torch's; a run that was cancelled neither failed nor succeeded."""
+        return self.state is RunState.FAILED
+
 
 RESULT_REASONS = {
     "succeeded": "every rank of one attempt exited 0",
@@ -239,9 +252,19 @@ RESULT_REASONS = {
 }
 
 
+class EventSource(str, Enum):
+    """Who an event of a worker group's life is about, as in torch: the agent, or one of its workers."""
+
+    AGENT = "AGENT"
+    WORKER = "WORKER"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A line of `nodes/<node>/events.jsonl`. `name` is dotted: `attempt.started`, `worker.failed`."""
+    """A line of `nodes/<node>/events.jsonl`. `name` is dotted: `attempt.started`, `worker.failed`.
+
+    `source` is set for the events that torch's agent has too, `torchelastic.worker.status.<STATE>`.
+    """
 
     format_version: int = FORMAT_VERSION
     time_ns: int
@@ -251,4 +274,23 @@ class Event:
     attempt: int
     name: str
     message: str
+    source: EventSource | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricData:
+    """A line of `nodes/<node>/metrics.jsonl`: torch's MetricData, and where it was measured.
+
+    `timestamp` is in Unix seconds; `group_name` is torch's own group, `torchelastic`.
+    """
+
+    format_version: int = FORMAT_VERSION
+    timestamp: float
+    group_name: str
+    name: str
+    value: float
+    run: str
+    node: str
+    attempt: int
+    role: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from typing import overload
 
 
 class RunState(str, Enum):
@@ -25,8 +27,32 @@ class RunState(str, Enum):
 _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.UNKNOWN})
 
 
-class WorkerState(str, Enum):
-    """A worker group's state, with torch.distributed.elastic's members and meaning."""
+class _IsRunning:
+    """`state.is_running`, and `WorkerState.is_running(state)` as torch's callers write it."""
+
+    @overload
+    def __get__(self, state: None, owner: type[WorkerState]) -> Callable[[WorkerState], bool]: ...
+
+    @overload
+    def __get__(self, state: WorkerState, owner: type[WorkerState]) -> bool: ...
+
+    def __get__(self, state: WorkerState | None, owner: type[WorkerState]) -> Callable[[WorkerState], bool] | bool:
+        return _has_processes if state is None else _has_processes(state)
+
+
+class _Running:
+    is_running = _IsRunning()  # in an enum's own body type checkers would take it for a member
+
+
+class WorkerState(str, _Running, Enum):
+    """A worker group's state, with torch.distributed.elastic's members and meaning.
+
+    UNKNOWN: the agent lost track of its workers, which cannot be mended. INIT: not started yet.
+    HEALTHY: the workers run. UNHEALTHY: they run, and something is wrong with them. STOPPED: the agent
+    stopped them, for a restart perhaps. SUCCEEDED: every worker exited 0. FAILED: one did not.
+
+    `is_running`: whether there are worker processes, as in torch: in HEALTHY and UNHEALTHY.
+    """
 
     UNKNOWN = "UNKNOWN"
     INIT = "INIT"
@@ -36,7 +62,6 @@ class WorkerState(str, Enum):
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
 
-    @property
-    def is_running(self) -> bool:
-        """Whether there are worker processes, as in torch: INIT, HEALTHY and UNHEALTHY."""
-        return self in (WorkerState.INIT, WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+def _has_processes(state: WorkerState) -> bool:
+    return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
