@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
-from hpc_elastic.membership.ranks import Seat, assign_ranks
+from hpc_elastic.membership.ranks import Seat, assign_worker_ranks
 from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult, World
 
 
@@ -149,7 +149,7 @@ def test_a_world_of_many_ranks_comes_back() -> None:
     seats = [
         Seat(node=f"node{n}", node_id=n, agent=endpoint, store_port=1, workers=8, role="default") for n in range(64)
     ]
-    world = assign_ranks(seats, run="run", attempt=1, allocation=1, head="node0")
+    world = assign_worker_ranks(seats, run="run", attempt=1, allocation=1, head="node0", restarts={})
     assert from_json(World, json.loads(json.dumps(to_json(world)))) == world
 
 

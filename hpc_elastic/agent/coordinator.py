@@ -206,6 +206,7 @@ async def become_head(
 ) -> Coordinator:
     """The head of an allocation that this agent has claimed, going on from the run's latest claim."""
     history = await disk.call(journal.history)
+    restarts = {role.name: role.restart for role in plan.roles}
     settings = HeadSettings(
         run=plan.run,
         node=place.node,
@@ -216,8 +217,10 @@ async def become_head(
         join_timeout_s=plan.elastic.join_timeout_s,
         lease_s=plan.elastic.lease_s,
         started=await disk.call(journal.first_start),
+        exit_timeout_s=plan.elastic.exit_timeout_s,
+        restarts=restarts,
     )
     journal.is_head = True
-    decide = Policy(restart=plan.restart).decide
+    decide = Policy(restart=plan.restart, roles=restarts).decide
     head = Head(settings, history=history, decide=decide, now=asyncio.get_running_loop().time())
     return Coordinator(head, node=place.node, journal=journal, disk=disk, to_own_member=to_own_member)

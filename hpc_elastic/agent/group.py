@@ -109,6 +109,14 @@ class WorkerGroup:
         """Cuts the grace of a stop under way short."""
         self._workers.hurry()
 
+    def pids(self) -> dict[str, int]:
+        """The process ids of the latest attempt's workers, by global rank."""
+        return {str(self._orders[local_rank].rank): pid for local_rank, pid in self._pids.items()}
+
+    def orders(self) -> list[WorkerOrder]:
+        """What the workers of the latest attempt are started with."""
+        return list(self._orders.values())
+
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         """What a worker of the latest attempt was started with, and its process id (0: never started)."""
         return self._orders[local_rank], self._pids.get(local_rank, 0)
@@ -119,7 +127,7 @@ class WorkerGroup:
         await self._store.close()
 
     async def _start(self, assign: Assign) -> None:
-        if assign.group_rank == 0:
+        if assign.serves_store:
             listener, self._listener = self._listener, self._next_listener(assign.attempt)
             await self._store.serve(assign.attempt, assign.master, listener)
         self._pids.clear()

@@ -162,7 +162,8 @@ class Journal:
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
         """Writes this node's part in an attempt; `started` is in Unix seconds."""
-        stamped = replace(result, started=utc_text(started), ended=utc_text(time.time()))
+        ended = None if result.ended is None else utc_text(time.time())
+        stamped = replace(result, started=utc_text(started), ended=ended)
         write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
 
     # For people, and from them.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, Restart, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -14,9 +15,13 @@ from hpc_elastic.rundir.records import FailureRecord, RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The limits of one run, and what follows from them."""
+    """The limits of one run, and what follows from them.
+
+    `roles` has the restart policy of each role by its name, as `plan.launch_plan.RolePlan` has it.
+    """
 
     restart: RestartPlan
+    roles: Mapping[str, str] = field(default_factory=dict)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         """Restart or finish, for one observation.
@@ -27,6 +32,8 @@ class Policy:
             now: monotonic seconds.
         """
         failure = observation.failure
+        if failure is not None and self.roles.get(failure.role) == "ignore":
+            return Ignore(reason=describe_failure(failure))
         if failure is not None and failure.failure_class == "start_failed":
             return _failed("start_failed", ExitCode.WORKERS_FAILED, describe_failure(failure))
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
@@ -47,7 +54,14 @@ class Policy:
         if after.same_failures >= self.restart.no_progress_limit:
             cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
             return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
-        return Restart(at=now + self.backoff_s(used), manner=StopManner.RESTART, reason=what, history=after)
+        is_alone = observation.role is not None and self.roles.get(observation.role) == "restart_role"
+        return Restart(
+            roles=frozenset({observation.role}) if is_alone and observation.role else None,
+            at=now + self.backoff_s(used),
+            manner=StopManner.RESTART,
+            reason=what,
+            history=after,
+        )
 
     def backoff_s(self, used: int) -> float:
         """The pause in seconds before a restart when `used` restarts are spent already."""
@@ -119,6 +133,11 @@ def _finish(observation: Observation) -> Finish:
         Trigger.NODE_LOST: ("node_lost", ExitCode.NODE_LOST, f"{nodes} was lost: {detail}"),
         Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, f"{nodes}: {detail}"),
         Trigger.NODES_MISSING: ("nodes_missing", ExitCode.NODES_MISSING, detail),
+        Trigger.EXIT_TIMEOUT: (
+            "exit_timeout",
+            ExitCode.STALLED,
+            f"ranks on {nodes} still ran elastic.exit_timeout after the first one had exited 0",
+        ),
         Trigger.UNKILLABLE: ("unkillable", ExitCode.STALLED, f"processes on {nodes}: {detail}"),
     }.get(observation.trigger, ("agent_failed", ExitCode.NODE_LOST, detail))
     is_lost = observation.trigger is Trigger.NODE_LOST

@@ -82,7 +82,7 @@ def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:
 
 def _rehearsal(plan: LaunchPlan, allocation: Allocation) -> Assign:
     """A part in a world as it might be, to see whether every `${NAME}` has a value."""
-    workers = plan.workers_on(allocation.node_id, len(allocation.nodes))
+    role, workers = _role(plan, allocation), plan.workers_on(allocation.node_id, len(allocation.nodes))
     return Assign(
         attempt=1,
         group_rank=0,
@@ -90,9 +90,12 @@ def _rehearsal(plan: LaunchPlan, allocation: Allocation) -> Assign:
         first_rank=0,
         workers=workers,
         world_size=workers,
+        role=role.name,
         first_role_rank=0,
         role_world_size=workers,
         master=Endpoint(address="127.0.0.1", port=1),
+        serves_store=False,
+        is_failure_ignored=role.restart == "ignore",
         world_digest="",
         head=allocation.node,
     )

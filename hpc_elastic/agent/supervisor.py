@@ -48,7 +48,7 @@ from hpc_elastic.membership.messages import Message, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import Endpoint, WorkerState
+from hpc_elastic.rundir.records import Endpoint
 
 HEAD_CLOSES_WITHIN_S = 10.0
 DISK_DRAINS_WITHIN_S = 30.0
@@ -81,7 +81,6 @@ class Supervisor:
         self._connection: Connection | None = None
         self._server: asyncio.Server | None = None
         self._stopping: StopWorkers | None = None
-        self._succeeded: set[int] = set()
 
     async def run(self) -> int:
         """Takes part until the run is over or this agent cannot go on.
@@ -200,12 +199,7 @@ class Supervisor:
     # What happens on this node.
 
     def _worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
-        if exitcode != 0:
-            self._apply(self._member.worker_failed(attempt, local_rank, exitcode, self._loop.time()))
-            return
-        self._succeeded.add(local_rank)
-        if len(self._succeeded) == self._join.workers:
-            self._apply(self._member.workers_succeeded(attempt))
+        self._apply(self._member.worker_exited(attempt, local_rank, exitcode, self._loop.time()))
 
     def _got_signal(self, name: str, have_workers: bool) -> None:
         if self._place.is_local and self._is_stop_of_a_person():
@@ -264,14 +258,15 @@ class Supervisor:
 
     async def _start_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt
-        self._succeeded.clear()
         try:
             await self._group.start(action.assign)
         except StartFailedError as error:
-            await self._record(error.order, pid=0, exitcode=1, message=str(error))
+            for order in self._group.orders():
+                await self._record(order, pid=0, exitcode=1, message=str(error))
         else:
             text = f"{self._join.workers} workers"
             self._disk.spare(lambda: self._journal.note("workers.started", text, attempt, {}))
+            self._apply(self._member.workers_started(attempt, self._group.pids()))
 
     def _stop_workers(self, action: StopWorkers) -> None:
         if self._stopping is not None:
@@ -303,8 +298,7 @@ class Supervisor:
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
         await self._disk.call(lambda: self._journal.write_node_result(action.result, started=started))
-        if action.result.state is WorkerState.SUCCEEDED:
-            self._apply(self._member.node_result_written(action.result.attempt, action.result.return_values))
+        self._apply(self._member.node_result_written(action.result))
 
     async def _write_result(self, action: WriteResult) -> None:
         await asyncio.sleep(action.after_s)

@@ -59,7 +59,6 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "spares": (0,),
     "roles": (),
     "elastic.join_retries": (3,),
-    "elastic.exit_timeout": (),
     "elastic.rejoin": ("at_restart",),
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),

@@ -22,15 +22,21 @@ class Trigger(str, Enum):
     STOP_REQUESTED = "stop_requested"  # by a person, through the run directory
     TERMINATED = "terminated"  # an agent got a TERM from outside
     SUCCEEDED = "succeeded"  # every rank exited 0
+    EXIT_TIMEOUT = "exit_timeout"  # ranks still run so long after the first one exited 0
     UNKILLABLE = "unkillable"  # processes survived KILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One thing that the head saw. `progress` is a digest of the progress files, if there are any."""
+    """One thing that the head saw.
+
+    `role` is the role of the node or worker that it is about; `progress` a digest of the progress
+    files, if there are any.
+    """
 
     trigger: Trigger
     attempt: int
+    role: str | None = None
     failure: FailureRecord | None = None
     nodes: tuple[str, ...] = ()
     detail: str = ""
@@ -50,8 +56,12 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Stop the workers and start the next attempt, no earlier than `at` (the monotonic `now`)."""
+    """Stop workers and start them in the next attempt, no earlier than `at` (the monotonic `now`).
 
+    `roles` says whose: the workers of these roles, or, for None, of all.
+    """
+
+    roles: frozenset[str] | None = None
     at: float
     manner: StopManner
     reason: str
@@ -69,7 +79,14 @@ class Finish:
     cause: str
 
 
-Decision = Restart | Finish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignore:
+    """Go on as if nothing had happened; only say it."""
+
+    reason: str
+
+
+Decision = Restart | Finish | Ignore
 
 
 class Decide(Protocol):

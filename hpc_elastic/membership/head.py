@@ -10,41 +10,43 @@ Theory of operation. The head goes through phases:
     CLOSING   --the result is written and everybody told and gone--> OVER
 
 Before any worker starts, the attempt's claim is on disk: it carries the spend, so a budget is
-never counted twice, and only one head in the world can have it. A decision is made once for an
-attempt; while the workers stop, only a Finish can still replace a Restart.
+never counted twice, and only one head in the world can have it. While workers stop, a Finish can
+still replace a Restart, and a Restart can be widened to more roles.
+
+A Restart may be for some roles only. Then STOPPING to CLAIMING are theirs, and the workers of the
+other roles run on in their own, older attempt: `_starting` has the roles that are stopped or being
+stopped and start in the next attempt, and every member's reports are held against its own attempt.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import Any
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Note, Say, Send, WriteResult
-from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership import messages
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, Say, Send, WriteResult
+from hpc_elastic.membership.admission import admit, why_not
+from hpc_elastic.membership.barriers import Barriers
+from hpc_elastic.membership.closing import Closing
+from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Observation, Restart, Trigger
 from hpc_elastic.membership.gathering import Gathering
-from hpc_elastic.membership.messages import (
-    Beat,
-    Broken,
-    Echo,
-    End,
-    Failed,
-    Finished,
-    Join,
-    Message,
-    Refused,
-    Stop,
-    StopManner,
-    Stopped,
-    Terminated,
-    Welcome,
-)
+from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.roster import Roster, RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, open_attempt, opening, run_result
+from hpc_elastic.membership.rounds import (
+    HeadSettings,
+    announcement,
+    assignments,
+    open_attempt,
+    opening,
+    run_result,
+    starting_roles,
+    stop_for,
+)
+from hpc_elastic.membership.tally import Tally
+from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.rundir.records import FailureRecord, World
 
-CLOSING_BOUND_S = 5.0
 NEVER = float("inf")
 
 
@@ -78,20 +80,19 @@ class Head:
         self._gathering = Gathering(self._roster, settings, now)
         self._world: World | None = None
         self._chosen: tuple[str, ...] = ()
-        self._decision: Decision | None = None
-        self._failures: dict[str, FailureRecord] = {}
-        self._return_values: dict[str, Any] = {}
+        self._verdict = Verdict()
+        self._tally = Tally()
+        self._barriers = Barriers(self._roster, settings)
         self._progress = history.progress
         self._opened_because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
-        self._exit_code = int(ExitCode.SUCCESS)
+        self._closing = Closing(self._roster)
         self._resume_at = NEVER
-        self._closing_deadline = NEVER
         self._leases_at = now + settings.lease_s / 3
         self._start_gathering(now)
 
     def _start_gathering(self, now: float) -> None:
         self.phase = Phase.GATHERING
-        self._decision = None
+        self._verdict.gathers()
         self._gathering.begin(now)
 
     @property
@@ -101,7 +102,9 @@ class Head:
 
     def next_tick(self) -> float:
         """When `tick` must be called at the latest, in monotonic seconds."""
-        times = [self._leases_at, self._closing_deadline]
+        times = [self._leases_at, self._closing.next_tick()]
+        if self.phase is Phase.RUNNING:
+            times.append(self._barriers.next_tick())
         if self.phase is Phase.GATHERING:
             times.append(self._gathering.next_tick())
         if self.phase is Phase.PAUSING:
@@ -110,29 +113,21 @@ class Head:
 
     # What members do.
 
-    def refusal(self, join: Join) -> Refused | None:
+    def refusal(self, join: messages.Join) -> messages.Refused | None:
         """What to answer an agent that cannot join, None if it can."""
         if self.phase in (Phase.CLOSING, Phase.OVER):
-            return Refused(reason="the run is over", exit_code=self._exit_code)
-        reason = self._roster.why_not(join)
-        return None if reason is None else Refused(reason=reason, exit_code=int(ExitCode.SETUP))
+            return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
+        return why_not(self._roster, join)
 
-    def joined(self, join: Join, now: float) -> list[Action]:
+    def joined(self, join: messages.Join, now: float) -> list[Action]:
         """An agent that is not refused connected and said who it is."""
-        self._roster.add(join, now)
-        is_late = self.phase is not Phase.GATHERING
-        if join.problem is not None and is_late:
-            self._roster.remove(join.node)  # the others do without it already, and go on so
-            refused = Refused(reason=join.problem, exit_code=int(ExitCode.SETUP))
-            return [Say(text=f"{join.node} came late, unfit: {join.problem}"), Send(node=join.node, message=refused)]
-        actions: list[Action] = [
-            Send(node=join.node, message=Welcome(allocation=self._settings.allocation, is_late=is_late)),
-            Note(name="node.joined", message=f"{join.node} joined", attempt=self.attempt, metadata=join.versions),
-        ]
+        is_late, allocation = self.phase is not Phase.GATHERING, self._settings.allocation
+        actions = admit(self._roster, join, now, allocation=allocation, attempt=self.attempt, is_late=is_late)
+        if is_late:
+            return actions
         if join.problem is not None:
             return actions + self._observe(Trigger.NODE_UNFIT, now, nodes=(join.node,), detail=join.problem)
-        late = [Say(text=f"{join.node} joined late and waits for the next attempt")]
-        return [*actions, *(late if is_late else self._gather(now))]
+        return actions + self._gather(now)
 
     def received(self, node: str, message: Message, now: float) -> list[Action]:
         """A member sent something."""
@@ -140,12 +135,12 @@ class Head:
         if member is None:
             return [Drop(node=node)]
         member.last_heard = now
-        if isinstance(message, Beat):
-            return [Send(node=node, message=Echo(number=message.number))]
-        if isinstance(message, Terminated):
-            return self._observe(Trigger.TERMINATED, now, nodes=(node,), detail=message.signal_name)
-        if isinstance(message, (Failed, Broken, Finished, Stopped)):
-            if message.attempt != self.attempt or not member.is_in_world:
+        if isinstance(message, messages.Beat):
+            return [Send(node=node, message=messages.Echo(number=message.number))]
+        if isinstance(message, messages.Terminated):
+            return self._observe(Trigger.TERMINATED, now, member=member, detail=message.signal_name)
+        if isinstance(message, messages.REPORTS):
+            if message.attempt != member.attempt or not member.is_in_world:
                 return []
             return self._reported(member, message, now)
         return [Say(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
@@ -156,9 +151,9 @@ class Head:
         if member is None:
             return []
         if self.phase in (Phase.CLOSING, Phase.OVER):
-            return self._close_if_alone()
+            return self._left()
         actions: list[Action] = [Note(name="node.lost", message=f"{node}: {why}", attempt=self.attempt)]
-        is_chosen = self.phase is Phase.CLAIMING and node in self._chosen
+        is_chosen = node in self._chosen and (self.phase is Phase.CLAIMING or self._verdict.roles is not None)
         if member.is_in_world or is_chosen or self._roster.possible < self._settings.min_nodes:
             actions += self._observe(Trigger.NODE_LOST, now, nodes=(node,), detail=why)
         return actions + self._check_stopped(now) + self._gather(now)
@@ -182,12 +177,14 @@ class Head:
             cause = f"another head has opened attempt {attempt}"
             return [Say(text=cause), *self._end_everybody(int(ExitCode.RUN_DIRECTORY), cause, now)]
         self._history = replace(self._history, attempts=attempt)
-        if self._decision is not None:
-            return self._after_stop(now)
+        if self._verdict.decision is not None:
+            return self._stop(self._verdict.decision, now)
         self.phase = Phase.RUNNING
-        self._failures.clear()
-        self._return_values.clear()
-        self._roster.seat(world)
+        self._verdict.opens()
+        starting = starting_roles(world)
+        self._tally.forget(world, starting)
+        self._roster.seat(world, starting)
+        self._barriers.begin(now)
         parts = assignments(world, world_digest)
         sends = (Send(node=node, message=part) for node, part in parts.items())
         return [*opening(world, self._opened_because), *sends]
@@ -206,6 +203,7 @@ class Head:
         if now >= self._leases_at:
             self._leases_at = now + self._settings.lease_s / 3
             actions += self._check_leases(now)
+        actions += self._check_barriers(now)
         if self.phase is Phase.GATHERING:
             if (reminder := self._gathering.reminder(now)) is not None:
                 actions.append(Say(text=reminder))
@@ -213,10 +211,8 @@ class Head:
         elif self.phase is Phase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
             actions += self._gather(now)
-        elif self.phase is Phase.CLOSING and now >= self._closing_deadline:
-            actions += [Drop(node=member.node) for member in self._roster]
-            self._roster.clear()
-            actions += self._close_if_alone()
+        elif self.phase is Phase.CLOSING:
+            actions += self._closing.tick(now) + self._left()
         return actions
 
     # Gathering.
@@ -229,77 +225,92 @@ class Head:
             return []
         if (too_few := self._gathering.too_few()) is not None:
             return self._observe(Trigger.NODES_MISSING, now, nodes=self._roster.missing(), detail=too_few)
-        seats = self._roster.seats(self._settings.max_nodes)
-        claim, self._world = open_attempt(self._settings, self._history, seats, self._opened_because)
+        seats, roles = self._roster.seats(self._settings.max_nodes), self._verdict.roles
+        because = self._opened_because
+        claim, self._world = open_attempt(self._settings, self._history, seats, because, self._world, roles)
         self.phase = Phase.CLAIMING
         self._chosen = claim.members
         return [ClaimAttempt(claim=claim, world=self._world)]
 
     # Running and stopping.
 
-    def _reported(self, member: RosterEntry, message: Failed | Broken | Finished | Stopped, now: float) -> list[Action]:
-        nodes = (member.node,)
-        if isinstance(message, Failed):
-            self._failures.setdefault(str(message.failure.rank), message.failure)
-            return self._observe(Trigger.WORKER_FAILED, now, nodes=nodes, failure=message.failure)
-        if isinstance(message, Broken):
-            return self._observe(Trigger.NODE_BROKEN, now, nodes=nodes, detail=message.reason)
-        if isinstance(message, Finished):
-            member.is_finished = True
-            self._return_values.update(message.return_values)
-            is_last = self.phase is Phase.RUNNING and all(other.is_finished for other in self._roster.in_world())
-            return self._observe(Trigger.SUCCEEDED, now) if is_last else []
-        member.is_stopped = True
-        member.offer_store_port(message.store_port)
-        for failure in message.failures:
-            self._failures.setdefault(str(failure.rank), failure)
-        actions: list[Action] = []
-        if message.unkillable:
-            detail = f"{', '.join(map(str, message.unkillable))} survived KILL"
-            actions = self._observe(Trigger.UNKILLABLE, now, nodes=nodes, detail=detail)
-        return actions + self._check_stopped(now)
+    def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
+        self._tally.record(member, message)
+        if isinstance(message, messages.Failed):
+            return self._observe(Trigger.WORKER_FAILED, now, member=member, failure=message.failure)
+        if isinstance(message, messages.Broken):
+            return self._observe(Trigger.NODE_BROKEN, now, member=member, detail=message.reason)
+        if isinstance(message, messages.Stopped):
+            if not message.unkillable:
+                return self._check_stopped(now)
+            survivors = f"{', '.join(map(str, message.unkillable))} survived KILL"
+            return self._observe(Trigger.UNKILLABLE, now, member=member, detail=survivors) + self._check_stopped(now)
+        if isinstance(message, messages.Started):
+            text = self._barriers.started(now) if self.phase is Phase.RUNNING else None
+            return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
+        self._barriers.ended(now)
+        if self.phase is Phase.RUNNING and not self._roster.unfinished():
+            return self._observe(Trigger.SUCCEEDED, now)
+        return []
 
     def _observe(
         self,
         trigger: Trigger,
         now: float,
         *,
+        member: RosterEntry | None = None,
         nodes: tuple[str, ...] = (),
         detail: str = "",
         failure: FailureRecord | None = None,
     ) -> list[Action]:
         """Decides about what was seen and begins to act on it, unless as much is decided already."""
-        if isinstance(self._decision, Finish) or self.phase in (Phase.CLOSING, Phase.OVER):
+        if self._verdict.is_final or self.phase in (Phase.CLOSING, Phase.OVER):
             return []
         observation = Observation(
-            trigger=trigger, attempt=self.attempt, nodes=nodes, detail=detail, failure=failure, progress=self._progress
+            trigger=trigger,
+            attempt=self.attempt,
+            role=member.role if member is not None else None,
+            nodes=(member.node,) if member is not None else nodes,
+            detail=detail,
+            failure=failure,
+            progress=self._progress,
         )
         decision = self._decide(self._history, observation, now)
-        if isinstance(self._decision, Restart) and isinstance(decision, Restart):
+        if isinstance(decision, Ignore):
+            return announcement(decision, self.attempt)
+        standing = self._verdict.take(decision)
+        if standing is None:
             return []
-        previous, self._decision = self._decision, decision
         if trigger is Trigger.SUCCEEDED:
             return self._after_stop(now)
-        return announcement(decision, self.attempt) + self._act(decision, previous, now)
+        told = announcement(standing, self.attempt)
+        # While a claim is under way, `claimed` goes on with the decision.
+        return told if self.phase is Phase.CLAIMING else told + self._stop(standing, now)
 
-    def _act(self, decision: Decision, previous: Decision | None, now: float) -> list[Action]:
-        if self.phase is Phase.CLAIMING:
-            return []  # `claimed` goes on with the decision
-        if self.phase in (Phase.GATHERING, Phase.PAUSING):
-            return self._after_stop(now)
-        if self.phase is Phase.STOPPING and previous is not None and decision.manner is not StopManner.FENCE:
-            return []  # they are stopping already
+    def _stop(self, decision: Restart | Finish, now: float) -> list[Action]:
+        """Stops the workers that the decision is about; those who stop already pass over a second word."""
         self.phase = Phase.STOPPING
-        reason = decision.cause if isinstance(decision, Finish) else decision.reason
-        is_term_coming = decision.reason == Trigger.TERMINATED.value
-        stop = Stop(attempt=self.attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
-        running = [member.node for member in self._roster.in_world() if not member.is_stopped]
-        return [*(Send(node=node, message=stop) for node in running), *self._check_stopped(now)]
+        self._barriers.clear()
+        stops = (Send(node=member.node, message=stop_for(member.attempt, decision)) for member in self._stopping())
+        return [*stops, *self._check_stopped(now)]
+
+    def _stopping(self) -> list[RosterEntry]:
+        """The members whose workers must be gone before the decision can be carried on."""
+        members = self._roster.in_world()
+        return [member for member in members if not member.is_stopped and self._verdict.concerns(member)]
 
     def _check_stopped(self, now: float) -> list[Action]:
-        if self.phase is Phase.STOPPING and all(member.is_stopped for member in self._roster.in_world()):
+        if self.phase is Phase.STOPPING and not self._stopping():
             return self._after_stop(now)
         return []
+
+    def _check_barriers(self, now: float) -> list[Action]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        actions: list[Action] = [Say(text=text) for text in self._barriers.reminders(now)]
+        if (overdue := self._barriers.overdue(now)) is None:
+            return actions
+        return actions + self._observe(Trigger.EXIT_TIMEOUT if overdue else Trigger.SUCCEEDED, now, nodes=overdue)
 
     def _check_leases(self, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -312,20 +323,13 @@ class Head:
     # Between attempts, and the end.
 
     def _after_stop(self, now: float) -> list[Action]:
-        decision = self._decision
+        decision = self._verdict.decision
         if isinstance(decision, Finish):
             self.phase = Phase.CLOSING
-            self._exit_code = int(decision.exit_code)
-            result = run_result(
-                self._settings,
-                self._history,
-                decision,
-                world=self._world,
-                failures=self._failures,
-                return_values=self._return_values,
-            )
+            self._closing.exit_code = int(decision.exit_code)
+            result = run_result(self._settings, self._history, decision, self._world, self._tally)
             return [WriteResult(result=result)]
-        self._roster.unseat()
+        self._roster.unseat(self._verdict.roles)
         self.phase = Phase.PAUSING
         if isinstance(decision, Restart):
             self._history = replace(decision.history, attempts=self.attempt)
@@ -337,14 +341,10 @@ class Head:
 
     def _end_everybody(self, exit_code: int, cause: str, now: float) -> list[Action]:
         self.phase = Phase.CLOSING
-        self._exit_code = exit_code
-        self._closing_deadline = now + CLOSING_BOUND_S
-        end = End(exit_code=exit_code, cause=cause)
-        return [*(Send(node=member.node, message=end) for member in self._roster), *self._close_if_alone()]
+        return self._closing.begin(exit_code, cause, now) + self._left()
 
-    def _close_if_alone(self) -> list[Action]:
-        if self.phase is Phase.CLOSING and len(self._roster) == 0 and self._closing_deadline < NEVER:
+    def _left(self) -> list[Action]:
+        actions = self._closing.left()
+        if self._closing.is_over:
             self.phase = Phase.OVER
-            self._closing_deadline = NEVER
-            return [HeadOver()]
-        return []
+        return actions

@@ -4,24 +4,25 @@ Theory of operation. A member goes through phases:
 
     JOINING  --Welcome--> PARKED
     PARKED   --Assign--> WORKING
+    WORKING  --every worker has its process, the node's record is durable--> WORKING, told by Started
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
     STOPPING --no worker is left, every failure is recorded--> PARKED, or LEAVING if the run ended meanwhile
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
-A worker's failure is only reported; the head decides and tells everybody. A member that has not
+A worker's failure is only reported; the head decides and tells everybody. In a role whose failures
+are ignored the others work on, and the node is finished when none runs any more. A member that has not
 heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
 whether the others go on without it. Without workers the same silence makes it leave.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
@@ -33,29 +34,11 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
     WriteResult,
 )
+from hpc_elastic.membership.exits import ENDED_BY_TERM, Exits
 from hpc_elastic.membership.lease import NEVER, Lease
-from hpc_elastic.membership.messages import (
-    Assign,
-    Broken,
-    Echo,
-    End,
-    Failed,
-    Finished,
-    Join,
-    Message,
-    Refused,
-    Stop,
-    StopManner,
-    Stopped,
-    Terminated,
-    Welcome,
-)
+from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.reports import failure_note, headless_result, node_result
-from hpc_elastic.rundir.records import FailureRecord, WorkerState
-
-# Slurm's TERM reaches agent and workers within 10 ms, in any order: who ended by it waits so long for the agent's.
-TERM_SETTLES_S = 0.25
-ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed, or left as a shell says it
+from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
 class Phase(str, Enum):
@@ -78,15 +61,13 @@ class Member:
         lease_s: the lease, in seconds.
     """
 
-    def __init__(self, join: Join, *, run: str, lease_s: float) -> None:
+    def __init__(self, join: messages.Join, *, run: str, lease_s: float) -> None:
         self._join = join
         self._run = run
         self.phase = Phase.JOINING
         self._assign: Assign | None = None
-        self._failures: dict[str, FailureRecord] = {}
-        self._held: list[tuple[int, int]] = []  # local rank and exit code of workers that died of TERM
-        self._judge_held_at = NEVER
-        self._recording: set[int] = set()  # local ranks whose failure is being written
+        self._exits = Exits()
+        self._pids: Mapping[str, int] = {}  # by global rank
         self._emptied: tuple[tuple[int, ...], int] | None = None  # what `workers_stopped` told, meanwhile
         self._stop_reason = ""
         self._is_finished = False
@@ -107,7 +88,7 @@ class Member:
 
     def next_tick(self) -> float:
         """When `tick` must be called at the latest, in monotonic seconds."""
-        return min(self._lease.next_beat, self._judge_held_at, self._silence_deadline())
+        return min(self._lease.next_beat, self._exits.judge_held_at, self._silence_deadline())
 
     def fence_deadline(self) -> float:
         """Until when the workers may run without news from the head; the guard is told the same."""
@@ -131,20 +112,20 @@ class Member:
 
     def received(self, message: Message) -> list[Action]:
         """The head sent something."""
-        if isinstance(message, Echo):
+        if isinstance(message, messages.Echo):
             self._lease.echoed(message.number)
             return []
-        if isinstance(message, Welcome):
+        if isinstance(message, messages.Welcome):
             self.phase = Phase.PARKED
             self._is_late = message.is_late
             return []
         if isinstance(message, Assign):
             return self._assigned(message)
-        if isinstance(message, Stop):
+        if isinstance(message, messages.Stop):
             if message.attempt != self.attempt:
                 return []
             return self._stop(message.manner, message.reason, is_term_coming=message.is_term_coming)
-        if isinstance(message, (End, Refused)):
+        if isinstance(message, (messages.End, messages.Refused)):
             return self._end(message)
         return [Say(text=f"the head sent a {message.KIND}, which only a member sends")]
 
@@ -162,7 +143,7 @@ class Member:
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
         actions: list[Action] = []
-        if now >= self._judge_held_at:
+        if now >= self._exits.judge_held_at:
             actions += self._record_held()
         if now >= self._silence_deadline():
             # The head may live on and miss this node, after a whole lease: then its word counts.
@@ -172,48 +153,66 @@ class Member:
 
     # The workers.
 
-    def worker_failed(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
-        """A worker exited other than with 0, and no signal of this agent explains it."""
+    def workers_started(self, attempt: int, pids: Mapping[str, int]) -> list[Action]:
+        """Every worker of this node has its process: `pids` by global rank."""
+        if attempt != self.attempt or self.phase is not Phase.WORKING:
+            return []
+        self._pids = pids
+        return self._record(WorkerState.HEALTHY, "every worker has its process")
+
+    def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
+        """A worker is gone, and no signal of this agent explains it."""
         if attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
             return []
+        if exitcode == 0:
+            if self.phase is Phase.STOPPING:
+                return []
+            is_first = self._exits.ended_well(local_rank)
+            told: list[Action] = [Tell(message=messages.Ended(attempt=attempt))] if is_first else []
+            return told + self._check_all_over()
         if self.phase is Phase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
             return []
-        if exitcode not in ENDED_BY_TERM:
-            return [self._record_failure(local_rank, exitcode)]
-        self._held.append((local_rank, exitcode))
-        self._judge_held_at = min(self._judge_held_at, now + TERM_SETTLES_S)
-        return []
+        if exitcode in ENDED_BY_TERM:
+            self._exits.hold(local_rank, exitcode, now)
+            return []
+        return [self._record_failure(local_rank, exitcode)]
 
     def failure_recorded(self, failure: FailureRecord) -> list[Action]:
         """The error file of a failed worker is written; also of one that could not be started."""
         if failure.attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
             return []
-        self._recording.discard(failure.local_rank)
-        self._failures[str(failure.rank)] = failure
+        self._exits.recorded(failure)
         event = failure_note(failure)
         if self.phase is Phase.STOPPING:
             return [event, *self._after_stop()]  # `Stopped` tells the head
-        return [event, Tell(message=Failed(attempt=failure.attempt, failure=failure))]
+        return [event, Tell(message=messages.Failed(attempt=failure.attempt, failure=failure)), *self._check_all_over()]
 
-    def workers_succeeded(self, attempt: int) -> list[Action]:
-        """Every worker of this node exited 0."""
-        if attempt != self.attempt or self.phase is not Phase.WORKING:
+    def _check_all_over(self) -> list[Action]:
+        """Whether the node is done: every worker exited 0, or failed in a role where that is ignored."""
+        assign, failures = self._assign, self._exits.failures
+        if assign is None or not self._exits.are_all_over(assign.workers):
             return []
-        return self._record(WorkerState.SUCCEEDED, "every worker exited 0")
+        if not failures:
+            return self._record(WorkerState.SUCCEEDED, "every worker exited 0")
+        if not assign.is_failure_ignored:
+            return []
+        return self._record(WorkerState.FAILED, f"{len(failures)} of {assign.workers} workers failed, which is ignored")
 
-    def node_result_written(self, attempt: int, return_values: Mapping[str, Any]) -> list[Action]:
-        """The record of this node's success is durable."""
-        if attempt != self.attempt or self.phase is not Phase.WORKING or self._failures:
+    def node_result_written(self, result: NodeResult) -> list[Action]:
+        """The node's record, as it was when every worker had started or had ended, is durable."""
+        if result.attempt != self.attempt or self.phase is not Phase.WORKING:
             return []
+        if result.state is WorkerState.HEALTHY:
+            return [Tell(message=messages.Started(attempt=self.attempt))]
         self.phase = Phase.FINISHED
         self._is_finished = True
-        return [Tell(message=Finished(attempt=attempt, return_values=return_values))]
+        return [Tell(message=messages.Finished(attempt=self.attempt, return_values=result.return_values))]
 
     def node_broke(self, reason: str) -> list[Action]:
         """Something beside the workers failed on this node, so that the attempt cannot go on."""
         if self.phase not in (Phase.WORKING, Phase.FINISHED):
             return []
-        return [Say(text=reason), Tell(message=Broken(attempt=self.attempt, reason=reason))]
+        return [Say(text=reason), Tell(message=messages.Broken(attempt=self.attempt, reason=reason))]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
         """A signal from outside ends this agent; `have_workers` if the workers got one like it too."""
@@ -221,11 +220,14 @@ class Member:
             return []
         self._is_terminated = True
         self._have_workers_term = have_workers
-        self._forget_held()
+        self._exits.forget_held()
         if self.phase is Phase.JOINING:
             self._leave = Leave(exit_code=int(ExitCode.STOPPED), cause=f"{signal_name} before there was a head")
             return self._depart()
-        told: list[Action] = [Say(text=f"got {signal_name}"), Tell(message=Terminated(signal_name=signal_name))]
+        told: list[Action] = [
+            Say(text=f"got {signal_name}"),
+            Tell(message=messages.Terminated(signal_name=signal_name)),
+        ]
         return told + self._stop(StopManner.GRACE, f"{signal_name} from outside")
 
     def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
@@ -236,10 +238,10 @@ class Member:
         return self._after_stop()
 
     def _after_stop(self) -> list[Action]:
-        if self._emptied is None or self._recording:
+        if self._emptied is None or not self._exits.is_settled:
             return []
         (unkillable, store_port), self._emptied = self._emptied, None
-        state = WorkerState.FAILED if self._failures else WorkerState.STOPPED
+        state = WorkerState.FAILED if self._exits.failures else WorkerState.STOPPED
         actions: list[Action] = []
         if not self._is_finished:  # else the record of success stands, whatever became of the others
             actions += self._record(state, self._stop_reason, unkillable)
@@ -248,9 +250,9 @@ class Member:
         if self._lost_head is not None:
             return actions + self._end_without_head()
         self.phase = Phase.PARKED
-        stopped = Stopped(
+        stopped = messages.Stopped(
             attempt=self.attempt,
-            failures=tuple(self._failures.values()),
+            failures=tuple(self._exits.failures.values()),
             unkillable=unkillable,
             store_port=store_port,
         )
@@ -267,28 +269,21 @@ class Member:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
             return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         self._assign = assign
-        self._failures.clear()
-        self._recording.clear()
+        self._exits.clear()
+        self._pids = {}
         self._emptied = None
-        self._forget_held()
         self._is_finished = False
         self._have_workers_term = False
         self.phase = Phase.WORKING
         return [StartWorkers(assign=assign)]
 
     def _record_failure(self, local_rank: int, exitcode: int) -> RecordFailure:
-        self._recording.add(local_rank)
+        self._exits.records(local_rank)
         return RecordFailure(attempt=self.attempt, local_rank=local_rank, exitcode=exitcode)
 
     def _record_held(self) -> list[Action]:
         """No TERM came for this agent: whoever died of one failed."""
-        actions: list[Action] = [self._record_failure(*held) for held in self._held]
-        self._forget_held()
-        return actions
-
-    def _forget_held(self) -> None:
-        self._held.clear()
-        self._judge_held_at = NEVER
+        return [self._record_failure(*held) for held in self._exits.take_held()]
 
     def _stop(self, manner: StopManner, reason: str, *, is_term_coming: bool = False) -> list[Action]:
         """Stops what is running; a second stop only if it is a harder one."""
@@ -300,14 +295,14 @@ class Member:
         self._stop_reason = reason
         # Somebody else's failure may be what came of one here that was not judged yet.
         actions = self._record_held() if manner is StopManner.RESTART else []
-        self._forget_held()
+        self._exits.forget_held()
         has_term, is_coming = self._have_workers_term, is_term_coming and not self._is_terminated
         self._expects_term = has_term or is_coming
         stop = StopWorkers(attempt=self.attempt, manner=manner, is_terminated=has_term, is_term_coming=is_coming)
         return [*actions, stop]
 
-    def _end(self, message: End | Refused) -> list[Action]:
-        cause = message.cause if isinstance(message, End) else message.reason
+    def _end(self, message: messages.End | messages.Refused) -> list[Action]:
+        cause = message.cause if isinstance(message, messages.End) else message.reason
         if self._leave is not None:
             return []
         self._leave = Leave(exit_code=message.exit_code, cause=cause)
@@ -333,12 +328,22 @@ class Member:
         if self._is_terminated or (self._is_late and self._assign is None):
             self._leave = Leave(exit_code=int(ExitCode.NODE_LOST), cause=cause)
             return self._depart()
-        result = headless_result(self._run, self._join, attempt=self.attempt, cause=cause, failures=self._failures)
+        result = headless_result(
+            self._run, self._join, attempt=self.attempt, cause=cause, failures=self._exits.failures
+        )
         return [WriteResult(result=result, after_s=self._result_after_s)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:
             return []
-        run, node, failures = self._run, self._join.node, self._failures
-        record = node_result(run, node, self._assign, state, reason=reason, failures=failures, unkillable=unkillable)
+        record = node_result(
+            self._run,
+            self._join.node,
+            self._assign,
+            state,
+            reason=reason,
+            pids=self._pids,
+            failures=self._exits.failures,
+            unkillable=unkillable,
+        )
         return [WriteNodeResult(result=record)]

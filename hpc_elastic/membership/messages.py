@@ -73,7 +73,9 @@ class Assign:
     """Head to member: the next attempt, with this node's own part of the world.
 
     Its global ranks are `first_rank` to `first_rank + workers - 1`, its role ranks likewise.
-    `world_digest` is the SHA-256 of `world.json`.
+    `master` is the store of the node's role, which this node serves if `serves_store`;
+    `is_failure_ignored`: the role goes on without a worker that failed. `world_digest` is the
+    SHA-256 of `world.json`.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -83,11 +85,30 @@ class Assign:
     first_rank: int
     workers: int
     world_size: int
+    role: str
     first_role_rank: int
     role_world_size: int
     master: Endpoint
+    serves_store: bool
+    is_failure_ignored: bool
     world_digest: str
     head: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Member to head: each of my workers has its process, and the node's record says so durably."""
+
+    KIND: ClassVar[str] = "started"
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Member to head: the first of my workers exited 0, and waits for the others now."""
+
+    KIND: ClassVar[str] = "ended"
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +131,10 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Member to head: all my workers exited 0, and the node's record says so durably."""
+    """Member to head: all my workers exited 0, and the node's record says so durably.
+
+    In a role whose failures are ignored: none of them runs any more.
+    """
 
     KIND: ClassVar[str] = "finished"
     attempt: int
@@ -163,8 +187,25 @@ class End:
 
 
 Message = (
-    Join | Welcome | Refused | Beat | Echo | Assign | Failed | Broken | Finished | Terminated | Stop | Stopped | End
+    Join
+    | Welcome
+    | Refused
+    | Beat
+    | Echo
+    | Assign
+    | Started
+    | Ended
+    | Failed
+    | Broken
+    | Finished
+    | Terminated
+    | Stop
+    | Stopped
+    | End
 )
+
+Report = Started | Ended | Failed | Broken | Finished | Stopped
+REPORTS = (Started, Ended, Failed, Broken, Finished, Stopped)  # what a member says of the attempt that it works on
 
 _BY_KIND: dict[str, type[Message]] = {
     cls.KIND: cls
@@ -175,6 +216,8 @@ _BY_KIND: dict[str, type[Message]] = {
         Beat,
         Echo,
         Assign,
+        Started,
+        Ended,
         Failed,
         Broken,
         Finished,

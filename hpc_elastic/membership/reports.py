@@ -17,6 +17,7 @@ def node_result(
     state: WorkerState,
     *,
     reason: str,
+    pids: Mapping[str, int],
     failures: Mapping[str, FailureRecord],
     unkillable: tuple[int, ...] = (),
 ) -> NodeResult:
@@ -26,13 +27,15 @@ def node_result(
         attempt=assign.attempt,
         node=node,
         state=state,
+        role=assign.role,
         ranks=tuple(range(assign.first_rank, assign.first_rank + assign.workers)),
+        pids=dict(pids),
         reason=reason,
         failures=dict(failures),
         return_values={},
         unkillable=unkillable,
         started="",
-        ended="",
+        ended=None if state.is_running else "",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from hpc_elastic.membership.messages import Join
@@ -12,11 +12,18 @@ from hpc_elastic.rundir.records import World
 
 @dataclass(slots=True, kw_only=True)
 class RosterEntry:
-    """A joined agent. `last_heard` is in monotonic seconds of the head."""
+    """A joined agent. `last_heard` is in monotonic seconds of the head.
+
+    `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
+    the decision on which the head acts.
+    """
 
     join: Join
     last_heard: float
+    attempt: int = 0
     is_in_world: bool = False
+    has_started: bool = False
+    has_ended: bool = False
     is_finished: bool = False
     is_stopped: bool = True
 
@@ -24,6 +31,11 @@ class RosterEntry:
     def node(self) -> str:
         """The node's name."""
         return self.join.node
+
+    @property
+    def role(self) -> str:
+        """The role of the node's workers."""
+        return self.join.role
 
     def offer_store_port(self, port: int) -> None:
         """The node's port for the next attempt's store."""
@@ -91,6 +103,10 @@ class Roster:
         """The members of the latest world that are still here."""
         return [entry for entry in self._entries.values() if entry.is_in_world]
 
+    def unfinished(self) -> list[RosterEntry]:
+        """The members whose workers have not all ended."""
+        return [entry for entry in self.in_world() if not entry.is_finished]
+
     def silent(self, now: float, lease_s: float) -> list[str]:
         """The nodes that were not heard for longer than the lease."""
         return [node for node, entry in self._entries.items() if now - entry.last_heard > lease_s]
@@ -110,15 +126,17 @@ class Roster:
             for join in joins[:max_nodes]
         ]
 
-    def seat(self, world: World) -> None:
-        """The world's members begin an attempt; everybody else waits beside it."""
-        members = {node.node for node in world.nodes}
+    def seat(self, world: World, roles: Collection[str]) -> None:
+        """The world's members of these roles begin an attempt; everybody else stays as he is."""
+        starting = {node.node for node in world.nodes if node.role in roles}
         for entry in self._entries.values():
-            entry.is_in_world = entry.node in members
-            entry.is_finished = False
-            entry.is_stopped = not entry.is_in_world
+            if entry.node in starting:
+                entry.attempt = world.attempt
+                entry.is_in_world = True
+                entry.has_started = entry.has_ended = entry.is_finished = entry.is_stopped = False
 
-    def unseat(self) -> None:
-        """No world is at work."""
+    def unseat(self, roles: Collection[str] | None) -> None:
+        """No worker of these roles is left; None: of any."""
         for entry in self._entries.values():
-            entry.is_in_world = False
+            if roles is None or entry.role in roles:
+                entry.is_in_world = False

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from hpc_elastic.membership.actions import Action, Note, Say
-from hpc_elastic.membership.decisions import Decision, Finish, History
-from hpc_elastic.membership.messages import Assign
-from hpc_elastic.membership.ranks import Seat, assign_ranks, role_sizes
-from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResult, RunState, World
+from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
+from hpc_elastic.membership.messages import Assign, Stop
+from hpc_elastic.membership.ranks import Seat, assign_worker_ranks, restart_roles
+from hpc_elastic.membership.tally import Tally
+from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSettings:
-    """What does not change while an agent is head. `expected` is in the order of the node ids."""
+    """What does not change while an agent is head.
+
+    `expected` is in the order of the node ids; `restarts` has the restart policy of each role by its
+    name, as `plan.launch_plan.RolePlan` has it.
+    """
 
     run: str
     node: str
@@ -26,14 +30,40 @@ class HeadSettings:
     join_timeout_s: float
     lease_s: float
     started: str
+    exit_timeout_s: float | None = None
+    restarts: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_attempt(
-    settings: HeadSettings, history: History, seats: Sequence[Seat], reason: str
+    settings: HeadSettings,
+    history: History,
+    seats: Sequence[Seat],
+    reason: str,
+    before: World | None = None,
+    roles: frozenset[str] | None = None,
 ) -> tuple[AttemptClaim, World]:
-    """The claim of the next attempt, its time left empty, and its roster."""
+    """The claim of the next attempt, its time left empty, and its roster.
+
+    Args:
+        settings: the head's.
+        history: the run so far.
+        seats: the nodes of the world.
+        reason: why it is opened.
+        before: the world of the attempt before, None if it is another one now.
+        roles: the roles that start in it while the others run on; None: every worker starts.
+    """
     attempt = history.attempts + 1
-    world = assign_ranks(seats, run=settings.run, attempt=attempt, allocation=settings.allocation, head=settings.node)
+    if before is not None and roles is not None and roles < {role.role for role in before.roles}:
+        world = restart_roles(before, roles, seats)
+    else:
+        world = assign_worker_ranks(
+            seats,
+            run=settings.run,
+            attempt=attempt,
+            allocation=settings.allocation,
+            head=settings.node,
+            restarts=settings.restarts,
+        )
     claim = AttemptClaim(
         run=settings.run,
         attempt=attempt,
@@ -41,6 +71,7 @@ def open_attempt(
         predecessor=history.attempts or None,
         head=settings.node,
         members=tuple(node.node for node in world.nodes),
+        roles=starting_roles(world),
         reason=reason,
         spend=history.spend,
         failure_signature=history.failure_signature,
@@ -62,27 +93,49 @@ def history_after(claim: AttemptClaim) -> History:
     )
 
 
+def starting_roles(world: World) -> tuple[str, ...]:
+    """The roles whose workers start in the attempt of this world."""
+    return tuple(role.role for role in world.roles if role.attempt == world.attempt)
+
+
+def stop_for(attempt: int, decision: Restart | Finish) -> Stop:
+    """What a decision says to a member whose workers are of this attempt."""
+    reason = decision.cause if isinstance(decision, Finish) else decision.reason
+    is_term_coming = decision.reason == Trigger.TERMINATED.value
+    return Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
+
+
 def opening(world: World, because: str) -> list[Action]:
     """What is said when an attempt opens."""
-    nodes = [node.node for node in world.nodes]
-    text = f"attempt {world.attempt}: {len(world.ranks)} ranks on {len(nodes)} nodes ({because})"
-    return [Say(text=text), Note(name="attempt.opened", message=text, attempt=world.attempt, metadata={"nodes": nodes})]
+    starting = starting_roles(world)
+    nodes = [node.node for node in world.nodes if node.role in starting]
+    ranks = sum(role.size for role in world.roles if role.role in starting)
+    roles = "" if len(starting) == len(world.roles) else f" of {' and '.join(starting)}"
+    text = f"attempt {world.attempt}: {ranks} ranks{roles} on {len(nodes)} nodes ({because})"
+    metadata = {"nodes": nodes, "roles": list(starting)}
+    return [Say(text=text), Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)]
 
 
-def announcement(decision: Decision, attempt: int) -> list[Action]:
-    """What is said when an attempt is to be stopped; the run's end is told once its result is written."""
+def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Action]:
+    """What is said of a decision; the run's end is told once its result is written."""
     if isinstance(decision, Finish):
         return [Note(name="run.ending", message=decision.cause, attempt=attempt)]
-    text = f"attempt {attempt}: {decision.reason}; restarting all ranks"
+    if isinstance(decision, Ignore):
+        text = f"attempt {attempt}: {decision.reason}; ignored, as its role says"
+        return [Say(text=text), Note(name="failure.ignored", message=decision.reason, attempt=attempt)]
+    whose = "all ranks" if decision.roles is None else f"the ranks of {' and '.join(sorted(decision.roles))}"
+    text = f"attempt {attempt}: {decision.reason}; restarting {whose}"
     return [Say(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 
 def assignments(world: World, world_digest: str) -> dict[str, Assign]:
-    """Each node's own part of the world by node, in the order of the group ranks."""
-    sizes = role_sizes(world)
+    """Each starting node's own part of the world by node, in the order of the group ranks."""
+    roles = {role.role: role for role in world.roles}
     parts = {}
     for group_rank, node in enumerate(world.nodes):
-        first = world.ranks[node.first_rank]
+        role = roles[node.role]
+        if role.attempt != world.attempt:
+            continue
         parts[node.node] = Assign(
             attempt=world.attempt,
             group_rank=group_rank,
@@ -90,9 +143,12 @@ def assignments(world: World, world_digest: str) -> dict[str, Assign]:
             first_rank=node.first_rank,
             workers=node.workers,
             world_size=len(world.ranks),
-            first_role_rank=first.role_rank,
-            role_world_size=sizes[first.role],
-            master=world.master,
+            role=role.role,
+            first_role_rank=world.ranks[node.first_rank].role_rank,
+            role_world_size=role.size,
+            master=role.master,
+            serves_store=role.master_node == node.node,
+            is_failure_ignored=role.restart == "ignore",
             world_digest=world_digest,
             head=world.head,
         )
@@ -100,13 +156,7 @@ def assignments(world: World, world_digest: str) -> dict[str, Assign]:
 
 
 def run_result(
-    settings: HeadSettings,
-    history: History,
-    decision: Finish,
-    *,
-    world: World | None,
-    failures: Mapping[str, FailureRecord],
-    return_values: Mapping[str, Any],
+    settings: HeadSettings, history: History, decision: Finish, world: World | None, tally: Tally
 ) -> RunResult:
     """The run's result, its end left empty; all or nothing, as torch's RunResult."""
     is_success = decision.state is RunState.SUCCEEDED
@@ -118,8 +168,8 @@ def run_result(
         cause=decision.cause,
         attempts=history.attempts,
         restarts=history.spend.restarts,
-        failures={} if is_success else dict(sorted(failures.items(), key=lambda item: int(item[0]))),
-        return_values=dict(return_values) if is_success else {},
+        failures={} if is_success else dict(sorted(tally.failures.items(), key=lambda item: int(item[0]))),
+        return_values=dict(tally.return_values) if is_success else {},
         nodes=tuple(node.node for node in world.nodes) if world else settings.expected,
         started=settings.started,
         ended="",

@@ -90,6 +90,7 @@ class Spend:
 class AttemptClaim:
     """`attempts/NNNN/claim.json`: who opened the attempt, after which, and the spend so far.
 
+    `roles` names the roles whose workers start in this attempt; the others run on from an older one.
     `same_failures` counts how often in a row the run failed with `failure_signature` and no
     progress in between; it is what `restart.no_progress_limit` is held against.
     """
@@ -101,6 +102,7 @@ class AttemptClaim:
     predecessor: int | None
     head: str
     members: tuple[str, ...]
+    roles: tuple[str, ...]
     reason: str
     spend: Spend
     failure_signature: str | None = None
@@ -125,6 +127,7 @@ class WorldNode:
 
     node: str
     node_id: int
+    role: str
     agent: Endpoint
     first_rank: int
     workers: int
@@ -142,6 +145,18 @@ class WorldRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldRole:
+    """One role of a world: its workers' store, and the attempt in which they started."""
+
+    role: str
+    size: int
+    restart: str
+    master: Endpoint
+    master_node: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks."""
 
@@ -150,7 +165,7 @@ class World:
     attempt: int
     allocation: int
     head: str
-    master: Endpoint
+    roles: tuple[WorldRole, ...]
     nodes: tuple[WorldNode, ...]
     ranks: tuple[WorldRank, ...]
 
@@ -183,8 +198,9 @@ class NodeResult:
 
     All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that
     failed of one that FAILED; a worker that the agent stopped is in neither.
-    `unkillable` lists process ids that survived KILL. `detail` is the traceback of an agent that
-    failed itself, and empty else.
+    It is HEALTHY, with no end, from when every worker has its process until they are gone. `pids` are
+    the workers' process ids by global rank; `unkillable` lists process ids that survived KILL. `detail`
+    is the traceback of an agent that failed itself, and empty else.
     """
 
     format_version: int = FORMAT_VERSION
@@ -192,14 +208,16 @@ class NodeResult:
     attempt: int
     node: str
     state: WorkerState
+    role: str
     ranks: tuple[int, ...]
+    pids: Mapping[str, int]
     reason: str
     failures: Mapping[str, FailureRecord]
     return_values: Mapping[str, Any]
     unkillable: tuple[int, ...] = ()
     detail: str = ""
     started: str
-    ended: str
+    ended: str | None
 
     def is_failed(self) -> bool:
         """Whether a worker of this node failed; an attempt that was stopped is no failure, as in torch."""
@@ -246,6 +264,7 @@ RESULT_REASONS = {
     "node_lost": "a node or its agent was lost",
     "setup_failed": "a setup line failed, or a node is not what the plan needs",
     "start_failed": "the workers of a node could not be started",
+    "exit_timeout": "ranks still ran elastic.exit_timeout after the first one had exited 0",
     "unkillable": "a process survived KILL",
     "agent_failed": "an agent itself failed; its traceback is in the node's record",
     "no_result": "the scheduler ended the job and no agent wrote a result",

@@ -23,9 +23,12 @@ ASSIGN = Assign(
     first_rank=4,
     workers=4,
     world_size=8,
+    role="default",
     first_role_rank=2,
     role_world_size=6,
     master=Endpoint(address="10.0.0.1", port=25000),
+    serves_store=False,
+    is_failure_ignored=False,
     world_digest="d",
     head="node1",
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.agent.policy import Policy, describe_failure, failure_signature
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, Restart, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -51,14 +51,18 @@ def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) ->
         )
         decision = policy.decide(replace(history, attempts=number), observation, now=100.0)
         words.append(word(decision))
-        if isinstance(decision, Finish):
+        if not isinstance(decision, Restart):
             break
         history = decision.history
     return words
 
 
 def word(decision: Decision) -> str:
-    return "restart" if isinstance(decision, Restart) else f"{decision.reason} {int(decision.exit_code)}"
+    if isinstance(decision, Finish):
+        return f"{decision.reason} {int(decision.exit_code)}"
+    if isinstance(decision, Ignore):
+        return "ignore"
+    return "restart" if decision.roles is None else f"restart {' '.join(sorted(decision.roles))}"
 
 
 HISTORIES: dict[str, tuple[RestartPlan, list[Seen], list[str]]] = {
@@ -216,3 +220,35 @@ def test_the_cause_names_the_budget_that_is_spent() -> None:
     assert isinstance(decision, Finish)
     assert decision.cause == "rank 1 on node0 failed with exit code 1: ValueError: no"
     assert decision.exit_code is ExitCode.WORKERS_FAILED
+
+
+ROLES = {"trainer": "restart_all", "reader": "restart_role", "watcher": "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "role", "roles"),
+    [
+        (Trigger.WORKER_FAILED, "trainer", None),
+        (Trigger.WORKER_FAILED, "reader", frozenset({"reader"})),
+        (Trigger.NODE_BROKEN, "trainer", None),
+        (Trigger.NODE_BROKEN, "reader", frozenset({"reader"})),
+        (Trigger.NODE_BROKEN, "watcher", None),  # its node may hold the store of the others
+    ],
+)
+def test_a_roles_policy_says_whose_workers_restart(trigger: Trigger, role: str, roles: frozenset[str] | None) -> None:
+    failure = a_failure(1, role=role) if trigger is Trigger.WORKER_FAILED else None
+    policy = Policy(restart=a_restart_plan(), roles=ROLES)
+    observation = Observation(trigger=trigger, attempt=1, role=role, failure=failure, nodes=("node1",), detail="broke")
+    decision = policy.decide(History(), observation, now=0)
+    assert isinstance(decision, Restart)
+    assert decision.roles == roles
+
+
+@pytest.mark.parametrize("failure_class", ["exception", "signal", "start_failed"])
+def test_a_failure_in_a_role_that_is_ignored_is_ignored_whatever_the_budget(failure_class: str) -> None:
+    failure = a_failure(1, role="watcher", failure_class=failure_class)
+    policy = Policy(restart=a_restart_plan(0), roles=ROLES)
+    observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, role="watcher", failure=failure)
+    decision = policy.decide(History(), observation, now=0)
+    assert isinstance(decision, Ignore)
+    assert "rank 1 on node0" in decision.reason

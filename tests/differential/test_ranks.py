@@ -9,7 +9,8 @@ import pytest
 from hpc_elastic.elastic import Worker, WorkerGroup, WorkerSpec
 from hpc_elastic.elastic.group import NodeRanks
 from hpc_elastic.integrations.torch_types import from_torch_worker
-from hpc_elastic.membership.ranks import Seat, assign_ranks
+from hpc_elastic.membership.ranks import Seat
+from hpc_elastic.membership.ranks import assign_worker_ranks as assign_ranks
 from hpc_elastic.membership.rounds import assignments
 from hpc_elastic.rundir.records import Endpoint
 from tests.differential.torch_elastic import assign_worker_ranks
@@ -41,7 +42,7 @@ def our_workers(layout: Layout, shuffle: random.Random) -> list[list[Worker]]:
         for node_id, (role, workers) in enumerate(layout)
     ]
     shuffle.shuffle(seats)
-    world = assign_ranks(seats, run="run", attempt=1, allocation=1, head="node0")
+    world = assign_ranks(seats, run="run", attempt=1, allocation=1, head="node0", restarts={})
     parts = assignments(world, "")
     workers = []
     for node_id, (role, count) in enumerate(layout):

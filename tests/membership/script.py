@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from hpc_elastic.agent.policy import Policy
@@ -10,7 +10,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Send, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.messages import Assign, Beat, Failed, Finished, Join, Message, Stopped
+from hpc_elastic.membership.messages import Assign, Beat, Ended, Failed, Finished, Join, Message, Started, Stopped
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult
@@ -19,14 +19,16 @@ A = TypeVar("A")
 DIGEST = "d" * 64
 
 
-def a_join(node_id: int, *, workers: int = 2, problem: str | None = None, node: str | None = None) -> Join:
+def a_join(
+    node_id: int, *, workers: int = 2, problem: str | None = None, node: str | None = None, role: str = "default"
+) -> Join:
     return Join(
         node=node or f"node{node_id}",
         node_id=node_id,
         agent=Endpoint(address=f"10.0.0.{node_id}", port=20000),
         store_port=25000 + node_id,
         workers=workers,
-        role="default",
+        role=role,
         versions={},
         problem=problem,
     )
@@ -40,11 +42,12 @@ def a_failure(
     failure_class: str = "exception",
     message: str = "ValueError: no",
     node: str = "node0",
+    role: str = "default",
 ) -> FailureRecord:
     return FailureRecord(
         rank=rank,
         local_rank=rank % 2,
-        role="default",
+        role=role,
         node=node,
         attempt=attempt,
         pid=100 + rank,
@@ -57,7 +60,9 @@ def a_failure(
     )
 
 
-def an_assign(*, attempt: int = 1, nodes: int = 2, group_rank: int = 1, head: str = "node0") -> Assign:
+def an_assign(
+    *, attempt: int = 1, nodes: int = 2, group_rank: int = 1, head: str = "node0", is_failure_ignored: bool = False
+) -> Assign:
     return Assign(
         attempt=attempt,
         group_rank=group_rank,
@@ -65,9 +70,12 @@ def an_assign(*, attempt: int = 1, nodes: int = 2, group_rank: int = 1, head: st
         first_rank=2 * group_rank,
         workers=2,
         world_size=2 * nodes,
+        role="default",
         first_role_rank=2 * group_rank,
         role_world_size=2 * nodes,
         master=Endpoint(address="10.0.0.0", port=25000),
+        serves_store=group_rank == 0,
+        is_failure_ignored=is_failure_ignored,
         world_digest=DIGEST,
         head=head,
     )
@@ -99,6 +107,9 @@ class HeadScript:
         restart: RestartPlan | None = None,
         history: History | None = None,
         lease_s: float = 9,
+        roles: Mapping[int, str] | None = None,
+        restarts: Mapping[str, str] | None = None,
+        exit_timeout_s: float | None = None,
     ) -> None:
         settings = HeadSettings(
             run="run",
@@ -110,8 +121,12 @@ class HeadScript:
             join_timeout_s=600,
             lease_s=lease_s,
             started="then",
+            exit_timeout_s=exit_timeout_s,
+            restarts=restarts or {},
         )
-        policy = Policy(restart=restart or a_restart_plan())
+        policy = Policy(restart=restart or a_restart_plan(), roles=restarts or {})
+        self.roles = roles or {}
+        self.attempts: dict[int, int] = {}  # by node, what its workers belong to
         self.nodes = nodes
         self.now = 0.0
         self.lease_s = lease_s
@@ -120,11 +135,17 @@ class HeadScript:
 
     def join(self, *node_ids: int, problem: str | None = None) -> list[Action]:
         self.beating.update(node_ids)
-        joins = [a_join(number, problem=problem) for number in node_ids]
+        joins = [a_join(number, problem=problem, role=self.role_of(number)) for number in node_ids]
         return [action for join in joins for action in self.head.joined(join, self.now)]
 
     def claimed(self, *, is_ours: bool = True, attempt: int | None = None) -> list[Action]:
-        return self.head.claimed(attempt or self.head.attempt + 1, is_ours, DIGEST, self.now)
+        actions = self.head.claimed(attempt or self.head.attempt + 1, is_ours, DIGEST, self.now)
+        for node, assign in sent(actions, Assign).items():
+            self.attempts[int(node.removeprefix("node"))] = assign.attempt
+        return actions
+
+    def role_of(self, node_id: int) -> str:
+        return self.roles.get(node_id, "default")
 
     def run(self) -> list[Action]:
         """All nodes join and the claim is theirs."""
@@ -135,16 +156,23 @@ class HeadScript:
         return self.head.received(f"node{node_id}", message, self.now)
 
     def fail(self, node_id: int, *, rank: int | None = None, attempt: int | None = None) -> list[Action]:
-        attempt = attempt or self.head.attempt
-        failure = a_failure(2 * node_id if rank is None else rank, attempt=attempt, node=f"node{node_id}")
+        attempt = attempt or self.attempts.get(node_id, self.head.attempt)
+        rank = 2 * node_id if rank is None else rank
+        failure = a_failure(rank, attempt=attempt, node=f"node{node_id}", role=self.role_of(node_id))
         return self.say(node_id, Failed(attempt=attempt, failure=failure))
 
     def finish(self, node_id: int) -> list[Action]:
-        return self.say(node_id, Finished(attempt=self.head.attempt))
+        return self.say(node_id, Finished(attempt=self.attempts[node_id]))
+
+    def start(self, node_id: int) -> list[Action]:
+        return self.say(node_id, Started(attempt=self.attempts[node_id]))
+
+    def end(self, node_id: int) -> list[Action]:
+        return self.say(node_id, Ended(attempt=self.attempts[node_id]))
 
     def stopped(self, node_id: int, *failures: FailureRecord, unkillable: tuple[int, ...] = ()) -> list[Action]:
         message = Stopped(
-            attempt=self.head.attempt, failures=failures, unkillable=unkillable, store_port=26000 + node_id
+            attempt=self.attempts[node_id], failures=failures, unkillable=unkillable, store_port=26000 + node_id
         )
         return self.say(node_id, message)
 

@@ -8,8 +8,9 @@ import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, WriteResult
+from hpc_elastic.membership.closing import CLOSING_BOUND_S
 from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.head import CLOSING_BOUND_S, Phase
+from hpc_elastic.membership.head import Phase
 from hpc_elastic.membership.messages import (
     Assign,
     Beat,

@@ -17,15 +17,18 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
     WriteResult,
 )
-from hpc_elastic.membership.member import TERM_SETTLES_S, Member, Phase
+from hpc_elastic.membership.exits import TERM_SETTLES_S
+from hpc_elastic.membership.member import Member, Phase
 from hpc_elastic.membership.messages import (
     Beat,
     Broken,
     Echo,
     End,
+    Ended,
     Failed,
     Finished,
     Refused,
+    Started,
     Stop,
     StopManner,
     Stopped,
@@ -62,9 +65,14 @@ def working(*, nodes: int = 2) -> Member:
 
 def finished() -> Member:
     member = working()
-    member.workers_succeeded(1)
-    member.node_result_written(1, {})
+    (written,) = of_kind(succeed(member), WriteNodeResult)
+    member.node_result_written(written.result)
     return member
+
+
+def succeed(member: Member) -> list[Action]:
+    """Both workers exit 0."""
+    return [*member.worker_exited(1, 0, 0, 1), *member.worker_exited(1, 1, 0, 1)]
 
 
 def stopping() -> Member:
@@ -110,7 +118,7 @@ def test_leaves_if_it_is_terminated_before_there_is_a_head() -> None:
 
 def test_reports_a_failure_when_its_error_file_is_written() -> None:
     member = working()
-    assert member.worker_failed(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
+    assert member.worker_exited(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
     failure = a_failure(2, exitcode=-9)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
     assert member.phase is Phase.WORKING
@@ -118,17 +126,60 @@ def test_reports_a_failure_when_its_error_file_is_written() -> None:
 
 def test_reports_success_when_the_nodes_record_is_durable() -> None:
     member = working()
-    (write,) = of_kind(member.workers_succeeded(1), WriteNodeResult)
+    actions = succeed(member)
+    (write,) = of_kind(actions, WriteNodeResult)
     assert (write.result.state, write.result.ranks) == (WorkerState.SUCCEEDED, (2, 3))
-    assert told(member.node_result_written(1, {})) == [Finished(attempt=1)]
+    assert told(actions) == [Ended(attempt=1)], "once, for the first one"
+    assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
     assert member.phase is Phase.FINISHED
 
 
 def test_a_stop_between_success_and_its_record_comes_first() -> None:
     member = working()
-    member.workers_succeeded(1)
+    (write,) = of_kind(succeed(member), WriteNodeResult)
     assert member.received(stop()) == [stop_workers(StopManner.RESTART)]
-    assert member.node_result_written(1, {}) == []
+    assert member.node_result_written(write.result) == []
+
+
+def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_durable() -> None:
+    member = working()
+    (write,) = of_kind(member.workers_started(1, {"2": 70, "3": 71}), WriteNodeResult)
+    assert (write.result.state, write.result.pids, write.result.ended) == (
+        WorkerState.HEALTHY,
+        {"2": 70, "3": 71},
+        None,
+    )
+    assert told(member.node_result_written(write.result)) == [Started(attempt=1)]
+    assert member.phase is Phase.WORKING
+
+
+def test_a_stop_before_the_start_was_reported_comes_first() -> None:
+    member = working()
+    (write,) = of_kind(member.workers_started(1, {}), WriteNodeResult)
+    member.received(stop())
+    assert member.node_result_written(write.result) == []
+    assert member.workers_started(1, {}) == []
+
+
+def test_works_on_after_a_failure_that_is_ignored() -> None:
+    member = parked()
+    member.received(an_assign(is_failure_ignored=True))
+    member.worker_exited(1, 0, 1, 1)
+    failure = a_failure(2)
+    assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
+    assert member.phase is Phase.WORKING
+    (write,) = of_kind(member.worker_exited(1, 1, 0, 2), WriteNodeResult)
+    assert (write.result.state, list(write.result.failures)) == (WorkerState.FAILED, ["2"])
+    assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
+
+
+def test_is_not_finished_before_an_ignored_failure_is_written_down() -> None:
+    member = parked()
+    member.received(an_assign(is_failure_ignored=True))
+    assert not of_kind(member.worker_exited(1, 1, 0, 1), WriteNodeResult)
+    assert not of_kind(member.worker_exited(1, 0, -9, 1), WriteNodeResult)
+    (write,) = of_kind(member.failure_recorded(a_failure(2, exitcode=-9)), WriteNodeResult)
+    assert write.result.state is WorkerState.FAILED
 
 
 def test_passes_over_an_assignment_of_an_attempt_that_it_had() -> None:
@@ -161,13 +212,13 @@ def test_a_stop_of_another_attempt_changes_nothing() -> None:
 
 
 def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
-    assert stopping().worker_failed(1, 0, -15, 1) == []
-    assert stopping().worker_failed(1, 0, 143, 1) == []
+    assert stopping().worker_exited(1, 0, -15, 1) == []
+    assert stopping().worker_exited(1, 0, 143, 1) == []
 
 
 def test_a_worker_that_failed_by_itself_while_the_others_stop_is_recorded_too() -> None:
     member = stopping()
-    assert member.worker_failed(1, 1, -9, 1) == [RecordFailure(attempt=1, local_rank=1, exitcode=-9)]
+    assert member.worker_exited(1, 1, -9, 1) == [RecordFailure(attempt=1, local_rank=1, exitcode=-9)]
     assert member.workers_stopped(1, (), 26000) == []
     (stopped,) = [message for message in told(member.failure_recorded(a_failure(3))) if isinstance(message, Stopped)]
     assert [failure.rank for failure in stopped.failures] == [3]
@@ -176,13 +227,13 @@ def test_a_worker_that_failed_by_itself_while_the_others_stop_is_recorded_too() 
 def test_a_worker_that_ends_while_slurms_term_is_expected_has_not_failed() -> None:
     member = working()
     member.received(Stop(attempt=1, manner=StopManner.GRACE, reason="node0 got TERM", is_term_coming=True))
-    assert member.worker_failed(1, 0, 1, 1) == []
+    assert member.worker_exited(1, 0, 1, 1) == []
 
 
 def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
     member = working()
-    member.worker_failed(1, 0, 1, 1)
-    member.worker_failed(1, 1, 1, 1)
+    member.worker_exited(1, 0, 1, 1)
+    member.worker_exited(1, 1, 1, 1)
     member.failure_recorded(a_failure(2))
     member.received(stop())
     assert member.workers_stopped(1, (), 26000) == []
@@ -270,22 +321,22 @@ def test_a_second_term_changes_nothing() -> None:
 
 def test_a_worker_that_died_of_term_is_judged_when_none_came_for_the_agent() -> None:
     member = working()
-    assert member.worker_failed(1, 0, -15, 1.0) == []
+    assert member.worker_exited(1, 0, -15, 1.0) == []
     assert member.next_tick() == 1.0 + TERM_SETTLES_S
     assert RecordFailure(attempt=1, local_rank=0, exitcode=-15) in member.tick(1.0 + TERM_SETTLES_S)
 
 
 def test_a_worker_that_died_of_the_agents_own_term_is_no_failure() -> None:
     member = working()
-    member.worker_failed(1, 0, -15, 1.0)
+    member.worker_exited(1, 0, -15, 1.0)
     member.terminated("SIGTERM", have_workers=True)
     assert not of_kind(member.tick(2.0), RecordFailure)
-    assert member.worker_failed(1, 1, -15, 1.1) == []
+    assert member.worker_exited(1, 1, -15, 1.1) == []
 
 
 def test_a_worker_that_died_of_term_is_recorded_if_its_peers_failure_comes_first() -> None:
     member = working()
-    member.worker_failed(1, 0, -15, 1.0)
+    member.worker_exited(1, 0, -15, 1.0)
     record = RecordFailure(attempt=1, local_rank=0, exitcode=-15)
     assert member.received(stop()) == [record, stop_workers(StopManner.RESTART)]
 

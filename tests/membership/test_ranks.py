@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.membership.ranks import Seat, assign_ranks, role_sizes
+from hpc_elastic.membership.ranks import Seat, assign_worker_ranks, restart_roles
 from hpc_elastic.membership.rounds import assignments
 from hpc_elastic.rundir.records import Endpoint, World
 
@@ -30,7 +31,7 @@ def seats(workers: Sequence[int], roles: Sequence[str] = (), ids: Sequence[int] 
 
 
 def world_of(taken: Sequence[Seat]) -> World:
-    return assign_ranks(taken, run="run", attempt=1, allocation=1, head="node0")
+    return assign_worker_ranks(taken, run="run", attempt=1, allocation=1, head="node0", restarts={})
 
 
 def torchs_assignments(taken: Sequence[Seat]) -> list[tuple[int, int, int, int, int]]:
@@ -65,7 +66,7 @@ def test_ranks_follow_torchs_rule_for_uneven_nodes(nodes: list[tuple[int, str]],
     expected = torchs_assignments(taken)
     getattr(random, "shuffle")(taken)  # noqa: B009 - hypothesis types it as Random only for checkers
     world = world_of(taken)
-    sizes = role_sizes(world)
+    sizes = {role.role: role.size for role in world.roles}
     found = [(r.rank, r.local_rank, r.role_rank, sizes[r.role], len(world.ranks)) for r in world.ranks]
     assert found == expected
 
@@ -86,4 +87,40 @@ def test_nodes_are_in_the_order_of_their_ids_not_of_their_names_or_arrival() -> 
 
 
 def test_the_store_is_on_the_node_of_rank_0() -> None:
-    assert world_of(seats([1, 1], ids=[7, 3])).master == Endpoint(address="10.0.0.3", port=103)
+    (role,) = world_of(seats([1, 1], ids=[7, 3])).roles
+    assert (role.master, role.master_node) == (Endpoint(address="10.0.0.3", port=103), "node3")
+
+
+def test_a_role_that_restarts_alone_has_a_store_on_its_own_first_node() -> None:
+    taken = seats([1, 1, 1, 1], ["reader", "trainer", "trainer", "watcher"])
+    world = assign_worker_ranks(
+        taken,
+        run="run",
+        attempt=1,
+        allocation=1,
+        head="node0",
+        restarts={"reader": "restart_role", "trainer": "restart_all", "watcher": "ignore"},
+    )
+    nodes = [node.node for node in world.nodes]
+    assert {role.role: role.master_node for role in world.roles} == {
+        "reader": nodes[0],
+        "trainer": nodes[1],
+        "watcher": nodes[1],
+    }
+    parts = assignments(world, "digest")
+    assert [parts[node].serves_store for node in nodes] == [True, True, False, False]
+    assert [parts[node].is_failure_ignored for node in nodes] == [False, False, False, True]
+
+
+def test_a_restart_of_a_role_keeps_all_ranks_and_gives_it_a_new_store() -> None:
+    taken = seats([2, 1, 1], ["reader", "reader", "trainer"])
+    world = assign_worker_ranks(
+        taken, run="run", attempt=3, allocation=1, head="node0", restarts={"reader": "restart_role"}
+    )
+    later = [replace(seat, store_port=seat.store_port + 1000) for seat in taken]
+    again = restart_roles(world, {"reader"}, later)
+    assert (again.attempt, again.ranks, again.nodes) == (4, world.ranks, world.nodes)
+    reader, trainer = again.roles
+    assert (reader.attempt, reader.master.port) == (4, world.roles[0].master.port + 1000)
+    assert trainer == world.roles[1]
+    assert list(assignments(again, "digest")) == [node.node for node in world.nodes[:2]]

@@ -24,6 +24,7 @@ from hpc_elastic.rundir.records import (
     World,
     WorldNode,
     WorldRank,
+    WorldRole,
 )
 from tests import plans
 
@@ -97,6 +98,7 @@ class RunBuilder:
             predecessor=number - 1 or None,
             head="node1",
             members=nodes,
+            roles=("default",),
             reason=reason,
             spend=Spend(restarts=restarts),
             time=TIME,
@@ -107,9 +109,13 @@ class RunBuilder:
             attempt=number,
             allocation=1,
             head="node1",
-            master=ENDPOINT,
+            roles=(
+                WorldRole(
+                    role="default", size=4, restart="restart_all", master=ENDPOINT, master_node="node1", attempt=number
+                ),
+            ),
             nodes=tuple(
-                WorldNode(node=node, node_id=index, agent=ENDPOINT, first_rank=2 * index, workers=2)
+                WorldNode(node=node, node_id=index, role="default", agent=ENDPOINT, first_rank=2 * index, workers=2)
                 for index, node in enumerate(nodes)
             ),
             ranks=tuple(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Join, Message, Refused, StopManner, Welcome
-from hpc_elastic.rundir.records import Endpoint, FailureRecord, NodeResult, WorkerState
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, NodeResult
 from tests.simulation.clock import Timer
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import GRACE_S, LEASE_S, RESTART_GRACE_S
@@ -25,7 +25,6 @@ class Node:
         self.number = number
         self.name = f"node{number}"
         self.alive: dict[int, int] = {}  # local rank -> attempt
-        self.succeeded: set[int] = set()
         self.working: Assign | None = None
         self.exit_code: int | None = None
         self.is_up = True
@@ -108,7 +107,6 @@ class Node:
             run.to_head(self, action.message)
         elif isinstance(action, do.StartWorkers):
             self.working = action.assign
-            self.succeeded.clear()
             later(0.02, lambda: self._start(action.assign))
         elif isinstance(action, do.StopWorkers):
             self._stop(action)
@@ -140,6 +138,8 @@ class Node:
         for local_rank in range(assign.workers):
             self.alive[local_rank] = assign.attempt
             self._schedule_exit(local_rank, assign.attempt)
+        ranks = range(assign.first_rank, assign.first_rank + assign.workers)
+        self.apply(self.member.workers_started(assign.attempt, {str(rank): 1 for rank in ranks}))
 
     def _schedule_exit(self, local_rank: int, attempt: int) -> None:
         dice, scenario = self.run.dice, self.run.scenario
@@ -155,12 +155,7 @@ class Node:
             if attempt is None or self.alive.get(local_rank) != attempt:
                 return
             del self.alive[local_rank]
-            if exitcode != 0:
-                self.apply(self.member.worker_failed(attempt, local_rank, exitcode, self.run.clock.now))
-                return
-            self.succeeded.add(local_rank)
-            if len(self.succeeded) == self.run.scenario.workers:
-                self.apply(self.member.workers_succeeded(attempt))
+            self.apply(self.member.worker_exited(attempt, local_rank, exitcode, self.run.clock.now))
 
         return exit_now
 
@@ -198,5 +193,4 @@ class Node:
 
     def _wrote(self, result: NodeResult) -> None:
         self.run.disk.node_results[result.attempt, self.name] = result
-        if result.state is WorkerState.SUCCEEDED:
-            self.apply(self.member.node_result_written(result.attempt, {}))
+        self.apply(self.member.node_result_written(result))

@@ -1,0 +1,54 @@
+"""The end of an allocation's run: everybody is told, and leaves, within a bound."""
+
+from __future__ import annotations
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, Drop, HeadOver, Send
+from hpc_elastic.membership.messages import End
+from hpc_elastic.membership.roster import Roster
+
+CLOSING_BOUND_S = 5.0
+NEVER = float("inf")
+
+
+class Closing:
+    """Who still has to leave.
+
+    Args:
+        roster: the agents that are here.
+    """
+
+    __slots__ = ("_deadline", "_roster", "exit_code", "is_over")
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._deadline = NEVER
+        self.exit_code = int(ExitCode.SUCCESS)
+        self.is_over = False
+
+    def next_tick(self) -> float:
+        """When to ask again at the latest."""
+        return self._deadline
+
+    def begin(self, exit_code: int, cause: str, now: float) -> list[Action]:
+        """Tells everybody."""
+        self.exit_code = exit_code
+        self._deadline = now + CLOSING_BOUND_S
+        end = End(exit_code=exit_code, cause=cause)
+        return [*(Send(node=member.node, message=end) for member in self._roster), *self.left()]
+
+    def left(self) -> list[Action]:
+        """Somebody left: after the last one it is over."""
+        if self._deadline == NEVER or len(self._roster) > 0:
+            return []
+        self._deadline = NEVER
+        self.is_over = True
+        return [HeadOver()]
+
+    def tick(self, now: float) -> list[Action]:
+        """Who has not left by the bound is dropped."""
+        if now < self._deadline:
+            return []
+        drops: list[Action] = [Drop(node=member.node) for member in self._roster]
+        self._roster.clear()
+        return drops + self.left()

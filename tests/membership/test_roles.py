@@ -1,0 +1,234 @@
+"""A head with several roles: whose workers stop, whose run on, and when the run is over."""
+
+from __future__ import annotations
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Note, Say
+from hpc_elastic.membership.head import Phase
+from hpc_elastic.membership.messages import Assign, Stop, StopManner
+from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
+
+TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
+
+
+def two_roles(trainer: str = "restart_all", reader: str = "restart_role", **options: object) -> HeadScript:
+    """Nodes 0 and 1 train, nodes 2 and 3 read; the world is at work."""
+    script = HeadScript(
+        4,
+        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER},
+        restarts={TRAINER: trainer, READER: reader},
+        **options,  # type: ignore[arg-type]
+    )
+    script.run()
+    return script
+
+
+def test_a_failure_in_a_role_that_restarts_alone_stops_only_that_role() -> None:
+    script = two_roles()
+    stops = sent(script.fail(2), Stop)
+    assert list(stops) == ["node2", "node3"]
+    assert {stop.manner for stop in stops.values()} == {StopManner.RESTART}
+    assert script.stopped(2) == []
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.attempt, claim.roles, claim.members) == (2, (READER,), ("node0", "node1", "node2", "node3"))
+    parts = sent(script.claimed(), Assign)
+    assert list(parts) == ["node2", "node3"]
+    assert [(part.attempt, part.first_rank, part.first_role_rank, part.world_size) for part in parts.values()] == [
+        (2, 4, 0, 8),
+        (2, 6, 2, 8),
+    ]
+    assert {part.master.port for part in parts.values()} == {26002}, "a store of its own, on its first node"
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_a_failure_in_a_role_that_restarts_all_stops_everybody() -> None:
+    script = two_roles()
+    assert list(sent(script.fail(0), Stop)) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        assert script.stopped(node) == []
+    assert the_claim(script.stopped(3)).claim.roles == (TRAINER, READER)
+    assert len(sent(script.claimed(), Assign)) == 4
+
+
+def test_an_ignored_failure_is_said_and_changes_nothing() -> None:
+    script = two_roles(reader="ignore")
+    actions = script.fail(3)
+    assert not sent(actions, Stop)
+    (said,) = of_kind(actions, Say)
+    assert "rank 6 on node3" in said.text
+    assert "ignored" in said.text
+    assert [note.name for note in of_kind(actions, Note)] == ["failure.ignored"]
+    for node in range(3):
+        assert script.finish(node) == []
+    assert the_result(script.finish(3)).state.value == "SUCCEEDED"
+
+
+def test_reports_of_a_role_that_runs_on_count_for_its_own_attempt() -> None:
+    script = two_roles()
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    script.claimed()
+    assert script.finish(0) == []  # of attempt 1, while attempt 2 is the run's latest
+    assert script.finish(1) == []
+    assert script.finish(2) == []
+    assert the_result(script.finish(3)).state.value == "SUCCEEDED"
+
+
+def test_a_run_is_not_over_while_a_role_is_being_restarted() -> None:
+    script = two_roles()
+    script.fail(2)
+    assert script.finish(0) == []
+    assert script.finish(1) == []
+    script.stopped(2)
+    script.stopped(3)
+    script.claimed()
+    assert script.finish(2) == []
+    assert the_result(script.finish(3)).state.value == "SUCCEEDED"
+
+
+def test_a_failure_of_another_role_widens_a_restart_under_way_and_spends_one_restart() -> None:
+    script = two_roles()
+    script.fail(2)
+    assert list(sent(script.fail(1), Stop)) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        assert script.stopped(node) == []
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.roles, claim.spend.restarts) == ((TRAINER, READER), 1)
+
+
+def test_a_second_failure_in_a_role_that_is_being_stopped_changes_nothing() -> None:
+    script = two_roles()
+    script.fail(2)
+    assert not sent(script.fail(3), Stop)
+
+
+def test_a_failure_of_another_role_while_the_next_attempt_is_claimed_stops_that_role_too() -> None:
+    script = two_roles(trainer="restart_role")
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    assert not sent(script.fail(0), Stop), "the claim is under way"
+    assert list(sent(script.claimed(), Stop)) == ["node0", "node1"]
+    assert script.stopped(0) == []
+    claim = the_claim(script.stopped(1)).claim
+    assert (claim.attempt, claim.predecessor, claim.roles, claim.spend.restarts) == (3, 2, (TRAINER, READER), 2)
+    assert len(sent(script.claimed(), Assign)) == 4
+
+
+def test_a_failure_of_another_role_during_the_pause_stops_that_role_too() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(first_s=5))
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    assert script.head.phase is Phase.PAUSING
+    assert list(sent(script.fail(1), Stop)) == ["node0", "node1"]
+    script.stopped(0)
+    script.stopped(1)
+    assert the_claim(script.pass_time(10)).claim.roles == (TRAINER, READER)
+
+
+def test_the_budget_is_one_for_all_roles() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(1))
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    script.claimed()
+    assert list(sent(script.fail(0), Stop)) == ["node0", "node1", "node2", "node3"]
+    for node in range(3):
+        script.stopped(node)
+    assert the_cause(script.stopped(3)) == ("restarts_used_up", ExitCode.WORKERS_FAILED)
+
+
+def test_the_failures_of_a_role_are_forgotten_when_it_starts_again_and_others_are_kept() -> None:
+    script = two_roles(reader="ignore", trainer="restart_role", restart=a_restart_plan(1))
+    script.fail(3)
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    script.fail(1)
+    for node in range(3):
+        script.stopped(node)
+    assert list(the_result(script.stopped(3)).failures) == ["2", "6"]
+
+
+def test_a_node_lost_while_its_role_restarts_ends_the_run() -> None:
+    script = two_roles(restart=a_restart_plan(first_s=5))
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    assert list(sent(script.lose(3), Stop)) == ["node0", "node1"]
+    script.stopped(0)
+    assert the_cause(script.stopped(1)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+# What a world waits for together.
+
+
+def test_says_when_every_rank_has_its_process() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.now += 0.25
+    assert script.start(0) == []
+    (note,) = script.start(1)
+    assert isinstance(note, Note)
+    assert (note.name, "0.25 s" in note.message) == ("attempt.started", True)
+
+
+def test_says_every_30_seconds_who_has_not_started() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.start(0)
+    said = [action.text for action in of_kind(script.pass_time(61), Say)]
+    assert said == ["waiting 30 s for node1 to start its workers", "waiting 60 s for node1 to start its workers"]
+
+
+def test_says_every_30_seconds_for_whom_the_finished_ranks_wait() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.start(0)
+    script.start(1)
+    assert not of_kind(script.pass_time(100), Say), "nobody has ended, so nobody waits"
+    script.end(0)
+    said = [action.text for action in of_kind(script.pass_time(61), Say)]
+    assert said == ["waiting 30 s for node0, node1 to end", "waiting 60 s for node0, node1 to end"]
+    script.finish(0)
+    assert [action.text for action in of_kind(script.pass_time(30), Say)] == ["waiting 90 s for node1 to end"]
+
+
+def test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout() -> None:
+    script = HeadScript(2, exit_timeout_s=50)
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(0)
+    assert not sent(script.pass_time(49), Stop)
+    assert list(sent(script.pass_time(2), Stop)) == ["node0", "node1"]
+    script.stopped(0)
+    result = the_result(script.stopped(1))
+    assert (result.reason, result.exit_code) == ("exit_timeout", int(ExitCode.STALLED))
+    assert "node1" in result.cause
+
+
+def test_exit_timeout_counts_anew_after_a_restart() -> None:
+    script = HeadScript(2, exit_timeout_s=50)
+    script.run()
+    script.end(0)
+    script.pass_time(40)
+    script.fail(1)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    script.start(0)
+    script.start(1)
+    assert not sent(script.pass_time(100), Stop)
+
+
+def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succeeds() -> None:
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    for node in range(4):
+        script.start(node)
+    script.finish(0)
+    script.finish(1)
+    assert the_result(script.pass_time(51)).state.value == "SUCCEEDED"
