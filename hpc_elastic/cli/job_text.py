@@ -38,11 +38,19 @@ def write_job(
         f"  args: [{', '.join(_quoted(_literal(argument)) for argument in arguments)}]",
         f"workdir: {_quoted(_literal(workdir))}",
     ]
+    lines += _sections({key: value for key, value in options.items() if key != "name"})
+    return "\n".join(lines) + "\n"
+
+
+def _sections(options: Mapping[str, str]) -> list[str]:
+    """A line for each key, and one for all the keys of a section."""
+    lines = [f"{key}: {value}" for key, value in options.items() if "." not in key]
+    sections: dict[str, list[str]] = {}
     for key, value in options.items():
         first, dot, second = key.partition(".")
-        if key != "name":
-            lines.append(f"{first}: {{{second}: {value}}}" if dot else f"{key}: {value}")
-    return "\n".join(lines) + "\n"
+        if dot:
+            sections.setdefault(first, []).append(f"{second}: {value}")
+    return lines + [f"{first}: {{{', '.join(inner)}}}" for first, inner in sections.items()]
 
 
 def _name(kind: str, target: str) -> str:

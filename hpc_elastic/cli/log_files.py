@@ -35,12 +35,34 @@ def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
     raise UsageError(_no_rank(layout, attempt, rank), tip="`--node NODE` prints what an agent wrote")
 
 
+def choose_filtered(layout: RunLayout, arguments: Namespace) -> list[tuple[str, int]]:
+    """The files of lines that matched a filter, each with the descriptor that it belongs to.
+
+    Raises:
+        UsageError: there is none; no filter was given, or nothing is teed on the node.
+    """
+    attempt = arguments.attempt if arguments.attempt is not None else (store.list_numbers(layout.attempts) or [0])[-1]
+    nodes = [arguments.node] if arguments.node is not None else _node_names(layout)
+    files = [
+        (path, target)
+        for target, path_of in ((1, layout.filtered_stdout), (2, layout.filtered_stderr))
+        for path in (path_of(attempt, node) for node in nodes if os.sep not in node)
+        if os.path.exists(path)
+    ]
+    if not files:
+        where = f"attempt {attempt}" if arguments.node is None else f"attempt {attempt} on {arguments.node}"
+        raise UsageError(
+            f"there are no filtered lines of {where}",
+            tip="logs.duplicate_stdout_filters and logs.duplicate_stderr_filters choose them, of what logs.tee repeats",
+        )
+    return files
+
+
 def _agent_file(layout: RunLayout, node: str) -> str:
     path = layout.agent_output(node)
     if os.sep not in node and os.path.exists(path):
         return path
-    nodes = sorted(name[: -len(".out")] for name in _names(layout.agents) if name.endswith(".out"))
-    found = ", ".join(nodes) if nodes else "none yet"
+    found = ", ".join(_node_names(layout)) or "none yet"
     raise UsageError(f"no agent wrote on a node {node!r}", tip=f"the nodes of this run: {found}")
 
 
@@ -59,8 +81,14 @@ def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
 
 def _no_rank(layout: RunLayout, attempt: int, rank: int) -> str:
     ranks = store.list_numbers(layout.ranks(attempt))
+    if rank in ranks:
+        return f"rank {rank} of attempt {attempt} has no files: logs.redirects leaves its output to its agent's log"
     found = f"it has output of ranks {ranks[0]} to {ranks[-1]}" if ranks else "no rank has written yet"
     return f"there is no output of rank {rank} in attempt {attempt}: {found}"
+
+
+def _node_names(layout: RunLayout) -> list[str]:
+    return sorted(name[: -len(".out")] for name in _names(layout.agents) if name.endswith(".out"))
 
 
 def _names(folder: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.find import find_run
-from hpc_elastic.cli.log_files import choose_files, copy_file
+from hpc_elastic.cli.log_files import choose_files, choose_filtered, copy_file
 from hpc_elastic.errors import UsageError
 
 
@@ -25,6 +25,11 @@ def make_parser() -> VerbParser:
     parser.add_argument("--rank", metavar="R", type=int, help="the global rank; default 0")
     parser.add_argument("--attempt", metavar="N", type=int, help="the attempt; default: the latest")
     parser.add_argument("--node", metavar="NODE", help="this node's agent, instead of a rank")
+    parser.add_argument(
+        "--filtered",
+        action="store_true",
+        help="the lines that logs.duplicate_..._filters chose in an attempt, of all nodes or of --node",
+    )
     parser.add_argument("--script", action="store_true", help="the batch script's output, instead of a rank")
     parser.add_argument("--follow", action="store_true", help="go on until the run is over, across attempts")
     return parser
@@ -35,6 +40,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     _check(arguments)
     layout = find_run(arguments.run)
+    if arguments.filtered:
+        for source, target in choose_filtered(layout, arguments):
+            copy_file(source, target)
+        return 0
     if arguments.follow:
         from hpc_elastic.cli.logs_follow import follow_logs
 
@@ -45,9 +54,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(arguments: Namespace) -> None:
+    if arguments.filtered:
+        if arguments.rank is not None or arguments.script or arguments.follow:
+            raise UsageError("--filtered goes with --node and --attempt only", tip="leave the other options out")
+        return _check_numbers(arguments)
     chosen = [arguments.node is not None, arguments.script, arguments.rank is not None or arguments.attempt is not None]
     if sum(chosen) > 1:
         raise UsageError("--node, --script and --rank with --attempt exclude each other", tip="ask for one of them")
+    return _check_numbers(arguments)
+
+
+def _check_numbers(arguments: Namespace) -> None:
     for option in ("rank", "attempt"):
         value = getattr(arguments, option)
         if value is not None and value < 0:

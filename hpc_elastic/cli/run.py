@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.arguments import VerbParser, add_planning
 from hpc_elastic.cli.job_text import write_job
+from hpc_elastic.cli.log_options import add_log_options, read_log_options
 from hpc_elastic.errors import AllocationError, UsageError
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
@@ -43,6 +44,7 @@ def make_parser() -> VerbParser:
     )
     parser.add_argument("--max-restarts", "--max_restarts", metavar="N", help="worker failures to survive")
     parser.add_argument("--name", metavar="NAME", help="the run's name; default: the script's")
+    add_log_options(parser)
     add_planning(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
     parser.add_argument("target", metavar="TARGET", help="a job file (.yaml, .yml), a script or a module")
@@ -63,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
             tip="put options before the job file, or change the arguments with --set entrypoint.args=[...]",
         )
     options = _options(arguments, os.environ if allocation and not is_job_file else {})
+    options |= read_log_options(arguments, {} if is_job_file else os.environ)
     if is_job_file:
         source = read_job_file(arguments.target)
         overrides = [f"{key}={value}" for key, value in options.items()] + arguments.overrides

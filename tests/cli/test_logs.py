@@ -72,6 +72,52 @@ def test_what_is_not_there_is_named(run: RunBuilder, capsys: Capture, arguments:
     assert message in capsys.readouterr().err
 
 
+def test_rank_that_is_not_redirected_is_in_its_agents_log(run: RunBuilder, capsys: Capture) -> None:
+    Path(run.layout.rank(2, 5)).mkdir()
+    assert logs(run, "--rank", "5") == 2
+    assert "rank 5 of attempt 2 has no files: logs.redirects leaves its output to its agent's log" in (
+        capsys.readouterr().err
+    )
+
+
+def write_filtered(run: RunBuilder) -> None:
+    for attempt, node, text in (
+        (1, "node1", "old\n"),
+        (2, "node1", "[node1:0] apple\n"),
+        (2, "node2", "[node2:2] apple\n"),
+    ):
+        path = Path(run.layout.filtered_stdout(attempt, node))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        Path(run.layout.agent_output(node)).write_text("")
+    Path(run.layout.filtered_stderr(2, "node2")).write_text("[node2:2] pear\n")
+
+
+def test_filtered_lines_are_those_of_all_nodes_or_of_one(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    write_filtered(run)
+    assert logs(run, "--filtered") == 0
+    assert capfd.readouterr() == ("[node1:0] apple\n[node2:2] apple\n", "[node2:2] pear\n")
+    assert logs(run, "--filtered", "--node", "node1", "--attempt", "1") == 0
+    assert capfd.readouterr() == ("old\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--attempt", "7"], "there are no filtered lines of attempt 7"),
+        (["--node", "node9"], "there are no filtered lines of attempt 2 on node9"),
+        (["--follow"], "--filtered goes with --node and --attempt only"),
+        (["--rank", "0"], "--filtered goes with --node and --attempt only"),
+    ],
+)
+def test_filtered_lines_that_are_not_there_are_named(
+    run: RunBuilder, capsys: Capture, arguments: list[str], message: str
+) -> None:
+    write_filtered(run)
+    assert logs(run, "--filtered", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_run_that_has_not_started_has_no_logs(tmp_path: Path, capsys: Capture) -> None:
     assert logs(RunBuilder(tmp_path / "early").submit()) == 2
     assert "the run has not started" in capsys.readouterr().err

@@ -47,6 +47,45 @@ def test_job_file_of_a_script_keeps_every_argument() -> None:
     assert data["restart"] == {"max_restarts": 5}
 
 
+@pytest.mark.parametrize("dash", ["-", "_"])
+def test_torchruns_log_options_are_keys_of_logs(
+    workplace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, dash: str
+) -> None:
+    filters = {"local-ranks-filter": "0, 1", "duplicate-stdout-filters": "apple,a,,b", "duplicate-stderr-filters": "x"}
+    options = [word for name, value in filters.items() for word in (f"--{name.replace('-', dash)}", value)]
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${role_name}${rank}]:")
+    assert main(["run", "-r", "3", "-t", "0:3,1:2", *options, *SETUP_FAILS, "train.py"]) == 3
+    logs = json.loads((only_run(workplace) / "plan.json").read_text())["logs"]
+    assert logs["redirects"] == {"others": 3, "by_local_rank": {}}
+    assert logs["tee"] == {"others": 0, "by_local_rank": {"0": 3, "1": 2}}
+    assert (logs["tee_ranks"], logs["local_ranks_filter"]) == ([], [0, 1])
+    assert (logs["duplicate_stdout_filters"], logs["duplicate_stderr_filters"]) == (["apple", "a,b"], ["x"])
+    assert logs["prefix"] == "[${role_name}${rank}]:"
+
+
+def test_torchruns_log_options_change_a_job_file(workplace: Path, capsys: Capture) -> None:
+    assert main(["run", "--redirects", "0:1", "--tee", "2", *SETUP_FAILS, "job.yaml"]) == 3
+    logs = json.loads((only_run(workplace) / "plan.json").read_text())["logs"]
+    assert logs["redirects"] == {"others": 0, "by_local_rank": {"0": 1}}
+    assert logs["tee"] == {"others": 2, "by_local_rank": {}}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-t", "4"], "logs.tee: expected out, err, both, none, 0 to 3, or local ranks such as 0:3,1:2, found '4'"),
+        (["--local-ranks-filter", "0,x"], "logs.local_ranks_filter[1]: expected a whole number, found 'x'"),
+        (["--duplicate-stdout-filters", "a,"], "logs.duplicate_stdout_filters[1]: expected text that is not empty"),
+    ],
+)
+def test_wrong_log_option_is_told_by_its_key(
+    workplace: Path, capsys: Capture, options: list[str], message: str
+) -> None:
+    assert main(["run", *options, "train.py"]) == 3
+    assert message in capsys.readouterr().err
+    assert not (workplace / "hpc-elastic-runs").exists()
+
+
 def test_options_after_the_script_are_the_scripts(workplace: Path, capsys: Capture) -> None:
     command = ["run", "--nodes", "1:2", "--name", "mine", *SETUP_FAILS, "train.py", "--nodes", "9", "--", "-m", "$HOME"]
     assert main(command) == 3
