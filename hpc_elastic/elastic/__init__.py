@@ -5,8 +5,8 @@ from __future__ import annotations
 from hpc_elastic.elastic.events import construct_event as construct_event
 from hpc_elastic.elastic.group import Worker as Worker
 from hpc_elastic.elastic.group import WorkerGroup as WorkerGroup
-from hpc_elastic.elastic.spec import Std as Std
 from hpc_elastic.elastic.spec import WorkerSpec as WorkerSpec
+from hpc_elastic.plan.std_streams import Std as Std
 from hpc_elastic.rundir.records import Event as Event
 from hpc_elastic.rundir.records import EventSource as EventSource
 from hpc_elastic.rundir.records import FailureRecord as FailureRecord

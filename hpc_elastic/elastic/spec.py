@@ -5,22 +5,13 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntFlag
 from typing import Any
 
 from hpc_elastic.errors import WorkerSpecError
+from hpc_elastic.plan.std_streams import Std
 
 # TCP ports; 0 would leave the choice to the kernel, which every worker would have to be told.
 _PORTS = range(1, 65536)
-
-
-class Std(IntFlag):
-    """Which standard streams of a worker, with torch's numbers."""
-
-    NONE = 0
-    OUT = 1
-    ERR = 2
-    ALL = 3
 
 
 @dataclass(frozen=True, kw_only=True)
