@@ -26,8 +26,8 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 
 
-class WorkerGroup:
-    """This node's workers, attempt after attempt.
+class LocalWorkers:
+    """This node's workers, attempt after attempt: initialised, monitored, stopped, shut down.
 
     Args:
         plan: the launch plan.
@@ -85,21 +85,21 @@ class WorkerGroup:
         if self._allocation.node_id == 0:
             await self._store.start()
 
-    async def start(self, assign: Assign) -> None:
-        """Starts the workers of an attempt.
+    async def initialize_workers(self, assign: Assign) -> None:
+        """Serves the attempt's store if it is to be here, and starts and monitors the workers.
 
         Raises:
             StartFailedError: one could not be started, and none runs.
         """
         self.started = time.time()
-        starting = self._starting = asyncio.get_running_loop().create_task(self._start(assign))
+        starting = self._starting = asyncio.get_running_loop().create_task(self._initialize_workers(assign))
         await starting
 
-    async def stop(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
         """Ends the workers and all they started; returns the process ids that survived KILL."""
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
-        unkillable = await self._workers.stop(manner, is_terminated=is_terminated)
+        unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
@@ -121,19 +121,19 @@ class WorkerGroup:
         """What a worker of the latest attempt was started with, and its process id (0: never started)."""
         return self._orders[local_rank], self._pids.get(local_rank, 0)
 
-    async def close(self) -> None:
+    async def shut_down(self) -> None:
         """Ends the store; no worker may be left."""
         self._listener.close()
         await self._store.close()
 
-    async def _start(self, assign: Assign) -> None:
+    async def _initialize_workers(self, assign: Assign) -> None:
         if assign.serves_store:
             listener, self._listener = self._listener, self._next_listener(assign.attempt)
             await self._store.serve(assign.attempt, assign.master, listener)
         self._pids.clear()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         orders = list(self._orders.values())
-        spawned = await self._workers.start(lambda: spawn_workers(orders, self._layout))
+        spawned = await self._workers.start_workers(lambda: spawn_workers(orders, self._layout))
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
 

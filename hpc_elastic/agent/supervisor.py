@@ -17,7 +17,7 @@ from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator, become_head
 from hpc_elastic.agent.failures import record_failure
-from hpc_elastic.agent.group import WorkerGroup
+from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.guard_link import GuardLink
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import listen_on_first
@@ -101,7 +101,7 @@ class Supervisor:
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._find_head())
         leave = await self._leave
-        await self._tear_down()
+        await self._shut_down()
         return leave.exit_code
 
     def _start_guard(self) -> GuardLink:
@@ -109,7 +109,7 @@ class Supervisor:
 
     async def _set_up(self, report: NodeReport) -> None:
         place, plan = self._place, self._plan
-        self._group = WorkerGroup(
+        self._group = LocalWorkers(
             plan,
             place,
             report,
@@ -233,7 +233,7 @@ class Supervisor:
         if isinstance(action, Tell):
             self._tell(action.message)
         elif isinstance(action, StartWorkers):
-            self._tasks.run(self._start_workers(action))
+            self._tasks.run(self._initialize_workers(action))
         elif isinstance(action, StopWorkers):
             self._stop_workers(action)
         elif isinstance(action, RecordFailure):
@@ -256,10 +256,10 @@ class Supervisor:
         elif self._connection is not None:
             self._connection.send(message)
 
-    async def _start_workers(self, action: StartWorkers) -> None:
+    async def _initialize_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt
         try:
-            await self._group.start(action.assign)
+            await self._group.initialize_workers(action.assign)
         except StartFailedError as error:
             for order in self._group.orders():
                 await self._record(order, pid=0, exitcode=1, message=str(error))
@@ -279,7 +279,7 @@ class Supervisor:
     async def _stop(self, action: StopWorkers) -> None:
         try:
             is_terminated = action.is_terminated or (action.is_term_coming and await self._signals.is_term_here())
-            unkillable = await self._group.stop(action.manner, is_terminated=is_terminated)
+            unkillable = await self._group.stop_workers(action.manner, is_terminated=is_terminated)
         finally:
             self._stopping = None
         self._apply(self._member.workers_stopped(action.attempt, unkillable, self._group.store_port))
@@ -317,7 +317,7 @@ class Supervisor:
         if not self._leave.done():
             self._leave.set_exception(error)
 
-    async def _tear_down(self) -> None:
+    async def _shut_down(self) -> None:
         """Leaves in order: the head last of all, and nothing of this agent after it."""
         if self._timer is not None:
             self._timer.cancel()
@@ -329,7 +329,7 @@ class Supervisor:
             self._connection.close()
         if self._server is not None:
             self._server.close()
-        await self._group.close()
+        await self._group.shut_down()
         await self._tasks.cancel()
         await self._processes.call(self._guard.dismiss)
         await self._disk.close(DISK_DRAINS_WITHIN_S)

@@ -66,7 +66,7 @@ class Workers:
         self._none_alive.set()
         self._hurry = asyncio.Event()
 
-    async def start(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
+    async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
         """Starts an attempt's workers and watches them.
 
         Args:
@@ -76,15 +76,18 @@ class Workers:
         self._has_failed = False
         self._sent = None
         spawned = await self._thread.call(spawn)
-        loop = asyncio.get_running_loop()
         for worker in spawned:
             self._alive[worker.pid] = worker
             self._none_alive.clear()
-        for worker in spawned:
-            loop.add_reader(worker.pidfd, self._exited, worker)
+        self._monitor_workers(spawned)
         return spawned
 
-    async def stop(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    def _monitor_workers(self, spawned: Iterable[SpawnedWorker]) -> None:
+        """From now on each worker's end is told, at once: a pidfd is readable when its process is gone."""
+        for worker in spawned:
+            asyncio.get_running_loop().add_reader(worker.pidfd, self._exited, worker)
+
+    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
         """Ends every worker and all they started.
 
         Args:

@@ -80,7 +80,7 @@ class Scene:
             )
             for rank, source in enumerate(sources)
         ]
-        spawned = await self.workers.start(lambda: spawn_workers(orders, self.layout))
+        spawned = await self.workers.start_workers(lambda: spawn_workers(orders, self.layout))
         while not all(self.output(rank) for rank in range(self.count)):
             await asyncio.sleep(0.01)
         return [worker.pid for worker in spawned]
@@ -125,7 +125,7 @@ def test_each_exit_is_told_with_its_code(tmp_path: Path) -> None:
 def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES, SLEEPS)
-        assert await made.workers.stop(StopManner.RESTART, is_terminated=False) == ()
+        assert await made.workers.stop_workers(StopManner.RESTART, is_terminated=False) == ()
 
     made = play(tmp_path, scene)
     assert sorted(made.exits) == [(0, 0), (1, -15)]
@@ -135,7 +135,7 @@ def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -
 def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(IGNORES_TERM)
-        assert await made.workers.stop(StopManner.GRACE, is_terminated=False) == ()
+        assert await made.workers.stop_workers(StopManner.GRACE, is_terminated=False) == ()
 
     assert play(tmp_path, scene, grace_s=0.1).exits == [(0, -9)]
 
@@ -143,7 +143,7 @@ def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) ->
 def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES)
-        await made.workers.stop(StopManner.GRACE, is_terminated=True)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=True)
 
     made = play(tmp_path, scene, grace_s=0.1)
     assert made.exits == [(0, -9)]
@@ -153,7 +153,7 @@ def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
 def test_a_fence_kills_at_once(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES)
-        await made.workers.stop(StopManner.FENCE, is_terminated=False)
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
 
     assert play(tmp_path, scene).exits == [(0, -9)]
 
@@ -161,7 +161,7 @@ def test_a_fence_kills_at_once(tmp_path: Path) -> None:
 def test_a_hurry_cuts_the_grace_short(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(IGNORES_TERM)
-        stop = asyncio.ensure_future(made.workers.stop(StopManner.GRACE, is_terminated=False))
+        stop = asyncio.ensure_future(made.workers.stop_workers(StopManner.GRACE, is_terminated=False))
         await asyncio.sleep(0)
         made.workers.hurry()
         await stop
@@ -173,7 +173,7 @@ def test_a_hurry_is_over_with_the_next_start(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.workers.hurry()
         await made.start(SAVES)
-        await made.workers.stop(StopManner.GRACE, is_terminated=False)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
 
     assert play(tmp_path, scene).output() == "ready\nsaved\n"
 
@@ -187,7 +187,7 @@ def test_what_a_failed_worker_left_behind_is_stopped_too(tmp_path: Path) -> None
         await made.start(HELPED.format(source=SLEEPS, exitcode=1))
         await made.all_exited.wait()
         assert is_running(helper_pid(made))
-        await made.workers.stop(StopManner.RESTART, is_terminated=False)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
         assert not is_running(helper_pid(made))
 
     play(tmp_path, scene)
@@ -200,7 +200,7 @@ def test_what_a_worker_that_succeeded_left_behind_may_finish_first(tmp_path: Pat
     async def scene(made: Scene) -> None:
         await made.start(HELPED.format(source=uploads, exitcode=0))
         await made.all_exited.wait()
-        await made.workers.stop(StopManner.GRACE, is_terminated=False)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
 
     play(tmp_path, scene)
     assert mark.exists()
@@ -210,7 +210,7 @@ def test_the_end_does_not_wait_for_ever_for_what_a_success_left_behind(tmp_path:
     async def scene(made: Scene) -> None:
         await made.start(HELPED.format(source=IGNORES_TERM, exitcode=0))
         await made.all_exited.wait()
-        await made.workers.stop(StopManner.GRACE, is_terminated=False)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
         assert not is_running(helper_pid(made))
 
     play(tmp_path, scene, grace_s=0.1, restart_grace_s=0.1)
@@ -219,7 +219,7 @@ def test_the_end_does_not_wait_for_ever_for_what_a_success_left_behind(tmp_path:
 def test_a_stop_with_nothing_to_stop_returns_at_once(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         for manner in StopManner:
-            assert await made.workers.stop(manner, is_terminated=False) == ()
+            assert await made.workers.stop_workers(manner, is_terminated=False) == ()
 
     began = time.monotonic()
     play(tmp_path, scene, grace_s=1000, restart_grace_s=1000)
@@ -229,7 +229,7 @@ def test_a_stop_with_nothing_to_stop_returns_at_once(tmp_path: Path) -> None:
 def test_a_second_attempt_is_watched_like_the_first(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SLEEPS)
-        await made.workers.stop(StopManner.RESTART, is_terminated=False)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
         await made.start("print('x')")
         while len(made.exits) < 2:
             await asyncio.sleep(0.01)
@@ -240,7 +240,7 @@ def test_a_second_attempt_is_watched_like_the_first(tmp_path: Path) -> None:
 def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         _, killed = await made.start(SLEEPS, IGNORES_TERM)
-        stopping = asyncio.ensure_future(made.workers.stop(StopManner.GRACE, is_terminated=False))
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.GRACE, is_terminated=False))
         while not made.exits:
             await asyncio.sleep(0.01)
         os.kill(killed, signal.SIGKILL)
