@@ -23,6 +23,7 @@ from hpc_elastic.agent.workers import StopTimes, Workers
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
 
 
@@ -59,6 +60,7 @@ class LocalWorkers:
         self._layout = RunLayout(plan.run_dir)
         self._thread = thread
         self._guard_pid = guard_pid
+        self._say = say
         self._on_exit = on_exit
         self._store = StoreLink(plan.package_dir, thread=thread, say=say, on_broken=on_broken)
         self._workers = Workers(
@@ -81,8 +83,8 @@ class LocalWorkers:
         return int(self._listener.getsockname()[1])
 
     async def warm_up(self) -> None:
-        """Starts what takes long, while the agents still gather: rank 0 is most likely on node 0."""
-        if self._allocation.node_id == 0:
+        """Starts what takes long, while the agents still gather: a store is most likely to be here or not."""
+        if self._allocation.node_id in store_nodes(self._plan.roles, len(self._allocation.nodes)):
             await self._store.start()
 
     async def initialize_workers(self, assign: Assign) -> None:
@@ -133,7 +135,7 @@ class LocalWorkers:
         self._pids.clear()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         orders = list(self._orders.values())
-        spawned = await self._workers.start_workers(lambda: spawn_workers(orders, self._layout))
+        spawned = await self._workers.start_workers(lambda: spawn_workers(orders, self._layout, say=self._say))
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
 

@@ -63,12 +63,22 @@ class SpawnedWorker:
 
 
 def spawn_workers(
-    orders: Sequence[WorkerOrder], layout: RunLayout, *, pause: Callable[[float], None] = time.sleep
+    orders: Sequence[WorkerOrder],
+    layout: RunLayout,
+    *,
+    say: Callable[[str], None] = print,
+    pause: Callable[[float], None] = time.sleep,
 ) -> list[SpawnedWorker]:
     """Starts all of a node's workers, or none.
 
     What may be the node's passing trouble (no memory, a file system that does not answer) is tried
     again after a second.
+
+    Args:
+        orders: what the workers are started with.
+        layout: where their output goes.
+        say: told of each try that failed.
+        pause: waits so many seconds.
 
     Raises:
         StartFailedError: it did not work in `START_TRIES` tries.
@@ -82,6 +92,8 @@ def spawn_workers(
                 _kill(spawned)
                 if attempt + 1 == START_TRIES:
                     raise StartFailedError(order, error) from error
+                why = f"{error.strerror or error}: {error.filename or order.command[0]}"
+                say(f"rank {order.rank} could not be started ({why}); try {attempt + 2} of {START_TRIES} follows")
                 pause(START_AGAIN_S)
                 break
         else:

@@ -75,3 +75,14 @@ def place_roles(roles: Sequence[RolePlan], count: int) -> tuple[RolePlan, ...]:
         left -= more
     sizes[-1] += left
     return tuple(role for role, size in zip(roles, sizes, strict=True) for _ in range(size))
+
+
+def store_nodes(roles: Sequence[RolePlan], count: int) -> frozenset[int]:
+    """The ids of the nodes that serve a store when all of `count` nodes take part.
+
+    A role that restarts alone has one on its own first node, all others share one.
+    """
+    first: dict[str | None, int] = {}
+    for node_id, role in enumerate(place_roles(roles, count)):
+        first.setdefault(role.name if role.restart == "restart_role" else None, node_id)
+    return frozenset(first.values())

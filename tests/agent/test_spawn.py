@@ -75,14 +75,19 @@ def test_none_is_left_if_one_cannot_be_started(tmp_path: Path) -> None:
     assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
 
 
-def test_a_passing_trouble_is_tried_again(tmp_path: Path) -> None:
+def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
     program = tmp_path / "python"
+    said: list[str] = []
 
     def mend(_: float) -> None:
         program.symlink_to(sys.executable)
 
-    (worker,) = spawn_workers([an_order(tmp_path, "pass", program=str(program))], RunLayout(tmp_path), pause=mend)
+    order = an_order(tmp_path, "pass", program=str(program))
+    (worker,) = spawn_workers([order], RunLayout(tmp_path), say=said.append, pause=mend)
     assert end_of(worker) == 0
+    assert said == [
+        f"rank 0 could not be started (No such file or directory: {program}); try 2 of {START_TRIES} follows"
+    ]
 
 
 def test_a_workdir_that_is_gone_is_named(tmp_path: Path) -> None:

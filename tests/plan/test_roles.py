@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from hpc_elastic.plan.launch_plan import dump_plan, parse_plan
-from hpc_elastic.plan.roles import NodesPlan, RolePlan, place_roles
+from hpc_elastic.plan.roles import NodesPlan, RolePlan, place_roles, store_nodes
 from tests.plans import make_plan, make_role
 
 TRAINER = make_role("trainer", NodesPlan(min=2, max=4), (4, 2, 1))
@@ -56,3 +57,11 @@ def test_workers_go_by_the_place_among_the_roles_nodes_and_the_last_number_serve
 def test_roles_survive_the_way_through_the_file() -> None:
     plan = make_plan(roles=(TRAINER, READER))
     assert parse_plan(dump_plan(plan)) == plan
+
+
+def test_a_role_that_restarts_alone_has_its_store_on_its_own_first_node() -> None:
+    plain = replace(READER, restart="ignore")
+    assert store_nodes((TRAINER, plain), 4) == {0}
+    assert store_nodes((TRAINER, READER), 4) == {0, 3}
+    assert store_nodes((READER, TRAINER), 6) == {0, 2}
+    assert store_nodes((READER,), 2) == {0}
