@@ -17,6 +17,21 @@ from tests.architecture import PACKAGE, Module, read_package
 REPOSITORY = PACKAGE.parent
 REFERENCE = REPOSITORY / "docs/reference/torch-elastic.md"
 TOKEN = re.compile(r"`([^`]+)`")
+# Files whose implementation has no rows, by the heading that has the rest.
+PARTLY = {
+    "rendezvous/dynamic_rendezvous.py": (
+        "rendezvous/dynamic_rendezvous.py",
+        "rendezvous/c10d_rendezvous_backend.py",
+    ),
+    "Other files of rendezvous": (
+        *("rendezvous/static_tcp_rendezvous.py", "rendezvous/etcd_rendezvous.py", "rendezvous/utils.py"),
+        *("rendezvous/etcd_rendezvous_backend.py", "rendezvous/etcd_store.py", "rendezvous/etcd_server.py"),
+    ),
+    "timer and control_plane.py": (
+        *("timer/api.py", "timer/local_timer.py", "timer/file_based_local_timer.py"),
+        *("timer/debug_info_logging.py", "control_plane.py"),
+    ),
+}
 needs_torch = pytest.mark.skipif(not torch_names.torch_is_installed(), reason="torch is not installed")
 
 
@@ -67,6 +82,29 @@ def test_every_option_of_torchrun_has_a_row() -> None:
 
 
 @needs_torch
+def test_every_parameter_of_a_rendezvous_has_a_row() -> None:
+    parameters = torch_names.rendezvous_parameters()
+    assert {"join_timeout", "keep_alive_interval", "store_type"} <= parameters
+    assert set(torch_side("Parameters of a rendezvous")) == parameters
+
+
+@needs_torch
+@pytest.mark.parametrize("title", PARTLY)
+def test_every_row_of_a_file_that_is_listed_in_part_is_torchs(title: str) -> None:
+    names = {name for file in PARTLY[title] for name in torch_names.names_of(file)}
+    assert torch_side(title)
+    assert set(torch_side(title)) <= names
+
+
+@needs_torch
+def test_every_public_class_of_the_dynamic_rendezvous_has_a_row() -> None:
+    file = "rendezvous/dynamic_rendezvous.py"
+    public = {name for name in torch_names.names_of(file) if name.isalpha()}
+    assert {"RendezvousTimeout", "DynamicRendezvousHandler"} <= public
+    assert public <= set(torch_side(file))
+
+
+@needs_torch
 def test_every_key_of_torchs_events_has_a_row() -> None:
     keys = torch_names.event_keys()
     assert len(keys) == 20
@@ -85,6 +123,7 @@ def test_every_environment_variable_of_torchs_agent_has_a_row() -> None:
     variables = torch_names.environment_variables()
     assert {"RANK", "MASTER_ADDR", "TORCH_ELASTIC_WORKER_IDENTICAL", "TORCHELASTIC_RUN_ID"} <= variables
     assert variables <= everywhere
+    assert set(torch_side("Environment variables")) <= variables
 
 
 def ours() -> Iterator[str]:

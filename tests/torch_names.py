@@ -105,6 +105,13 @@ def event_keys() -> set[str]:
     return {key[1] or key[2] for key in found}
 
 
+def rendezvous_parameters() -> set[str]:
+    """The keys of `--rdzv-conf` for the c10d back end."""
+    text = source("rendezvous/dynamic_rendezvous.py") + source("rendezvous/c10d_rendezvous_backend.py")
+    timeouts = re.findall(r'_get_timeout\(params, "(\w+)"\)', text)
+    return {*(f"{name}_timeout" for name in timeouts), *re.findall(r'params\.get(?:_as_\w+)?\("(\w+)"', text)}
+
+
 def run_metrics() -> set[str]:
     text = source(AGENT)
     conditional = re.findall(r'_record_metric_with_condition\(\s*"(\w+)"', text)
@@ -114,7 +121,8 @@ def run_metrics() -> set[str]:
 def environment_variables() -> set[str]:
     """What the agent gives to workers, and what it reads."""
     agent = "agent/server/local_elastic_agent.py"
-    files = (*FILES, "run.py", "control_plane.py", "rendezvous/dynamic_rendezvous.py", "utils/logging.py")
+    others = ("run.py", "control_plane.py", "rendezvous/dynamic_rendezvous.py", "rendezvous/etcd_server.py")
+    files = (*FILES, *others, "utils/distributed.py", "utils/logging.py")
     read = {name for file in files for name in READS_ENVIRONMENT.findall(source(file))}
     given = set(re.findall(r'^ {16}"([A-Z_]+)": ', source(agent), re.M))
     return given | read | set(re.findall(r'worker_env\["([A-Z_]+)"\]', source(agent)))
