@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.findings import Findings
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.tasks import Tasks
@@ -14,12 +16,15 @@ from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Level, Note, Say, Send, WriteResult
 from hpc_elastic.membership.decisions import Trigger
-from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.gathering import Diagnosis
+from hpc_elastic.membership.head import Head, Phase
 from hpc_elastic.membership.messages import Failed, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
 LOOK_FOR_REQUESTS_EVERY_S = 1.0
+DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
+DIAGNOSE_EVERY_S = 5.0
 
 
 class Coordinator:
@@ -31,6 +36,7 @@ class Coordinator:
         journal: the run directory.
         disk: the thread for it.
         to_own_member: delivers a message to this node's member.
+        diagnose: looks why nodes have not joined; blocking.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Coordinator:
         journal: Journal,
         disk: BackgroundThread,
         to_own_member: Callable[[Message], None],
+        diagnose: Callable[[Sequence[str]], Sequence[Diagnosis]] = lambda _: (),
     ) -> None:
         self._head = head
         self._node = node
@@ -53,7 +60,9 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
         self.over = asyncio.Event()
+        self._diagnose = diagnose
         self._tasks.run(self._watch_requests())
+        self._tasks.run(self._watch_missing())
         self._set_timer()
 
     # Of transport.Receiver.
@@ -102,9 +111,10 @@ class Coordinator:
     def _join(self, connection: Connection, join: Join) -> None:
         refusal = self._head.refusal(join)
         if refusal is not None:
-            self._say(f"refused {join.node}: {refusal.reason}")
+            self._say(f"refused {join.node}: {refusal.reason}", "warning")
             connection.send(refusal)
             connection.close()
+            self._tick()  # there may be nobody left to wait for
             return
         self._names[connection] = join.node
         self._connections[join.node] = connection
@@ -131,6 +141,17 @@ class Coordinator:
             return await self._disk.call(self._journal.stop_request)
         except RunDirectoryError:  # a file system in trouble (ESTALE, EIO) is asked again; it is no failure yet
             return None
+
+    async def _watch_missing(self) -> None:
+        """While nodes are missing, reads what their agents have found out."""
+        await asyncio.sleep(DIAGNOSE_AFTER_S)
+        while True:
+            missing = self._head.gathering.waits_for()
+            if missing and self._head.phase is Phase.GATHERING:
+                diagnoses = await self._disk.call(partial(self._diagnose, missing))
+                self._apply(self._head.gathering.diagnosed(diagnoses))
+                self._tick()  # there may be nobody left to wait for
+            await asyncio.sleep(DIAGNOSE_EVERY_S)
 
     def _apply(self, actions: list[Action]) -> None:
         for action in actions:
@@ -199,6 +220,7 @@ class Coordinator:
 async def become_head(
     plan: LaunchPlan,
     place: Allocation,
+    own: Join,
     *,
     journal: Journal,
     disk: BackgroundThread,
@@ -219,8 +241,17 @@ async def become_head(
         started=await disk.call(journal.first_start),
         exit_timeout_s=plan.elastic.exit_timeout_s,
         restarts=restarts,
+        versions=own.versions,
     )
     journal.is_head = True
     decide = Policy(restart=plan.restart, roles=restarts).decide
     head = Head(settings, history=history, decide=decide, now=asyncio.get_running_loop().time())
-    return Coordinator(head, node=place.node, journal=journal, disk=disk, to_own_member=to_own_member)
+    findings = Findings(plan, place)
+    return Coordinator(
+        head,
+        node=place.node,
+        journal=journal,
+        disk=disk,
+        to_own_member=to_own_member,
+        diagnose=lambda nodes: findings.read(nodes, own.agent),
+    )

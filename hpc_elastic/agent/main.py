@@ -42,6 +42,8 @@ def _run(layout: RunLayout) -> int:
     allocation = derive_allocation(os.environ)
     journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued)
     become_subreaper()
+    # A silent name server costs 5 s a look-up and more; the workers get the same.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
     async def supervise() -> int:
         return await Supervisor(plan, allocation, secret=secret, journal=journal).run()

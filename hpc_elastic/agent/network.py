@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import queue
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.plan.launch_plan import NetworkPlan
 
 _SIOCGIFADDR = 0x8915  # Linux, netdevice(7): the interface's IPv4 address
+NAMES_WITHIN_S = (
+    4.0  # a head that cannot be found is to be said within 10 s: once for this node's address, once for the head's
+)
 
 
 def interface_addresses() -> Iterator[tuple[str, str]]:
@@ -32,15 +39,43 @@ def interface_of(address: str) -> str | None:
     return next((name for name, held in interface_addresses() if held == address), None)
 
 
-def resolve_node(name: str, network: NetworkPlan) -> list[str]:
-    """The IPv4 addresses of a node by its name, with the site's suffix first; [] if there are none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """The IPv4 addresses of a name; where there are none, the resolver's words for that."""
+
+    addresses: tuple[str, ...] = ()
+    error: str = ""
+
+
+def resolve_node(name: str, network: NetworkPlan, *, within_s: float = NAMES_WITHIN_S) -> Lookup:
+    """The IPv4 addresses of a node by its name, with the site's suffix first.
+
+    Blocks for `within_s` seconds at most. A name server that does not answer holds the resolver for
+    much longer, and nothing ends such a call: it is left to a thread that nobody waits for.
+    """
     names = [f"{name}{network.hostname_transform}"] if network.hostname_transform else []
+    answers: queue.SimpleQueue[Lookup] = queue.SimpleQueue()
+    look_up = threading.Thread(target=lambda: answers.put(_ask_resolver([*names, name])), daemon=True)
+    look_up.start()
+    try:
+        return answers.get(timeout=max(0.0, within_s))
+    except queue.Empty:
+        return Lookup(error=f"no answer of the name server within {within_s:.0f} s")
+
+
+def _ask_resolver(names: Sequence[str]) -> Lookup:
     addresses: list[str] = []
-    for candidate in [*names, name]:
-        with contextlib.suppress(OSError, UnicodeError):
-            found = socket.getaddrinfo(candidate, None, socket.AF_INET, socket.SOCK_STREAM)
+    error = ""
+    for name in names:
+        try:
+            found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as refused:
+            error = refused.strerror or str(refused)
+        except UnicodeError:
+            error = "it is no host name"
+        else:
             addresses += [str(entry[4][0]) for entry in found]
-    return list(dict.fromkeys(addresses))
+    return Lookup(addresses=tuple(dict.fromkeys(addresses)), error="" if addresses else error)
 
 
 def own_address(allocation: Allocation, network: NetworkPlan) -> str:
@@ -64,13 +99,14 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
             f"the site's network.interface {network.interface} has no IPv4 address on {allocation.node}",
             tip=f"interfaces with one: {present}",
         )
+    deadline = time.monotonic() + NAMES_WITHIN_S
     usable = {address for _, address in held if not address.startswith("127.")}
-    for address in resolve_node(allocation.node, network):
+    for address in resolve_node(allocation.node, network, within_s=deadline - time.monotonic()).addresses:
         if address in usable:
             return address
     for other in allocation.nodes:
         if other != allocation.node:
-            for address in resolve_node(other, network):
+            for address in resolve_node(other, network, within_s=deadline - time.monotonic()).addresses:
                 if (source := _source_address(address)) in usable:
                     return source
     if len(allocation.nodes) == 1:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
 from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem
@@ -17,6 +19,8 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.records import Endpoint
 
+NOT_INSTALLED = "not installed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
@@ -24,6 +28,7 @@ class NodeReport:
 
     address: str
     facts: NodeFacts
+    versions: Mapping[str, str]
     problem: str | None
 
 
@@ -39,8 +44,20 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
         problem = _workers_problem(plan, allocation, environ)
     except HpcElasticError as error:
         problem = f"{error.message}; {error.tip}" if error.tip else error.message
-    facts = NodeFacts(node=allocation.node, role=_role(plan, allocation), gloo_interface=interface)
-    return NodeReport(address=address, facts=facts, problem=problem)
+    role = _role(plan, allocation)
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=interface)
+    return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=problem)
+
+
+def find_versions(role: RolePlan) -> dict[str, str]:
+    """What has to go together on all nodes; torch where the workers run under this Python, without importing it."""
+    versions = {"python": platform.python_version(), "hpc_elastic": __version__}
+    if role.entrypoint.kind != "command":
+        try:
+            versions["torch"] = importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            versions["torch"] = NOT_INSTALLED
+    return versions
 
 
 def describe_node(
@@ -54,7 +71,7 @@ def describe_node(
         store_port=store_port,
         workers=plan.workers_on(allocation.node_id, len(allocation.nodes)),
         role=report.facts.role.name,
-        versions={"python": platform.python_version(), "hpc_elastic": plan.package_version},
+        versions=report.versions,
         problem=report.problem,
     )
 

@@ -9,9 +9,13 @@ from typing import Protocol
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import resolve_node
-from hpc_elastic.agent.transport import Connection, ConnectionFactory, Receiver, dial
-from hpc_elastic.errors import ExitCode, HpcElasticError
+from hpc_elastic.agent.network import Lookup, resolve_node
+from hpc_elastic.agent.reach import Place, explain, not_answered, not_resolved
+from hpc_elastic.agent.transport import Connection, ConnectionFactory, NoHandshakeError, Receiver, dial
+from hpc_elastic.agent.trouble import Trouble
+from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.membership.actions import Level
+from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint
@@ -24,12 +28,9 @@ ANSWER_BOUND_S = 5.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does not answer for so long is gone
-
-
-class NoHeadError(HpcElasticError):
-    """The head of this allocation cannot be reached. Exit code 7."""
-
-    exit_code = ExitCode.NODE_LOST
+PERSISTS_S = 10.0  # what keeps an agent from a head that has claimed, and does not change for so long, is no hiccup
+FIRST_RETRY_S = 5.0
+LONGEST_RETRY_S = 60.0
 
 
 class HeadListener(Protocol):
@@ -50,6 +51,7 @@ class HeadLink(Receiver):
 
     def __init__(self, listener: HeadListener) -> None:
         self._listener = listener
+        self.why = ""
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def give_up(self, connection: Connection) -> None:
@@ -73,6 +75,7 @@ class HeadLink(Receiver):
     def closed(self, connection: Connection, why: str) -> None:  # noqa: ARG002, the protocol's signature
         """Of transport.Receiver."""
         if not self.answered.done():
+            self.why = why
             self.answered.set_result(False)
         else:
             self._listener.head_lost(why)
@@ -86,6 +89,10 @@ class HeadSearch:
     meanwhile, which has the address for sure. A wrong guess is harmless: whoever answers must know
     the run's secret, and be head. If no head shows, node k claims the allocation after
     20 + 5k seconds; of all who try one succeeds, and its claim tells the others.
+
+    Why the head cannot be reached is found out by probes, said, and written where the head reads it.
+    A try to join is over when a head that has claimed does not answer; tries follow with growing
+    pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`.
     """
 
     def __init__(
@@ -106,6 +113,9 @@ class HeadSearch:
         self._journal = journal
         self._disk = disk
         self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._known: AllocationClaim | None = None
+        self._lookup = Lookup()
 
     async def claim(self) -> AllocationClaim | None:
         """Claims the allocation.
@@ -119,7 +129,7 @@ class HeadSearch:
         claimed = await self._disk.call(lambda: self._journal.claim_allocation(self._own))
         return None if claimed.is_ours else claimed.claim
 
-    async def find(self, join: Join, listener: HeadListener, say: Callable[[str], None]) -> bool:
+    async def find(self, join: Join, listener: HeadListener, say: Callable[[str, Level], None]) -> bool:
         """Joins the head, whoever it is.
 
         Returns:
@@ -127,55 +137,118 @@ class HeadSearch:
 
         Raises:
             RunDirectoryError: the run is over or busy.
-            NoHeadError: somebody claimed the allocation and does not answer.
+            RendezvousTimeoutError: `join_timeout` is over or every try was in vain.
         """
-        known: AllocationClaim | None = None
         if self._allocation.node_id == 0 and (known := await self.claim()) is None:
             return False
-        loop = asyncio.get_running_loop()
-        give_up_at = float("inf")
-        claim_at = loop.time() + CLAIM_AFTER_S + CLAIM_STEP_S * self._allocation.node_id
-        read_at, pause, tries = loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
-        addresses = await self._resolve()
-        while True:
-            for address, port in self._candidates(known, addresses, tries):
-                if await self._try(address, port, join, listener):
-                    return True
-            tries += 1
-            if known is not None:
-                give_up_at = min(give_up_at, loop.time() + HEAD_ANSWERS_WITHIN_S)
-            if loop.time() >= give_up_at and known is not None:
-                raise NoHeadError(f"{known.node} claimed allocation {known.allocation} and is no head that answers")
-            if loop.time() >= claim_at:
-                if (known := await self.claim()) is None:
-                    say("no head showed, so this node is the head now")
+        self._known = known if self._allocation.node_id == 0 else None
+        began, timeout_s = self._loop.time(), self._plan.elastic.join_timeout_s
+        self._deadline = began + timeout_s
+        self._claim_at = began + self._claim_after_s()
+        trouble = Trouble(self._plan, self._allocation, disk=self._disk, say=say, versions=join.versions, began=began)
+        tries = self._plan.elastic.join_retries + 1
+        for number in range(1, tries + 1):
+            is_found = await self._look(join, listener, say, trouble, number)
+            if is_found is not None:
+                trouble.is_over()
+                return is_found
+            pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (number - 1))
+            if number == tries or self._loop.time() + pause >= self._deadline:
+                break
+            say(f"{trouble.detail}; trying again in {pause:g} s (try {number + 1} of {tries})", "warning")
+            await asyncio.sleep(pause)
+        missing = await trouble.give_up(number)
+        took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
+        raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
+
+    async def _look(
+        self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble, number: int
+    ) -> bool | None:
+        """One try; None if it was in vain."""
+        self._asked_since = self._loop.time()
+        self._lookup = await self._resolve()
+        read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
+        while not await self._knock(join, listener, trouble, rounds):
+            rounds += 1
+            now = self._loop.time()
+            trouble.tell(now, number)
+            if self._is_in_vain(trouble, now):
+                return None
+            if now >= self._claim_at:
+                self._knows(await self.claim())
+                if self._known is None:
+                    say("no head showed, so this node is the head now", "info")
                     return False
-                claim_at = float("inf")
-            elif loop.time() >= read_at:
-                known = await self._disk.call(self._journal.find_allocation) or known
-                read_at = loop.time() + READ_CLAIM_EVERY_S
+                self._claim_at = float("inf")
+            elif now >= read_at:
+                self._knows(await self._disk.call(self._journal.find_allocation) or self._known)
+                if self._known is None and not self._lookup.addresses:
+                    self._lookup = await self._resolve()
+                read_at = self._loop.time() + READ_CLAIM_EVERY_S
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 1.5)
+        return True
 
-    async def _resolve(self) -> list[str]:
+    def _claim_after_s(self) -> float:
+        """When this node takes the head's place; early enough that all can join one before they give up."""
+        number, count = self._allocation.node_id, len(self._allocation.nodes)
+        latest = self._plan.elastic.join_timeout_s * (0.5 + 0.25 * number / count)
+        return min(CLAIM_AFTER_S + CLAIM_STEP_S * number, latest)
+
+    def _knows(self, claim: AllocationClaim | None) -> None:
+        """From now on it is the head of this claim that has to answer."""
+        if claim is not None and self._known is None:
+            self._asked_since = self._loop.time()
+        self._known = claim
+
+    def _is_in_vain(self, trouble: Trouble, now: float) -> bool:
+        if now >= self._deadline:
+            return True
+        if self._known is None:
+            return False  # a head may still show
+        asked_for_s, lasts_for_s = now - self._asked_since, now - max(self._asked_since, trouble.since)
+        return asked_for_s >= HEAD_ANSWERS_WITHIN_S or (not trouble.is_normal_at_first and lasts_for_s >= PERSISTS_S)
+
+    async def _resolve(self) -> Lookup:
         allocation = self._allocation
         if allocation.is_local:
-            return [allocation.local_address(0)]
-        return await self._disk.call(lambda: resolve_node(allocation.nodes[0], self._plan.network))
+            return Lookup(addresses=(allocation.local_address(0),))
+        return await self._loop.run_in_executor(None, lambda: resolve_node(allocation.nodes[0], self._plan.network))
 
-    def _candidates(self, known: AllocationClaim | None, addresses: list[str], tries: int) -> list[tuple[str, int]]:
+    def _candidates(self, rounds: int) -> list[Place]:
         """Where to try now: the claimed place if it is known, else node 0's likely port and one more."""
+        known, head = self._known, self._allocation.nodes[0]
         if known is not None:
-            return [(known.head.address, known.head.port)]
+            return [Place(head=known.node, address=known.head.address, port=known.head.port, is_certain=True)]
         others = self._ports[1:]
-        ports = [self._ports[0], *([others[tries % len(others)]] if others and tries else [])]
-        return [(address, port) for port in ports for address in addresses]
+        ports = [self._ports[0], *([others[rounds % len(others)]] if others and rounds else [])]
+        addresses = self._lookup.addresses
+        return [
+            Place(head=head, address=address, port=port, is_certain=False) for port in ports for address in addresses
+        ]
 
-    async def _try(self, address: str, port: int, join: Join, listener: HeadListener) -> bool:
+    async def _knock(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int) -> bool:
+        """Whether the head answered at one of the places; what kept it at the likeliest one is a trouble."""
+        places = self._candidates(rounds)
+        if not places:
+            trouble.met(not_resolved(self._allocation.nodes[0], self._lookup.error), self._loop.time())
+        for place in places:
+            try:
+                why = await self._ask(place, join, listener)
+            except (OSError, ProtocolError, NoHandshakeError) as error:
+                if place is places[0]:
+                    finding = await explain(error, place, self._plan.network.port_range)
+                    trouble.met(finding, self._loop.time())
+            else:
+                if why is None:
+                    return True
+                trouble.met(not_answered(place, why), self._loop.time())
+        return False
+
+    async def _ask(self, place: Place, join: Join, listener: HeadListener) -> str | None:
+        """Asks to join there; None if a head answered, else why it is none."""
         link = HeadLink(listener)
-        connection = await dial(self._make, link, address, port, timeout_s=CONNECT_BOUND_S)
-        if connection is None:
-            return False
+        connection = await dial(self._make, link, place.address, place.port, timeout_s=CONNECT_BOUND_S)
         connection.send(join)
-        asyncio.get_running_loop().call_later(ANSWER_BOUND_S, link.give_up, connection)
-        return await link.answered
+        self._loop.call_later(ANSWER_BOUND_S, link.give_up, connection)
+        return None if await link.answered else link.why

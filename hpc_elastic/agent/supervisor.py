@@ -69,7 +69,8 @@ class Supervisor:
         self._place = allocation
         self._journal = journal
         self._scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
-        self._make_connection = connection_factory(secret, self._scope)
+        trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
+        self._make_connection = connection_factory(secret, self._scope, trace=trace)
         self._loop = asyncio.get_running_loop()
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
@@ -184,7 +185,12 @@ class Supervisor:
             raise
         if not is_found:
             self._head = await become_head(
-                self._plan, self._place, journal=self._journal, disk=self._disk, to_own_member=self.head_said
+                self._plan,
+                self._place,
+                self._join,
+                journal=self._journal,
+                disk=self._disk,
+                to_own_member=self.head_said,
             )
             self._apply(self._member.connected(self._loop.time(), is_joined=False))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -13,6 +14,12 @@ from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Sc
 from hpc_elastic.membership.messages import Message, decode_message, encode_message
 
 HANDSHAKE_BOUND_S = 5.0
+
+Trace = Callable[[str], None]  # where every message is shown, for `log_level: debug`
+
+
+class NoHandshakeError(Exception):
+    """The other side took the connection and did not complete the handshake."""
 
 
 class Receiver(Protocol):
@@ -31,13 +38,17 @@ class Receiver(Protocol):
 class Connection(asyncio.Protocol):
     """One end of a connection; hands over to its receiver once it is authenticated."""
 
-    def __init__(self, side: Side, *, secret: bytes, scope: Scope, receiver: Receiver) -> None:
+    def __init__(
+        self, side: Side, *, secret: bytes, scope: Scope, receiver: Receiver, trace: Trace | None = None
+    ) -> None:
         self._session = Session(side, secret=secret, scope=scope, nonce=os.urandom(NONCE_BYTES))
         self._receiver = receiver
+        self._trace = trace
         self._transport: asyncio.Transport | None = None
         self._handshake_bound: asyncio.TimerHandle | None = None
         self._why = "the connection was closed"
         self._is_opened = False
+        self._error: ProtocolError | DecodeError | None = None
         loop = asyncio.get_running_loop()
         self.authenticated: asyncio.Future[bool] = loop.create_future()
 
@@ -50,6 +61,7 @@ class Connection(asyncio.Protocol):
         """Sends a message; passed over when the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._session.send(encode_message(message)))
+            self._show("sent to", message)
 
     def close(self, why: str = "this side closed the connection") -> None:
         """Closes after what was sent is delivered."""
@@ -82,47 +94,73 @@ class Connection(asyncio.Protocol):
             if self._session.is_authenticated and not self._is_opened:
                 self._open()
             for body in bodies:
-                self._receiver.received(self, decode_message(body))
+                message = decode_message(body)
+                self._show("received from", message)
+                self._receiver.received(self, message)
         except (ProtocolError, DecodeError) as error:
+            self._error = error
             self.abort(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of asyncio.Protocol: tells the receiver once."""
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
+        why = str(exc) if exc is not None else self._why
+        if self._trace is not None:
+            self._trace(f"connection with {self._peer} is over: {why}")
         if not self.authenticated.done():
             self.authenticated.set_result(False)
         if self._is_opened:
-            self._receiver.closed(self, str(exc) if exc is not None else self._why)
+            self._receiver.closed(self, why)
+
+    def no_handshake(self) -> ProtocolError | NoHandshakeError:
+        """Why a connection that is over was never authenticated."""
+        return self._error if isinstance(self._error, ProtocolError) else NoHandshakeError(self._why)
 
     def _open(self) -> None:
         self._is_opened = True
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
+        if self._trace is not None:
+            self._trace(f"connection with {self._peer}: both sides have proved that they know the secret")
         self.authenticated.set_result(True)
         self._receiver.opened(self)
+
+    @property
+    def _peer(self) -> str:
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{name[0]}:{name[1]}" if name else "nobody"
+
+    def _show(self, how: str, message: Message) -> None:
+        if self._trace is not None:
+            self._trace(f"{how} {self._peer}: {json.dumps(encode_message(message), ensure_ascii=False)}")
 
 
 ConnectionFactory = Callable[[Side, Receiver], Connection]
 
 
-def connection_factory(secret: bytes, scope: Scope) -> ConnectionFactory:
-    """Makes connections that know the run's secret and this allocation's scope."""
-    return lambda side, receiver: Connection(side, secret=secret, scope=scope, receiver=receiver)
+def connection_factory(secret: bytes, scope: Scope, *, trace: Trace | None = None) -> ConnectionFactory:
+    """Makes connections that know the run's secret and this allocation's scope, and show their messages to `trace`."""
+    return lambda side, receiver: Connection(side, secret=secret, scope=scope, receiver=receiver, trace=trace)
 
 
-async def dial(
-    make: ConnectionFactory, receiver: Receiver, address: str, port: int, *, timeout_s: float
-) -> Connection | None:
+async def dial(make: ConnectionFactory, receiver: Receiver, address: str, port: int, *, timeout_s: float) -> Connection:
     """Connects to an agent.
 
     Returns:
-        The authenticated connection; None if nobody is there, or it is not an agent of ours.
+        The authenticated connection.
+
+    Raises:
+        OSError: nobody is there; a TimeoutError if nothing answered.
+        ProtocolError: who is there is not an agent of ours.
+        NoHandshakeError: who is there did not say enough to tell.
     """
     loop = asyncio.get_running_loop()
+    attempt = loop.create_connection(lambda: make(Side.DIALLING, receiver), address, port)
     try:
-        attempt = loop.create_connection(lambda: make(Side.DIALLING, receiver), address, port)
         _, connection = await asyncio.wait_for(attempt, timeout_s)
-    except (OSError, asyncio.TimeoutError):
-        return None
-    return connection if await connection.authenticated else None
+    except asyncio.TimeoutError as error:  # no TimeoutError before Python 3.11
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from error
+    if not await connection.authenticated:
+        raise connection.no_handshake()
+    return connection

@@ -58,7 +58,6 @@ DEFAULTS = JobDefaults(
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "spares": (0,),
     "roles": (),
-    "elastic.join_retries": (3,),
     "elastic.rejoin": ("at_restart",),
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),

@@ -32,6 +32,10 @@ class ProtocolError(Exception):
     """The other side is not an agent of this allocation, or a frame was tampered with."""
 
 
+class WrongSecretError(ProtocolError):
+    """The other side speaks our protocol, and its proof is wrong."""
+
+
 class Side(str, Enum):
     """Which end of the connection this is."""
 
@@ -141,7 +145,7 @@ class Session:
             return _frame({"protocol": PROTOCOL, "nonce": nonce, "proof": self._proof(self._side)})
         # As bytes: of two texts, compare_digest takes ASCII only, and this one is anybody's.
         if not hmac.compare_digest(_dump(body.get("proof")), _dump(self._proof(other))):
-            raise ProtocolError("the other side does not know this run's secret, or is of another allocation")
+            raise WrongSecretError("the other side does not know this run's secret, or is of another allocation")
         self._keys = {side: self._derive(f"frames {side.value}") for side in Side}
         self.is_authenticated = True
         return _frame({"proof": self._proof(self._side)}) if self._side is Side.DIALLING else b""

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.membership.actions import Action, Note, Say
+from hpc_elastic.membership.admission import why_not
+from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
 
 SAY_MISSING_EVERY_S = 30.0
+NODES_NAMED = 8  # by cause, in one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a node is missing, as far as is known; `gave_up`: its agent has ended and will not join."""
+
+    missing: MissingNode
+    gave_up: bool = False
 
 
 class Gathering:
-    """The deadlines of one round after the other.
+    """The deadlines of one round after the other, and what is known of those who are missing.
 
     The first round waits `join_timeout` for everybody who can still come. Who did not come then is
-    not waited for again at every restart, as long as there are enough without.
+    not waited for again at every restart, as long as there are enough without. Nor is who was
+    refused, or gave up.
 
     Args:
         roster: who is here.
@@ -22,9 +39,13 @@ class Gathering:
 
     def __init__(self, roster: Roster, settings: HeadSettings, now: float) -> None:
         self._roster = roster
+        self._settings = settings
         self._min_nodes = settings.min_nodes
         self._join_timeout_s = settings.join_timeout_s
+        self._known: dict[str, MissingNode] = {}
+        self._gone: set[str] = set()
         self._has_waited = False
+        self._left_behind: set[str] = set()
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -39,23 +60,129 @@ class Gathering:
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""
         is_enough = self._has_waited and len(self._roster) >= self._min_nodes
-        if self._roster.missing() and now < self._deadline and not is_enough:
+        is_hopeless = self._roster.possible < self._min_nodes
+        if self._roster.missing() and now < self._deadline and not is_enough and not is_hopeless:
             return False
         self._has_waited = True
         return True
 
-    def too_few(self) -> str | None:
+    def waits_for(self) -> tuple[str, ...]:
+        """Who can still come."""
+        return self._roster.missing()
+
+    def refusal(self, join: Join) -> Refused | None:
+        """What to answer an agent that cannot join, None if it can.
+
+        One of other versions can never take part, so nobody waits for it any more.
+        """
+        if (refused := why_not(self._roster, join)) is not None:
+            return refused
+        other = other_version(self._settings.node, self._settings.versions, join)
+        if other is None:
+            return None
+        missing = MissingNode(node=join.node, cause=RendezvousCause.OTHER_VERSION, detail=other)
+        self._leave_out(missing)
+        return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))
+
+    def diagnosed(self, diagnoses: Sequence[Diagnosis]) -> list[Action]:
+        """Takes what was found out about nodes.
+
+        Returns:
+            What is news, a line each. That somebody has not started yet is none: it may be slow.
+        """
+        lines = []
+        for diagnosis in diagnoses:
+            missing = diagnosis.missing
+            if missing.node not in self._roster.missing():
+                continue
+            before = self._known.get(missing.node)
+            self._known[missing.node] = missing
+            is_news = before is None or before.cause is not missing.cause
+            if is_news and missing.cause is not RendezvousCause.NEVER_STARTED:
+                lines.append(str(missing))
+            if diagnosis.gave_up:
+                self._leave_out(missing)
+                lines.append(f"{missing.node} has given up; the others do not wait for it")
+        return [Say(text=line, level="warning") for line in lines]
+
+    def left_behind(self) -> list[Action]:
+        """Without whom a closed round goes on, a line each; those that were not said before."""
+        news = [missing for missing in self.missing() if missing.node not in self._left_behind]
+        self._left_behind.update(missing.node for missing in news)
+        return [Say(text=f"{missing}; going on without it", level="warning") for missing in news]
+
+    def too_few(self) -> RendezvousTimeoutError | None:
         """What is wrong with a closed round, None if there are enough."""
         if len(self._roster) >= self._min_nodes:
             return None
-        counts = f"{len(self._roster)} of at least {self._min_nodes} nodes joined"
-        missing = ", ".join(self._roster.missing()) or "nobody, the others were lost"
-        return f"{counts} within {self._join_timeout_s:g} s; missing: {missing}"
+        counts = f"{len(self._roster)} of at least {self._min_nodes} nodes joined within {self._join_timeout_s:g} s"
+        missing = self.missing()
+        if len(missing) == 1:
+            return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
+        return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}", missing)
 
-    def reminder(self, now: float) -> str | None:
+    def missing(self) -> tuple[MissingNode, ...]:
+        """Who is not here and was not lost, in the order of the node ids."""
+        nodes = {*self._roster.missing(), *self._gone}
+        absent = (node for node in self._roster.expected if node in nodes and self._roster.get(node) is None)
+        return tuple(self._describe(node) for node in absent)
+
+    def reminder(self, now: float) -> list[Action]:
         """Every 30 s, whom the round waits for."""
         missing = self._roster.missing()
         if now < self._say_at or not missing:
-            return None
+            return []
         self._say_at = now + SAY_MISSING_EVERY_S
-        return f"waiting for {', '.join(missing)} to join; {max(0.0, self._deadline - now):.0f} s left"
+        names = ", ".join(_with_cause(node, self._known.get(node)) for node in missing)
+        return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]
+
+    def _leave_out(self, missing: MissingNode) -> None:
+        self._known[missing.node] = missing
+        self._gone.add(missing.node)
+        self._roster.leave_out(missing.node)
+
+    def _describe(self, node: str) -> MissingNode:
+        nothing = "has given no sign of its agent"
+        return self._known.get(node) or MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=nothing)
+
+
+def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:
+    """What is said of a round with too few nodes, a line for each that is missing, and its event."""
+    lines = [Say(text=str(missing), level="error") for missing in error.missing]
+    fields = [{"node": node.node, "cause": node.cause.value, "detail": node.detail} for node in error.missing]
+    note = Note(name="rendezvous.timeout", message=error.message, attempt=attempt, metadata={"missing": fields})
+    return [*lines, note]
+
+
+def other_version(head: str, versions: Mapping[str, str], join: Join) -> str | None:
+    """What makes a node unfit to work with the head's, None if nothing does; goes on from the node's name.
+
+    Python's releases of one minor version go together; those of torch and hpc_elastic do not. What
+    only one of the two has told, as a role without torch does not, is not compared.
+    """
+    differ = []
+    for name in sorted(set(versions) & set(join.versions)):
+        here, there = versions[name], join.versions[name]
+        parts = 2 if name == "python" else None
+        if here.split(".")[:parts] != there.split(".")[:parts]:
+            differ.append(f"{name} is {there}, on {head} {here}")
+    return f"has another version: {'; '.join(differ)}" if differ else None
+
+
+def _with_cause(node: str, missing: MissingNode | None) -> str:
+    return node if missing is None else f"{node} ({_words(missing.cause)})"
+
+
+def _by_cause(missing: Sequence[MissingNode]) -> str:
+    """The nodes in groups: `node2, node3 (cannot route), node7 (never started)`."""
+    causes = dict.fromkeys(node.cause for node in missing)
+    groups = []
+    for cause in causes:
+        names = [node.node for node in missing if node.cause is cause]
+        more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
+        groups.append(f"{', '.join(names[:NODES_NAMED])}{more} ({_words(cause)})")
+    return ", ".join(groups) or "nobody, the others were lost"
+
+
+def _words(cause: RendezvousCause) -> str:
+    return cause.value.replace("_", " ")

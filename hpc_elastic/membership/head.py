@@ -26,11 +26,11 @@ from enum import Enum
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, Say, Send, WriteResult
-from hpc_elastic.membership.admission import admit, why_not
+from hpc_elastic.membership.admission import admit
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Observation, Restart, Trigger
-from hpc_elastic.membership.gathering import Gathering
+from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.roster import Roster, RosterEntry
 from hpc_elastic.membership.rounds import (
@@ -77,7 +77,7 @@ class Head:
         self._history = history
         self._decide = decide
         self._roster = Roster(settings.expected)
-        self._gathering = Gathering(self._roster, settings, now)
+        self.gathering = Gathering(self._roster, settings, now)
         self._world: World | None = None
         self._chosen: tuple[str, ...] = ()
         self._verdict = Verdict()
@@ -93,7 +93,7 @@ class Head:
     def _start_gathering(self, now: float) -> None:
         self.phase = Phase.GATHERING
         self._verdict.gathers()
-        self._gathering.begin(now)
+        self.gathering.begin(now)
 
     @property
     def attempt(self) -> int:
@@ -106,7 +106,7 @@ class Head:
         if self.phase is Phase.RUNNING:
             times.append(self._barriers.next_tick())
         if self.phase is Phase.GATHERING:
-            times.append(self._gathering.next_tick())
+            times.append(self.gathering.next_tick())
         if self.phase is Phase.PAUSING:
             times.append(self._resume_at)
         return min(times)
@@ -117,7 +117,7 @@ class Head:
         """What to answer an agent that cannot join, None if it can."""
         if self.phase in (Phase.CLOSING, Phase.OVER):
             return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
-        return why_not(self._roster, join)
+        return self.gathering.refusal(join)
 
     def joined(self, join: messages.Join, now: float) -> list[Action]:
         """An agent that is not refused connected and said who it is."""
@@ -191,11 +191,11 @@ class Head:
 
     def disk_failed(self, error: str, now: float) -> list[Action]:
         """The run directory cannot be written: nothing may start without a claim."""
-        return [Say(text=error), *self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now)]
+        return [Say(text=error, level="error"), *self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now)]
 
     def result_written(self, exit_code: int, cause: str, now: float) -> list[Action]:
         """The run's result is on disk, with this exit code and cause; or there is none, for the run goes on."""
-        return [Say(text=cause), *self._end_everybody(exit_code, cause, now)]
+        return [Say(text=cause, level="error" if exit_code else "info"), *self._end_everybody(exit_code, cause, now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -205,8 +205,7 @@ class Head:
             actions += self._check_leases(now)
         actions += self._check_barriers(now)
         if self.phase is Phase.GATHERING:
-            if (reminder := self._gathering.reminder(now)) is not None:
-                actions.append(Say(text=reminder))
+            actions += self.gathering.reminder(now)
             actions += self._gather(now)
         elif self.phase is Phase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
@@ -221,16 +220,17 @@ class Head:
         """Closes the round if everybody who can come is here, or the time is up."""
         if self.phase is not Phase.GATHERING:
             return []
-        if not self._gathering.is_closed(now):
+        if not self.gathering.is_closed(now):
             return []
-        if (too_few := self._gathering.too_few()) is not None:
-            return self._observe(Trigger.NODES_MISSING, now, nodes=self._roster.missing(), detail=too_few)
+        if (too_few := self.gathering.too_few()) is not None:
+            said = timeout_announcement(too_few, self.attempt)
+            return said + self._observe(Trigger.NODES_MISSING, now, detail=too_few.message)
         seats, roles = self._roster.seats(self._settings.max_nodes), self._verdict.roles
         because = self._opened_because
         claim, self._world = open_attempt(self._settings, self._history, seats, because, self._world, roles)
         self.phase = Phase.CLAIMING
         self._chosen = claim.members
-        return [ClaimAttempt(claim=claim, world=self._world)]
+        return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=self._world)]
 
     # Running and stopping.
 

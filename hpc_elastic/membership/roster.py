@@ -78,6 +78,10 @@ class Roster:
             self._dead.add(node)
         return entry
 
+    def leave_out(self, node: str) -> None:
+        """A node that is not here will not come."""
+        self._dead.add(node)
+
     def clear(self) -> None:
         """Nobody is here any more."""
         self._entries.clear()

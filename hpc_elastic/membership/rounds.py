@@ -32,6 +32,7 @@ class HeadSettings:
     started: str
     exit_timeout_s: float | None = None
     restarts: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
 
 
 def open_attempt(

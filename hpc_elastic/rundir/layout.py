@@ -105,6 +105,10 @@ class RunLayout:
         """MetricData records of one node, a line each; its agent alone writes them."""
         return os.path.join(self.nodes, node, "metrics.jsonl")
 
+    def rendezvous(self, node: str) -> str:
+        """The RendezvousRecord of a node that has not found the head."""
+        return os.path.join(self.nodes, node, "rendezvous.json")
+
     @property
     def attempts(self) -> str:
         """The folder with a folder an attempt."""

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
 
+from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.rundir.states import RunState as RunState
 from hpc_elastic.rundir.states import WorkerState as WorkerState
 
@@ -75,6 +76,31 @@ class AllocationClaim:
     node: str
     host: str
     head: Endpoint
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousRecord:
+    """`nodes/<node>/rendezvous.json`: why a node is not with the head, as its own agent finds it.
+
+    It is there while that is so. `job_id` and `restart_count` say of which start by the scheduler;
+    `detail` goes on from the node's name; `address` and `port` are where the head was looked for;
+    `gave_up`: the agent has ended, after so many `tries`.
+    """
+
+    format_version: int = FORMAT_VERSION
+    run: str
+    node: str
+    job_id: str
+    restart_count: int
+    cause: RendezvousCause
+    detail: str
+    head: str
+    address: str | None
+    port: int | None
+    tries: int
+    gave_up: bool
+    versions: Mapping[str, str]
     time: str
 
 

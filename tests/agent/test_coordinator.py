@@ -40,7 +40,7 @@ class Scene:
     @staticmethod
     def head() -> Head:
         head = HeadScript(1).head
-        head._leases_at = head._gathering._deadline = head._gathering._say_at = float("inf")
+        head._leases_at = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
 
 

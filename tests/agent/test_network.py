@@ -58,11 +58,11 @@ def test_an_interface_that_is_not_here_is_rejected_naming_those_that_are() -> No
 
 
 def test_a_name_that_means_nothing_has_no_address() -> None:
-    assert resolve_node("", NetworkPlan(hostname_transform=".")) == []
+    assert resolve_node("", NetworkPlan(hostname_transform=".")).addresses == ()
 
 
 def test_the_sites_suffix_is_tried_first() -> None:
-    assert resolve_node("local", NetworkPlan(hostname_transform="host"))[0] == "127.0.0.1"
+    assert resolve_node("local", NetworkPlan(hostname_transform="host")).addresses[0] == "127.0.0.1"
 
 
 def test_takes_the_first_port_that_is_free() -> None:

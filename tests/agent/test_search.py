@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpc_elastic.agent import search as searching
+from hpc_elastic.agent import trouble as troubling
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import listen, listen_on_first
-from hpc_elastic.agent.search import HeadSearch, NoHeadError
+from hpc_elastic.agent.search import HeadSearch
 from hpc_elastic.agent.transport import Connection, ConnectionFactory, connection_factory
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
 from hpc_elastic.membership.ports import port_sequence
@@ -78,7 +81,7 @@ class Scene:
 
     def __init__(self, root: Path) -> None:
         self.layout = RunLayout(root)
-        elastic = ElasticPlan(join_timeout_s=0, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
+        elastic = ElasticPlan(join_timeout_s=600, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
         self.plan = replace(make_run_plan(root), elastic=elastic)
         self.ports = port_sequence(str(root), "local-1", (20000, 32000))
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
@@ -87,18 +90,27 @@ class Scene:
         self._servers: list[asyncio.Server] = []
         self._agents: list[Answering] = []
 
+        self.nodes: tuple[str, ...] = ("local0", "local1")
+
+    def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0) -> None:
+        elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s)
+        self.plan = replace(self.plan, elastic=elastic)
+
+    def record(self) -> Any:
+        """What local1 wrote for the head to read."""
+        return json.loads(Path(self.layout.rendezvous("local1")).read_text())
+
     def journal(self, node_id: int) -> Journal:
         return Journal(self.layout, self.plan, self.place(node_id), is_over=lambda _: None)
 
-    @staticmethod
-    def place(node_id: int) -> Allocation:
+    def place(self, node_id: int) -> Allocation:
         return Allocation(
             job_id="local-1",
             restart_count=0,
             array_task=None,
             node_id=node_id,
-            nodes=("local0", "local1"),
-            is_local=True,
+            nodes=self.nodes,
+            is_local=self.nodes[0].startswith("local"),
         )
 
     async def listen(
@@ -113,8 +125,8 @@ class Scene:
         self._servers.append(await loop.create_server(lambda: make(Side.LISTENING, agent), sock=bound))
         return agent, endpoint
 
-    async def find(self, node_id: int = 1) -> bool:
-        search = HeadSearch(
+    def search(self, node_id: int) -> HeadSearch:
+        return HeadSearch(
             self.plan,
             self.place(node_id),
             ports=self.ports,
@@ -123,7 +135,10 @@ class Scene:
             disk=self.disk,
             make=MAKE,
         )
-        return await search.find(self.join(node_id), self.member, self.said.append)
+
+    async def find(self, node_id: int = 1) -> bool:
+        search = self.search(node_id)
+        return await search.find(self.join(node_id), self.member, lambda text, _: self.said.append(text))
 
     @staticmethod
     def join(node_id: int) -> Join:
@@ -253,13 +268,112 @@ def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch
     play(tmp_path, scene)
 
 
-def test_gives_up_if_the_one_who_claimed_is_not_to_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "HEAD_ANSWERS_WITHIN_S", 0.01)
+def retrying(monkeypatch: pytest.MonkeyPatch, *, answers_within_s: float = 600.0, persists_s: float = 600.0) -> None:
+    """A search whose tries and pauses are short."""
+    monkeypatch.setattr(searching, "HEAD_ANSWERS_WITHIN_S", answers_within_s)
+    monkeypatch.setattr(searching, "PERSISTS_S", persists_s)
+    monkeypatch.setattr(searching, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(troubling, "SETTLES_S", 0.0)
+    monkeypatch.setattr(troubling, "STARTS_WITHIN_S", 0.0)
+
+
+def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch, answers_within_s=0.01)
 
     async def scene(made: Scene) -> None:
+        made.allow(join_retries=2)
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
-        with pytest.raises(NoHeadError, match="local0 claimed allocation 1 and is no head that answers"):
+        with pytest.raises(RendezvousTimeoutError, match="no head was joined, after 3 tries in 0 s") as caught:
             await made.find(1)
+        (missing,) = caught.value.missing
+        assert (missing.node, missing.cause) == ("local1", RendezvousCause.REFUSED)
+        assert missing.detail == "was refused by local0 (127.0.0.2) on port 1: nobody listens there"
+        pauses = [line.partition("; ")[2] for line in made.said if "trying again" in line]
+        assert pauses == ["trying again in 0.001 s (try 2 of 3)", "trying again in 0.002 s (try 3 of 3)"]
+        record = made.record()
+        assert (record["cause"], record["gave_up"], record["tries"]) == ("refused", True, 3)
+        assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
+
+    play(tmp_path, scene)
+
+
+def test_no_try_begins_after_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=1000, join_timeout_s=0.05)
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        with pytest.raises(RendezvousTimeoutError, match="after 1 try"):
+            await made.find(1)
+
+    play(tmp_path, scene)
+
+
+def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch, persists_s=0.01)
+
+    async def scene(made: Scene) -> None:
+        _, endpoint = await made.listen(Welcome(allocation=9), make=connection_factory(b"x" * 32, SCOPE))
+        made.journal(0).claim_allocation(endpoint)
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            await made.find(1)
+        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.WRONG_SECRET]
+
+    play(tmp_path, scene)
+
+
+def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        looking = asyncio.ensure_future(made.find())
+        while not Path(made.layout.rendezvous("local1")).exists():
+            await asyncio.sleep(0.001)
+        assert made.record()["cause"] == "refused"
+        assert not made.record()["gave_up"]
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        await made.listen(Welcome(allocation=1), port=made.ports[0])
+        assert await looking
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.rendezvous("local1")).exists()
+        refused = f"was refused by local0 (127.0.0.2) on port {made.ports[0]}: nobody listens there"
+        assert made.said == [refused]
+
+    play(tmp_path, scene)
+
+
+def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        made.nodes = ("no-such-node.invalid", "local1")
+        looking = asyncio.ensure_future(made.find())
+        while not made.said:
+            await asyncio.sleep(0.001)
+        (line,) = made.said
+        assert line.startswith("cannot resolve no-such-node.invalid: ")
+        assert len(line) > len("cannot resolve no-such-node.invalid: ")
+        _, endpoint = await made.listen(Welcome(allocation=1), port=0)
+        made.journal(0).claim_allocation(endpoint)
+        assert await looking
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(("node_id", "nodes"), [(1, 4), (3, 4), (99, 100)])
+def test_somebody_becomes_the_head_before_the_others_give_up(tmp_path: Path, node_id: int, nodes: int) -> None:
+    async def scene(made: Scene) -> None:
+        made.nodes = tuple(f"node{number}" for number in range(nodes))
+        for join_timeout_s in (10.0, 600.0, 100000.0):
+            made.allow(join_timeout_s=join_timeout_s)
+            after_s = made.search(node_id)._claim_after_s()
+            assert after_s <= 0.75 * join_timeout_s
+            assert after_s <= 20 + 5 * node_id
 
     play(tmp_path, scene)
 

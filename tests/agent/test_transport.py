@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hpc_elastic.agent import transport
-from hpc_elastic.agent.transport import Connection, connection_factory, dial
-from hpc_elastic.membership.authentication import Scope, Side
+from hpc_elastic.agent.transport import Connection, NoHandshakeError, connection_factory, dial
+from hpc_elastic.membership.authentication import Scope, Side, WrongSecretError
 from hpc_elastic.membership.messages import Beat, Message, Welcome
 
 SCOPE = Scope(run="run", job_id="42", restart_count=0)
@@ -82,7 +82,6 @@ def test_messages_go_both_ways_and_a_close_is_told_once() -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
         connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
-        assert connection is not None
         connection.send(Beat(number=1))
         connection.send(Beat(number=2))
         await there.receiver.until(lambda: len(there.receiver.messages) == 2)
@@ -103,7 +102,6 @@ def test_what_was_sent_before_a_close_arrives() -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
         connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
-        assert connection is not None
         for number in range(2000):
             connection.send(Beat(number=number))
         connection.close()
@@ -121,21 +119,23 @@ def test_what_was_sent_before_a_close_arrives() -> None:
     ],
     ids=["secret", "job"],
 )
-def test_dialling_an_agent_that_is_not_ours_gives_nobody(make: transport.ConnectionFactory) -> None:
+def test_dialling_an_agent_that_is_not_ours_is_a_wrong_secret(make: transport.ConnectionFactory) -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
-        assert await dial(make, here, "127.0.0.1", there.port, timeout_s=5) is None
+        with pytest.raises(WrongSecretError, match="does not know this run's secret"):
+            await dial(make, here, "127.0.0.1", there.port, timeout_s=5)
         assert [*here.opens, *there.receiver.opens] == []
         assert here.closes == []
 
     play(scene)
 
 
-def test_dialling_a_port_that_nobody_listens_on_gives_nobody() -> None:
+def test_dialling_a_port_that_nobody_listens_on_is_refused() -> None:
     async def scene(there: Listening) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            assert await dial(MAKE, Recorder(), "127.0.0.1", unused.getsockname()[1], timeout_s=5) is None
+            with pytest.raises(ConnectionRefusedError):
+                await dial(MAKE, Recorder(), "127.0.0.1", unused.getsockname()[1], timeout_s=5)
 
     play(scene)
 
@@ -185,12 +185,15 @@ def test_a_silent_stranger_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     play(scene)
 
 
-def test_dialling_a_silent_listener_gives_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dialling_a_silent_listener_ends_without_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.02)
 
     async def scene(there: Listening) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            assert await dial(MAKE, Recorder(), "127.0.0.1", silent.getsockname()[1], timeout_s=5) is None
+        with (
+            socket.create_server(("127.0.0.1", 0)) as silent,
+            pytest.raises(NoHandshakeError, match="no handshake in time"),
+        ):
+            await dial(MAKE, Recorder(), "127.0.0.1", silent.getsockname()[1], timeout_s=5)
 
     play(scene)
 
@@ -199,10 +202,43 @@ def test_an_agent_that_sends_what_is_no_message_is_cut_off() -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
         connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
-        assert connection is not None
         assert connection._transport is not None
         connection._transport.write(connection._session.send({"type": "riddle"}))
         await there.receiver.until(lambda: bool(there.receiver.closes))
         assert there.receiver.closes == ["no message is of type 'riddle'"]
 
     play(scene)
+
+
+def test_every_message_is_shown_with_its_peer_and_nothing_of_the_secret() -> None:
+    shown: list[str] = []
+    secret = b"a secret that is nobody's".ljust(32)
+    make = connection_factory(secret, SCOPE, trace=shown.append)
+
+    async def main() -> None:
+        loop, there, here = asyncio.get_running_loop(), Recorder(), Recorder()
+        server = await loop.create_server(lambda: make(Side.LISTENING, there), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connection = await dial(make, here, "127.0.0.1", port, timeout_s=5)
+        connection.send(Beat(number=7))
+        await there.until(lambda: there.messages == [Beat(number=7)])
+        there.opens[0].send(Welcome(allocation=1))
+        await here.until(lambda: here.messages == [Welcome(allocation=1)])
+        assert connection._transport is not None
+        own_port = connection._transport.get_extra_info("sockname")[1]
+        connection.close("done")
+        await there.until(lambda: bool(there.closes))
+        server.close()
+        beat, welcome = '{"type": "beat", "number": 7}', '{"type": "welcome", "allocation": 1, "is_late": false}'
+        for line in (
+            f"sent to 127.0.0.1:{port}: {beat}",
+            f"received from 127.0.0.1:{own_port}: {beat}",
+            f"sent to 127.0.0.1:{own_port}: {welcome}",
+            f"received from 127.0.0.1:{port}: {welcome}",
+            f"connection with 127.0.0.1:{port} is over: done",
+        ):
+            assert line in shown
+        assert "proof" not in "".join(shown)
+        assert secret.hex() not in "".join(shown)
+
+    asyncio.run(asyncio.wait_for(main(), 30))

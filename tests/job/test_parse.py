@@ -256,7 +256,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
     [
         ("spares", "1"),
         ("roles", "[{name: a}]"),
-        ("elastic.join_retries", "1"),
         ("elastic.rejoin", "immediately"),
         ("signals.notice", "USR1"),
         ("signals.lead", "90s"),

@@ -74,7 +74,7 @@ def test_fails_naming_the_missing_nodes_if_too_few_join_in_time() -> None:
     script.join(0)
     result = the_result(script.pass_time(601))
     assert (result.reason, result.exit_code) == ("nodes_missing", ExitCode.NODES_MISSING)
-    assert result.cause == "1 of at least 3 nodes joined within 600 s; missing: node1, node2"
+    assert result.cause == "1 of at least 3 nodes joined within 600 s; missing: node1, node2 (never started)"
 
 
 def test_does_not_wait_again_at_a_restart_for_nodes_that_never_came() -> None:

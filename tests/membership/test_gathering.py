@@ -1,0 +1,170 @@
+"""What the head makes of nodes that do not join: what it says, whom it does not wait for, how it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, Say, WriteResult
+from hpc_elastic.membership.gathering import Diagnosis, other_version
+from hpc_elastic.membership.messages import Join, Refused
+from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
+
+VERSIONS = {"python": "3.11.2", "hpc_elastic": "0.1.0", "torch": "2.13.0+cpu"}
+
+
+def a_diagnosis(
+    node_id: int, cause: RendezvousCause = RendezvousCause.CANNOT_ROUTE, *, gave_up: bool = False
+) -> Diagnosis:
+    words = cause.value.replace("_", " ")
+    return Diagnosis(missing=MissingNode(node=f"node{node_id}", cause=cause, detail=f"{words}: x"), gave_up=gave_up)
+
+
+def diagnose(script: HeadScript, *diagnoses: Diagnosis) -> list[Action]:
+    """As the coordinator does it."""
+    return script.head.gathering.diagnosed(diagnoses) + script.head.tick(script.now)
+
+
+def texts(actions: Sequence[Action]) -> list[str]:
+    return [say.text for say in of_kind(actions, Say)]
+
+
+def a_join_with(node_id: int, **versions: str) -> Join:
+    return replace(a_join(node_id), versions={**VERSIONS, **versions})
+
+
+def a_head_with_versions(nodes: int, *, min_nodes: int | None = None) -> HeadScript:
+    script = HeadScript(nodes, min_nodes=min_nodes)
+    settings = script.head.gathering._settings
+    script.head.gathering._settings = replace(settings, versions=VERSIONS)
+    return script
+
+
+def test_a_new_finding_is_said_at_once_and_once() -> None:
+    script = HeadScript(3)
+    script.join(0)
+    assert texts(diagnose(script, a_diagnosis(1))) == ["node1 cannot route: x"]
+    assert texts(diagnose(script, a_diagnosis(1))) == []
+    assert texts(diagnose(script, a_diagnosis(1, RendezvousCause.REFUSED))) == ["node1 refused: x"]
+
+
+def test_a_node_that_may_only_be_slow_is_named_in_the_reminder_alone() -> None:
+    script = HeadScript(3)
+    script.join(0)
+    assert texts(diagnose(script, a_diagnosis(1, RendezvousCause.NEVER_STARTED), a_diagnosis(2))) == [
+        "node2 cannot route: x"
+    ]
+    assert texts(script.pass_time(31)) == [
+        "waiting for node1 (never started), node2 (cannot route) to join; 570 s left"
+    ]
+
+
+def test_a_finding_about_a_node_that_has_joined_meanwhile_is_no_news() -> None:
+    script = HeadScript(3)
+    script.join(0, 1)
+    assert texts(diagnose(script, a_diagnosis(1))) == []
+
+
+def test_the_verdict_says_each_missing_node_with_its_cause_and_holds_them_as_fields() -> None:
+    script = HeadScript(4)
+    script.join(0)
+    diagnose(script, a_diagnosis(1), a_diagnosis(3, RendezvousCause.WRONG_SECRET))
+    actions = script.pass_time(601)
+    cause = "1 of at least 4 nodes joined within 600 s; missing: node1 (cannot route), node2 (never started), "
+    cause += "node3 (wrong secret)"
+    assert (the_result(actions).cause, the_result(actions).exit_code) == (cause, ExitCode.NODES_MISSING)
+    errors = [say.text for say in of_kind(actions, Say) if say.level == "error"]
+    assert errors == ["node1 cannot route: x", "node2 has given no sign of its agent", "node3 wrong secret: x"]
+    (note,) = [note for note in of_kind(actions, Note) if note.name == "rendezvous.timeout"]
+    assert [(missing["node"], missing["cause"]) for missing in note.metadata["missing"]] == [
+        ("node1", "cannot_route"),
+        ("node2", "never_started"),
+        ("node3", "wrong_secret"),
+    ]
+
+
+def test_the_verdict_about_one_missing_node_says_all_that_is_known() -> None:
+    script = HeadScript(2)
+    script.join(0)
+    diagnose(script, a_diagnosis(1))
+    cause = "1 of at least 2 nodes joined within 600 s; missing: node1 cannot route: x"
+    assert the_result(script.pass_time(601)).cause == cause
+
+
+def test_the_verdict_about_very_many_nodes_stays_one_short_line() -> None:
+    script = HeadScript(1000)
+    script.join(0)
+    cause = the_result(script.pass_time(601)).cause
+    assert cause.endswith("node7, node8 and 991 more (never started)")
+    assert len(cause) < 200
+
+
+def test_the_verdict_is_an_error_with_the_missing_nodes_as_fields() -> None:
+    script = HeadScript(2)
+    script.join(0)
+    script.head.gathering.diagnosed([a_diagnosis(1)])
+    error = script.head.gathering.too_few()
+    assert isinstance(error, RendezvousTimeoutError)
+    assert error.exit_code is ExitCode.NODES_MISSING
+    assert [(missing.node, missing.cause) for missing in error.missing] == [("node1", RendezvousCause.CANNOT_ROUTE)]
+
+
+def test_a_round_that_goes_on_says_without_whom() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 2)
+    diagnose(script, a_diagnosis(1))
+    actions = script.pass_time(601)
+    assert "node1 cannot route: x; going on without it" in texts(actions)
+    assert the_claim(actions).claim.members == ("node0", "node2")
+
+
+def test_who_gave_up_is_not_waited_for() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 2)
+    actions = diagnose(script, a_diagnosis(1, gave_up=True))
+    assert "node1 has given up; the others do not wait for it" in texts(actions)
+    assert the_claim(actions).claim.members == ("node0", "node2")
+
+
+def test_the_run_ends_at_once_if_too_many_gave_up() -> None:
+    script = HeadScript(2)
+    script.join(0)
+    result = the_result(diagnose(script, a_diagnosis(1, gave_up=True)))
+    assert (result.reason, result.exit_code) == ("nodes_missing", ExitCode.NODES_MISSING)
+    assert result.cause.endswith("missing: node1 cannot route: x")
+
+
+@pytest.mark.parametrize("name", sorted(VERSIONS))
+def test_a_node_of_another_version_is_refused_naming_both(name: str) -> None:
+    script = a_head_with_versions(3)
+    script.join(0)
+    detail = f"node1 has another version: {name} is 9.9, on node0 {VERSIONS[name]}"
+    refusal = script.head.refusal(a_join_with(1, **{name: "9.9"}))
+    assert refusal == Refused(reason=detail, exit_code=int(ExitCode.NODES_MISSING))
+    result = the_result(script.head.tick(script.now))
+    assert result.cause.startswith("1 of at least 3 nodes joined")
+    assert "node1 (other version)" in result.cause
+
+
+def test_the_others_go_on_without_a_node_of_another_version_if_they_are_enough() -> None:
+    script = a_head_with_versions(3, min_nodes=2)
+    script.join(0)
+    assert script.head.refusal(a_join_with(1, torch="2.12.0")) is not None
+    assert not of_kind(script.head.tick(script.now), (ClaimAttempt))
+    actions = script.join(2)
+    assert the_claim(actions).claim.members == ("node0", "node2")
+    assert not of_kind(actions, WriteResult)
+
+
+def test_releases_of_one_python_go_together() -> None:
+    assert other_version("node0", VERSIONS, a_join_with(1, python="3.11.9")) is None
+    assert other_version("node0", VERSIONS, a_join_with(1, python="3.10.2")) is not None
+
+
+def test_what_only_one_of_the_two_runs_is_not_compared() -> None:
+    """The workers of a role that is a command may be anything."""
+    join = replace(a_join(1), versions={"python": "3.11.2", "hpc_elastic": "0.1.0"})
+    assert other_version("node0", VERSIONS, join) is None
