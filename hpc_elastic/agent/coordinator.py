@@ -12,6 +12,7 @@ from hpc_elastic.agent.findings import Findings
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Level, Note, Say, Send, WriteResult
@@ -35,6 +36,7 @@ class Coordinator:
         node: this node, whose own member is reached without a connection.
         journal: the run directory.
         disk: the thread for it.
+        telemetry: told how long a claim took, and how the run ended.
         to_own_member: delivers a message to this node's member.
         diagnose: looks why nodes have not joined; blocking.
     """
@@ -46,6 +48,7 @@ class Coordinator:
         node: str,
         journal: Journal,
         disk: BackgroundThread,
+        telemetry: Telemetry,
         to_own_member: Callable[[Message], None],
         diagnose: Callable[[Sequence[str]], Sequence[Diagnosis]] = lambda _: (),
     ) -> None:
@@ -53,6 +56,7 @@ class Coordinator:
         self._node = node
         self._journal = journal
         self._disk = disk
+        self._telemetry = telemetry
         self._to_own_member = to_own_member
         self._connections: dict[str, Connection] = {}
         self._names: dict[Connection, str] = {}
@@ -186,7 +190,8 @@ class Coordinator:
     async def _claim(self, action: ClaimAttempt) -> None:
         attempt = action.claim.attempt
         try:
-            is_ours, digest = await self._disk.call(lambda: self._journal.claim_attempt(action.claim, action.world))
+            with self._telemetry.measuring("assign_worker_ranks"):
+                is_ours, digest = await self._disk.call(lambda: self._journal.claim_attempt(action.claim, action.world))
         except RunDirectoryError as error:
             self._apply(self._head.disk_failed(str(error), self._loop.time()))
         else:
@@ -202,6 +207,7 @@ class Coordinator:
         except RunDirectoryError as error:
             self._apply(self._head.disk_failed(str(error), self._loop.time()))
         else:
+            self._telemetry.run_ended(action.result)
             self._apply(self._head.result_written(exit_code, cause, self._loop.time()))
 
     def _say(self, text: str, level: Level = "info") -> None:
@@ -224,6 +230,7 @@ async def become_head(
     *,
     journal: Journal,
     disk: BackgroundThread,
+    telemetry: Telemetry,
     to_own_member: Callable[[Message], None],
 ) -> Coordinator:
     """The head of an allocation that this agent has claimed, going on from the run's latest claim."""
@@ -252,6 +259,7 @@ async def become_head(
         node=place.node,
         journal=journal,
         disk=disk,
+        telemetry=telemetry,
         to_own_member=to_own_member,
         diagnose=lambda nodes: findings.read(nodes, own.agent),
     )

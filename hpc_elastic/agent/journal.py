@@ -7,7 +7,7 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from hpc_elastic.rundir.records import (
     Budget,
     Endpoint,
     Event,
+    MetricData,
     NodeResult,
     Request,
     RunResult,
@@ -33,7 +34,7 @@ from hpc_elastic.rundir.records import (
     utc_text,
 )
 from hpc_elastic.rundir.store import (
-    append_line,
+    append_lines,
     claim,
     dump_json,
     list_numbers,
@@ -196,8 +197,17 @@ class Journal:
             message=message,
             metadata=metadata,
         )
+        self.append_events([event])
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """Appends to this node's events; a run directory in trouble loses them."""
         with contextlib.suppress(RunDirectoryError):
-            append_line(self._layout.events(self._place.node), to_json(event))
+            append_lines(self._layout.events(self._place.node), map(to_json, events))
+
+    def append_metrics(self, metrics: Sequence[MetricData]) -> None:
+        """Appends to this node's metrics; a run directory in trouble loses them."""
+        with contextlib.suppress(RunDirectoryError):
+            append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
     def stop_request(self) -> str | None:
         """Who asked for the run's end, None if nobody did."""

@@ -14,6 +14,7 @@ from hpc_elastic.agent.allocation import Allocation, derive_allocation
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
+from hpc_elastic.agent.telemetry import record_crash
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
@@ -70,9 +71,11 @@ def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, j
     detail = traceback.format_exc()
     print(detail, file=sys.stderr, flush=True)
     attempts = list_numbers(layout.attempts)
+    attempt = attempts[-1] if attempts else 0
+    record_crash(plan, allocation, journal, attempt=attempt, detail=detail)
     record = NodeResult(
         run=plan.run,
-        attempt=attempts[-1] if attempts else 0,
+        attempt=attempt,
         node=allocation.node,
         state=WorkerState.UNKNOWN,
         role=plan.role_on(allocation.node_id, len(allocation.nodes)).name,

@@ -27,6 +27,7 @@ from hpc_elastic.agent.search import HeadSearch
 from hpc_elastic.agent.signals import AgentSignals
 from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection, Receiver, connection_factory
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import (
@@ -44,7 +45,7 @@ from hpc_elastic.membership.actions import (
 )
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Message, StopManner
+from hpc_elastic.membership.messages import Message, StopManner, Welcome
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -75,6 +76,7 @@ class Supervisor:
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
         self._leave: asyncio.Future[Leave] = self._loop.create_future()
+        self._telemetry = Telemetry(plan, allocation, journal=journal, disk=self._disk, say=self._say)
         self._tasks = Tasks()
         self._timer: asyncio.TimerHandle | None = None
         self._head: Coordinator | None = None
@@ -161,6 +163,8 @@ class Supervisor:
 
     def head_said(self, message: Message) -> None:
         """The head sent something."""
+        if isinstance(message, Welcome):
+            self._journal.allocation = message.allocation
         self._apply(self._member.received(message))
 
     def head_lost(self, why: str) -> None:
@@ -190,6 +194,7 @@ class Supervisor:
                 self._join,
                 journal=self._journal,
                 disk=self._disk,
+                telemetry=self._telemetry,
                 to_own_member=self.head_said,
             )
             self._apply(self._member.connected(self._loop.time(), is_joined=False))
@@ -236,6 +241,7 @@ class Supervisor:
         self._apply(self._member.tick(self._loop.time()))
 
     def _act(self, action: Action) -> None:
+        self._telemetry.saw(action)
         if isinstance(action, Tell):
             self._tell(action.message)
         elif isinstance(action, StartWorkers):

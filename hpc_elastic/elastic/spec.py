@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc_elastic.errors import WorkerSpecError
-from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.std_streams import LocalStreams, Std
 
 # TCP ports; 0 would leave the choice to the kernel, which every worker would have to be told.
 _PORTS = range(1, 65536)
@@ -82,3 +83,24 @@ class WorkerSpec:
         if isinstance(self.entrypoint, str):
             return os.path.basename(self.entrypoint)
         return str(getattr(self.entrypoint, "__qualname__", type(self.entrypoint).__qualname__))
+
+
+def planned_spec(plan: LaunchPlan, node_id: int, nodes: int) -> WorkerSpec:
+    """The spec of the workers that a plan gives to a node, in a step of so many nodes."""
+    role, logs = plan.role_on(node_id, nodes), plan.logs
+    count = plan.workers_on(node_id, nodes)
+    return WorkerSpec(
+        role=role.name,
+        local_world_size=count,
+        entrypoint=role.entrypoint.target,
+        args=role.entrypoint.args,
+        max_restarts=plan.restart.max_restarts,
+        redirects=_streams(logs.redirects, count),
+        tee=_streams(logs.tee, count),
+        duplicate_stdout_filters=logs.duplicate_stdout_filters,
+        duplicate_stderr_filters=logs.duplicate_stderr_filters,
+    )
+
+
+def _streams(streams: LocalStreams, count: int) -> Std | Mapping[int, Std]:
+    return streams.to_map(count) if streams.by_local_rank else streams.others

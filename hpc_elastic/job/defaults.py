@@ -68,7 +68,6 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "preload": ((),),
     "logs.per": ("rank",),
     "logs.max_size": (),
-    "metrics.textfile": (),
     "binding": ("none",),
     "stage.source": (),
     "stage.target": (),

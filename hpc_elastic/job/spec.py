@@ -137,7 +137,9 @@ class LogsSpec(Section):
 class MetricsSpec(Section):
     """Numbers for monitoring."""
 
-    textfile: values.FilePath | None = _key("a file in the Prometheus text format")
+    textfile: values.NodePath | None = _key(
+        "a file in the Prometheus text format, relative to job.yaml; ${NAME} expands on the node, $$ is a $"
+    )
 
 
 class StageSpec(Section):
@@ -185,7 +187,7 @@ class JobDefaults(Section):
     resources: ResourcesSpec | None = _key("what is asked for on every node")
     time: values.PositiveDuration | None = _key("the time limit: 90m, 2h30m, 12:00:00, 1-12:00:00")
     setup: tuple[values.ShellLine, ...] | None = _key("shell lines that run before the workers start, as they are")
-    workdir: values.WorkDirectory | None = _key(
+    workdir: values.NodePath | None = _key(
         "where workers start, relative to job.yaml; ${NAME} expands on the node, $$ is a $"
     )
     python: values.Program | None = _key("the Python of the workers, found after setup")

@@ -199,7 +199,7 @@ def _ranks_or_streams(value: Any, validate_ranks: Callable[[Any], Any]) -> Any:
 Line = Annotated[StrictStr, AfterValidator(_filled), WithJsonSchema(_SCALAR)]
 FilePath = Annotated[StrictStr, AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Program = Annotated[StrictStr, AfterValidator(_no_option), WithJsonSchema(_SCALAR)]
-WorkDirectory = Annotated[StrictStr, AfterValidator(_with_references), AfterValidator(_path), WithJsonSchema(_SCALAR)]
+NodePath = Annotated[StrictStr, AfterValidator(_with_references), AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Argument = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR_OR_NULL)]
 ShellLine = Annotated[StrictStr, AfterValidator(_shell_line), WithJsonSchema(_SCALAR)]
 Name = Annotated[StrictStr, AfterValidator(check_name), WithJsonSchema({**_SCALAR, "pattern": f"^{_NAME.pattern}$"})]

@@ -185,7 +185,7 @@ class Head:
         self._tally.forget(world, starting)
         self._roster.seat(world, starting)
         self._barriers.begin(now)
-        parts = assignments(world, world_digest)
+        parts = assignments(world, world_digest, self._history.spend.restarts)
         sends = (Send(node=node, message=part) for node, part in parts.items())
         return [*opening(world, self._opened_because), *sends]
 

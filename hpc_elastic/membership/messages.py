@@ -75,7 +75,7 @@ class Assign:
     Its global ranks are `first_rank` to `first_rank + workers - 1`, its role ranks likewise.
     `master` is the store of the node's role, which this node serves if `serves_store`;
     `is_failure_ignored`: the role goes on without a worker that failed. `world_digest` is the
-    SHA-256 of `world.json`.
+    SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -93,6 +93,7 @@ class Assign:
     is_failure_ignored: bool
     world_digest: str
     head: str
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

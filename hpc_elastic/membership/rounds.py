@@ -129,8 +129,11 @@ def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Acti
     return [Say(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 
-def assignments(world: World, world_digest: str) -> dict[str, Assign]:
-    """Each starting node's own part of the world by node, in the order of the group ranks."""
+def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str, Assign]:
+    """Each starting node's own part of the world by node, in the order of the group ranks.
+
+    `restarts` is how many the run has used.
+    """
     roles = {role.role: role for role in world.roles}
     parts = {}
     for group_rank, node in enumerate(world.nodes):
@@ -152,6 +155,7 @@ def assignments(world: World, world_digest: str) -> dict[str, Assign]:
             is_failure_ignored=role.restart == "ignore",
             world_digest=world_digest,
             head=world.head,
+            restarts=restarts,
         )
     return parts
 

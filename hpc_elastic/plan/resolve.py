@@ -12,7 +12,7 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
 from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
-from hpc_elastic.job.spec import EntrypointSpec, JobSpec, ProgressSpec, SignalsSpec
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, MetricsSpec, ProgressSpec, SignalsSpec
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
@@ -79,7 +79,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         resources=resolve_resources(spec, site, most_workers),
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
-        workdir=_workdir(_known(spec.workdir), submission.job_dir),
+        workdir=_node_path(_known(spec.workdir), submission.job_dir),
         python=_python(spec.python or submission.interpreter, submission.job_dir),
         env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
@@ -93,6 +93,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         preload=spec.preload or (),
         logs=resolve_logs(asked),
         log_level=_known(spec.log_level),
+        metrics_textfile=_textfile(spec.metrics, submission.job_dir),
         network=_network(site.network),
         sbatch=_gang_start(job, site) | remaining_options(spec),
         srun=site.srun,
@@ -142,12 +143,16 @@ def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:
     return EntrypointPlan(kind=kind, target=getattr(entrypoint, kind), args=entrypoint.args or ())
 
 
-def _workdir(workdir: str, job_dir: str) -> str:
+def _textfile(metrics: MetricsSpec | None, job_dir: str) -> str | None:
+    return None if metrics is None or metrics.textfile is None else _node_path(metrics.textfile, job_dir)
+
+
+def _node_path(path: str, job_dir: str) -> str:
     """An absolute path, but for the variables in it."""
-    if workdir.startswith("${"):
-        return workdir
-    joined = os.path.join(quote_dollars(job_dir), workdir)
-    return joined if has_reference(workdir) else os.path.normpath(joined)
+    if path.startswith("${"):
+        return path
+    joined = os.path.join(quote_dollars(job_dir), path)
+    return joined if has_reference(path) else os.path.normpath(joined)
 
 
 def _python(python: str, job_dir: str) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import RunDirectoryError
@@ -73,17 +73,26 @@ def claim(path: str, data: Json) -> bool:
 
 
 def append_line(path: str, data: Json) -> None:
-    """Appends a record as one line; one `write` call, so that lines do not mix.
+    """Appends a record as one line.
 
     Raises:
         RunDirectoryError: it cannot be written.
     """
-    line = (json.dumps(data, ensure_ascii=False) + "\n").encode()
+    append_lines(path, [data])
+
+
+def append_lines(path: str, records: Iterable[Json]) -> None:
+    """Appends records, a line each; one `write` call, so that lines do not mix.
+
+    Raises:
+        RunDirectoryError: they cannot be written.
+    """
+    lines = "".join(json.dumps(data, ensure_ascii=False) + "\n" for data in records).encode()
     with file_system_errors(path):
         make_directory(os.path.dirname(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
         try:
-            os.write(descriptor, line)
+            os.write(descriptor, lines)
         finally:
             os.close(descriptor)
 

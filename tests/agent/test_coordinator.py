@@ -13,6 +13,7 @@ from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator
 from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Assign, End, Finished, Message, Welcome
 from hpc_elastic.rundir.layout import RunLayout
@@ -29,11 +30,15 @@ class Scene:
         self.layout = RunLayout(root)
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
+        plan = make_run_plan(root)
+        journal = Journal(self.layout, plan, place, is_over=lambda _: None)
+        telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
         self.coordinator = Coordinator(
             self.head(),
             node="node0",
-            journal=Journal(self.layout, make_run_plan(root), place, is_over=lambda _: None),
+            journal=journal,
             disk=self.disk,
+            telemetry=telemetry,
             to_own_member=self.heard.put_nowait,
         )
 

@@ -35,6 +35,7 @@ FILES = {
     "job.sh",
     "job.yaml",
     "nodes/NODE/events.jsonl",
+    "nodes/NODE/metrics.jsonl",
     "plan.json",
     "requests.jsonl",
     "result.json",

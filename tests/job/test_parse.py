@@ -266,7 +266,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
         ("preload", "[numpy]"),
         ("logs.per", "node"),
         ("logs.max_size", "1G"),
-        ("metrics.textfile", "x.prom"),
         ("binding", "numa"),
         ("stage.source", "a"),
         ("stage.target", "b"),

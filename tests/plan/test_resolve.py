@@ -217,6 +217,19 @@ def test_the_workdir_is_relative_to_the_job_file_unless_a_variable_begins_it(job
     assert resolve(job).workdir == workdir
 
 
+@pytest.mark.parametrize(
+    ("job", "path"),
+    [
+        ("", None),
+        ("metrics: {textfile: x.prom}", "/home/ada/digits/x.prom"),
+        ("metrics: {textfile: '${COLLECTOR}/${SLURM_JOB_ID}.prom'}", "${COLLECTOR}/${SLURM_JOB_ID}.prom"),
+        ("metrics: {textfile: '/var/lib/node_exporter/${USER}.prom'}", "/var/lib/node_exporter/${USER}.prom"),
+    ],
+)
+def test_the_textfile_is_relative_to_the_job_file_unless_a_variable_begins_it(job: str, path: str | None) -> None:
+    assert resolve(job).metrics_textfile == path
+
+
 def test_a_dollar_sign_in_the_job_files_folder_is_no_variable() -> None:
     assert resolve(context=replace(CONTEXT, job_dir="/home/$ada/${x}")).workdir == "/home/$$ada/$${x}"
 

@@ -172,6 +172,15 @@ for number in range(50):
         assert [line["number"] for line in lines if line["by"] == name] == list(range(50))
 
 
+def test_records_are_appended_a_line_each(tmp_path: Path) -> None:
+    path = str(tmp_path / "folder" / "lines")
+    store.append_lines(path, [{"number": 1}, {"text": "a\nb"}])
+    store.append_lines(path, [])
+    store.append_line(path, {"number": 2})
+    assert list(store.read_lines(path)) == [{"number": 1}, {"text": "a\nb"}, {"number": 2}]
+    assert Path(path).read_text().count("\n") == 3
+
+
 def test_numbers_are_in_order_and_other_names_are_left_out(tmp_path: Path) -> None:
     for name in ("0010.json", "0002.json", ".0003.json.ab.tmp", "x", "0001"):
         (tmp_path / name).touch()
