@@ -8,7 +8,14 @@ import time
 
 from hpc_elastic.agent.spawn import WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, parse_error, read_tail
+from hpc_elastic.rundir.error_file import (
+    FailedWorker,
+    FailureClass,
+    build_error,
+    merge_error,
+    parse_error,
+    read_log_tail,
+)
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.rundir.store import read_json, write_json
@@ -33,7 +40,7 @@ def record_failure(
     data = read_json(path)
     error = parse_error(data)
     if error is None or error.failure_class is None:  # none, or one of torch's @record alone
-        tail = read_tail(layout.stderr(order.attempt, order.rank))
+        tail = read_log_tail(layout.stderr(order.attempt, order.rank))
         ours = build_error(
             FailedWorker(rank=order.rank, local_rank=order.local_rank, pid=pid, node=node, attempt=order.attempt),
             failure_class=_failure_class(pid, signal_name, has_error=error is not None),

@@ -4,7 +4,8 @@ Theory of operation. Workers append to files of their own and know nothing of th
 those files in one thread. Only that thread writes lines of workers, each with its end in one go, so no
 line is ever torn by another; a line that has no end yet waits for it. What a worker wrote before it
 was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
-and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output.
+and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. The same thread cuts
+logs that grow beyond `logs.max_size`, so that none is cut before its lines were repeated.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from hpc_elastic.agent.log_cap import LogCap, cut_log, is_due
 from hpc_elastic.agent.spawn import WorkerOrder
 from hpc_elastic.plan.launch_plan import LogsPlan
 from hpc_elastic.plan.log_prefix import fill_prefix
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.store import FILE_MODE, make_directory
+from hpc_elastic.rundir.store import FILE_MODE, make_directory, write_all
 
 SHORTEST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.0
@@ -57,14 +59,22 @@ class Tee:
         files: what to follow. A stream of standard error goes to the agent's own, as in torch.
         out: where lines of standard output that hold certain texts go as well.
         err: the same for standard error.
+        caps: logs that must not grow beyond a size, whether they are followed or not.
     """
 
     def __init__(
-        self, files: Sequence[TeedFile], *, out: Duplicates | None = None, err: Duplicates | None = None
+        self,
+        files: Sequence[TeedFile],
+        *,
+        out: Duplicates | None = None,
+        err: Duplicates | None = None,
+        caps: Sequence[LogCap] = (),
     ) -> None:
         sinks = {Std.OUT: _Sink("stdout", out), Std.ERR: _Sink("stderr", err)}
         self._sinks = list(sinks.values())
         self._files = [_Followed(file.path, file.prefix, sinks[file.stream]) for file in files]
+        self._by_path = {file.path: file for file in self._files}
+        self._caps = caps
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tee", daemon=True)
         self._thread.start()
@@ -80,22 +90,39 @@ class Tee:
             sink.open()
         while not self._is_over.wait(pause):
             came = [file.copy(BYTES_A_TURN) for file in self._files]
+            came += [self._cut(cap) for cap in self._caps if is_due(cap)]
             pause = SHORTEST_PAUSE_S if any(came) else min(LONGEST_PAUSE_S, pause * 2)
         for file in self._files:
             file.finish()
         for sink in self._sinks:
             sink.close()
 
+    def _cut(self, cap: LogCap) -> bool:
+        file = self._by_path.get(cap.path)
+        if file is None:
+            return cut_log(cap)
+        file.catch_up()
+        if is_cut := cut_log(cap, file.pass_on):
+            file.rewind()
+        return is_cut
+
 
 def start_tee(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> Tee | None:
-    """Starts the tee of an attempt's workers on this node; None if none of them is teed."""
+    """Starts the tee of an attempt's workers on this node; None if nothing is teed and no size is limited."""
     files = [file for order in orders for file in _teed_files(logs, layout, order, node)]
-    if not files:
+    caps = [cap for order in orders for cap in _caps(logs, layout, order)]
+    if not files and not caps:
         return None
     attempt = orders[0].attempt
     out = Duplicates(path=layout.filtered_stdout(attempt, node), filters=logs.duplicate_stdout_filters)
     err = Duplicates(path=layout.filtered_stderr(attempt, node), filters=logs.duplicate_stderr_filters)
-    return Tee(files, out=out if out.filters else None, err=err if err.filters else None)
+    has_out, has_err = (any(file.stream is stream for file in files) for stream in (Std.OUT, Std.ERR))
+    return Tee(
+        files,
+        out=out if out.filters and has_out else None,
+        err=err if err.filters and has_err else None,
+        caps=caps,
+    )
 
 
 def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str) -> list[TeedFile]:
@@ -109,9 +136,21 @@ def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str
             "attempt": order.attempt,
         },
     )
-    paths = {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
     teed = order.destinations.teed
+    paths = _paths(layout, order)
     return [TeedFile(path=path, prefix=prefix, stream=stream) for stream, path in paths.items() if stream & teed]
+
+
+def _caps(logs: LogsPlan, layout: RunLayout, order: WorkerOrder) -> list[LogCap]:
+    most = logs.max_size_bytes
+    if most is None:
+        return []
+    files = [path for stream, path in _paths(layout, order).items() if stream & order.destinations.redirected]
+    return [LogCap(path=path, earlier=layout.earlier(path), most_bytes=most) for path in files]
+
+
+def _paths(layout: RunLayout, order: WorkerOrder) -> dict[Std, str]:
+    return {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
 
 
 class _Sink:
@@ -140,7 +179,8 @@ class _Sink:
             stream.flush()
         if self._descriptor is not None:
             matches = [line for line in lines if any(needle in line for needle in self._needles)]
-            _write_all(self._descriptor, b"".join(prefix + line + b"\n" for line in matches))
+            with contextlib.suppress(OSError):
+                write_all(self._descriptor, b"".join(prefix + line + b"\n" for line in matches))
 
     def close(self) -> None:
         """Closes the file for matches."""
@@ -152,7 +192,7 @@ class _Followed:
     """One file, from its beginning on; it may not exist yet."""
 
     def __init__(self, path: str, prefix: str, sink: _Sink) -> None:
-        self._path = path
+        self.path = path
         self._prefix = prefix.encode()
         self._sink = sink
         self._offset = 0
@@ -161,17 +201,32 @@ class _Followed:
     def copy(self, most: int) -> bool:
         """Prints the next lines that are complete, of at most so many bytes; whether anything came."""
         start = self._offset
-        with contextlib.suppress(OSError), open(self._path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError), open(self.path, "rb", buffering=0) as file:
             file.seek(start)
             while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
                 self._offset += len(chunk)
                 self._take(chunk)
         return self._offset > start
 
+    def catch_up(self) -> None:
+        """Prints all complete lines that are there by now."""
+        with contextlib.suppress(OSError):
+            self.copy(os.stat(self.path).st_size - self._offset)  # a bound: somebody may still write
+
+    def pass_on(self, offset: int, chunk: bytes) -> None:
+        """Prints what is new in a part of the file that somebody else has read."""
+        known = max(0, self._offset - offset)
+        if known < len(chunk):
+            self._take(chunk[known:])
+            self._offset = offset + len(chunk)
+
+    def rewind(self) -> None:
+        """Goes on at the beginning of the file, which was cut to nothing; a line may go on there too."""
+        self._offset = 0
+
     def finish(self) -> None:
         """Prints all that is there by now, a last line without an end too."""
-        with contextlib.suppress(OSError):
-            self.copy(os.stat(self._path).st_size - self._offset)  # a stray process may still write
+        self.catch_up()
         if self._rest:
             self._sink.write(self._prefix, [self._rest])
 
@@ -182,10 +237,3 @@ class _Followed:
             self._rest = b""
         if lines:
             self._sink.write(self._prefix, lines)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    with contextlib.suppress(OSError):
-        while view:
-            view = view[os.write(descriptor, view) :]

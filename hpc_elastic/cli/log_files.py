@@ -107,11 +107,4 @@ def copy_file(path: str, target: int) -> None:
             return
     with open(descriptor, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
-            write_all(target, chunk)
-
-
-def write_all(target: int, content: bytes) -> None:
-    """Writes to a descriptor, past Python's buffers."""
-    view = memoryview(content)
-    while view:
-        view = view[os.write(target, view) :]
+            store.write_all(target, chunk)

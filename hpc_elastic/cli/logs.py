@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
         return follow_logs(layout, arguments)
     for source, target in zip(choose_files(layout, arguments), (1, 2), strict=False):
+        copy_file(layout.earlier(source), target)
         copy_file(source, target)
     return 0
 

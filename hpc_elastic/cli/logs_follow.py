@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from hpc_elastic.cli.log_files import choose_files, write_all
+from hpc_elastic.cli.log_files import choose_files
 from hpc_elastic.cli.schedulers import make_scheduler
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import write_all
 
 
 def follow_logs(layout: RunLayout, arguments: Namespace) -> int:

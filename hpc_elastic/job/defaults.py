@@ -67,7 +67,6 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "start": ("auto", "spawn"),
     "preload": ((),),
     "logs.per": ("rank",),
-    "logs.max_size": (),
     "binding": ("none",),
     "stage.source": (),
     "stage.target": (),

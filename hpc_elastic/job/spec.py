@@ -131,7 +131,9 @@ class LogsSpec(Section):
     duplicate_stderr_filters: tuple[values.Line, ...] | None = _key(
         "repeated lines of standard error with one of these texts also go to a file of their own"
     )
-    max_size: values.LogSize | None = _key("cut a rank's output to its end when it grows beyond this size")
+    max_size: values.LogSize | None = _key(
+        "the most that a file of a rank's output may take, its earlier part included; the end of it is kept"
+    )
 
 
 class MetricsSpec(Section):

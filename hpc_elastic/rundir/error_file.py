@@ -14,6 +14,8 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from hpc_elastic.rundir.layout import RunLayout
+
 if TYPE_CHECKING:  # the worker imports this module, and should import little besides
     from hpc_elastic.codec import Json
 
@@ -145,6 +147,13 @@ def read_tail(path: str, limit: int = STDERR_TAIL_LIMIT) -> str:
         _, newline, rest = content.partition(b"\n")
         content = rest if newline else content
     return content.decode("utf-8", "backslashreplace")
+
+
+def read_log_tail(log: str, limit: int = STDERR_TAIL_LIMIT) -> str:
+    """The end of a rank's log, also where it was cut for its size a moment ago; "" if there is no such file."""
+    tail = read_tail(log, limit)
+    missing = limit - len(tail.encode())
+    return (read_tail(RunLayout.earlier(log), missing) if missing > 0 else "") + tail
 
 
 def _unix_seconds(time_ns: Any, timestamp: Any) -> float:

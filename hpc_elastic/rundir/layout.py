@@ -154,6 +154,11 @@ class RunLayout:
         """A rank's standard error."""
         return os.path.join(self.rank(attempt, rank), "stderr.log")
 
+    @staticmethod
+    def earlier(log: str) -> str:
+        """What stood in a rank's log before it was cut for its size; only there if it was."""
+        return f"{log}.1"
+
     def error(self, attempt: int, rank: int) -> str:
         """A failed rank's error file, in torch's format and more."""
         return os.path.join(self.rank(attempt, rank), "error.json")

@@ -153,7 +153,7 @@ def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[s
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
-            _write_all(descriptor, content)
+            write_all(descriptor, content)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -163,7 +163,8 @@ def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[s
             os.unlink(temporary)
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes) -> None:
+    """Writes to a descriptor, past Python's buffers, until nothing is left."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -176,7 +177,7 @@ def _create_exclusively(path: str, content: bytes) -> bool:
     except FileExistsError:
         return False
     try:
-        _write_all(descriptor, content)
+        write_all(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_tail
+from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
 
 
@@ -76,7 +76,7 @@ class ErrorReporter:
             callstack=format_traceback(error),
             exit_code=exit_code,
             time_ns=time.time_ns(),
-            stderr_tail=read_tail(self.stderr) if self.stderr else "",
+            stderr_tail=read_log_tail(self.stderr) if self.stderr else "",
         )
         # torch's @record may have been here first.
         store.write_json(path, merge_error(store.read_json(path), record))

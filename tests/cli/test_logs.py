@@ -146,3 +146,11 @@ def test_follow_of_one_attempt_ends_with_it(run: RunBuilder, capfd: pytest.Captu
     run.end()
     assert logs(run, "--follow", "--attempt", "1") == 0
     assert capfd.readouterr().out == "first\n"
+
+
+def test_what_stood_in_a_log_before_it_was_cut_is_printed_first(
+    run: RunBuilder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path(run.layout.earlier(run.layout.stdout(2, 0))).write_text("earlier\n")
+    assert logs(run) == 0
+    assert capfd.readouterr().out == "earlier\nsecond\n"

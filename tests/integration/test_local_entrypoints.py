@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -298,3 +300,50 @@ def test_no_bash_on_path_is_said(door: Door) -> None:
     done = door.run("submit", "job.yaml", exit_code=4)
     assert "bash" in done.stderr
     assert not (door.folder / "hpc-elastic-runs").exists()
+
+
+def test_a_log_is_cut_at_its_size_and_the_error_file_has_what_came_before(door: Door) -> None:
+    door.write(
+        "much.py",
+        """
+import os, sys, time
+for burst in range(3):
+    for number in range(3000):
+        print(f"line {burst}{number:04d}", file=sys.stderr)
+    while os.fstat(2).st_size:  # what is written in the moment of a cut may be lost
+        time.sleep(0.05)
+raise ValueError("after the cut")
+""",
+    )
+    run = submit(door, "{script: much.py}", nodes=1, more="logs: {max_size: 64K}\nworkers_per_node: 1", exit_code=1)
+    assert Path(f"{run.layout.stderr(1, 0)}.1").stat().st_size <= 64 * 1024
+    assert "line" not in Path(run.layout.stderr(1, 0)).read_text().split("Traceback")[0]
+    error = json.loads(Path(run.layout.error(1, 0)).read_text())
+    assert error["message"]["message"] == "ValueError: after the cut"
+    assert "line 22999\n" in error["stderr_tail"]
+    teed = Path(run.layout.agent_output("local0")).read_text()
+    assert re.findall(r"^\[local0:0\] line (\d+)$", teed, re.MULTILINE) == [
+        f"{burst}{number:04d}" for burst in range(3) for number in range(3000)
+    ]
+
+
+def test_what_is_not_redirected_is_in_the_agents_log_and_in_no_error_file(door: Door) -> None:
+    door.write(
+        "loud.py",
+        """
+import os, sys, time
+print("to out", os.environ["RANK"], flush=True)
+print("to err", os.environ["RANK"], file=sys.stderr)
+other = os.environ["HPC_ELASTIC_RUN_DIR"] + "/attempts/0001/ranks/00001/stderr.log"
+while not (os.path.exists(other) and os.path.getsize(other)):
+    time.sleep(0.05)
+sys.exit(3 if os.environ["RANK"] == "0" else 0)
+""",
+    )
+    run = submit(door, "{script: loud.py}", nodes=1, more="logs: {redirects: '1:both', tee: none}", exit_code=1)
+    agent = Path(run.layout.agent_output("local0")).read_text().splitlines()
+    assert {"to out 0", "to err 0"} <= set(agent)
+    assert not {"to out 1", "to err 1"} & set(agent)
+    assert os.listdir(run.layout.rank(1, 0)) == ["error.json"]
+    assert json.loads(Path(run.layout.error(1, 0)).read_text())["stderr_tail"] == ""
+    assert run.stdout(1, 1) == "to out 1\n"

@@ -265,7 +265,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
         ("start", "fork"),
         ("preload", "[numpy]"),
         ("logs.per", "node"),
-        ("logs.max_size", "1G"),
         ("binding", "numa"),
         ("stage.source", "a"),
         ("stage.target", "b"),
