@@ -57,8 +57,7 @@ def worker_environment(
         inherited |= _slurm_rank_variables(assign, world)
     defaults = {name: value for name, value in _defaults(plan, assign, facts).items() if name not in inherited}
     environment = inherited | defaults | world
-    own = {name: _expand(value, environment, f"env.{name}") for name, value in {**plan.env, **facts.role.env}.items()}
-    return environment | own | world
+    return environment | _asked_variables(plan, facts.role, environment) | world
 
 
 def worker_command(
@@ -77,12 +76,10 @@ def worker_command(
         AllocationError: an argument names a variable that is not set.
     """
     entrypoint = role.entrypoint
-    target = entrypoint.target
+    target, key = entrypoint.target, plan.key_in(role, "entrypoint.args")
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
-    arguments = [
-        _expand(argument, environment, f"entrypoint.args[{index}]") for index, argument in enumerate(entrypoint.args)
-    ]
+    arguments = [_expand(argument, environment, f"{key}[{index}]") for index, argument in enumerate(entrypoint.args)]
     bootstrap = [python, os.path.join(plan.package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
     return [*bootstrap, "--parent", str(parent), f"--{entrypoint.kind}", target, "--", *arguments]
 
@@ -138,6 +135,13 @@ def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, s
     if plan.log_level == "debug":
         defaults |= {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
     return defaults
+
+
+def _asked_variables(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """The job's own variables, and on top of them the role's; None takes one of the job's away."""
+    keys = {name: f"env.{name}" for name in plan.env} | {name: plan.key_in(role, f"env.{name}") for name in role.env}
+    asked = {**plan.env, **role.env}
+    return {name: _expand(value, environment, keys[name]) for name, value in asked.items() if value is not None}
 
 
 def _slurm_rank_variables(assign: Assign, world: Mapping[str, str]) -> dict[str, str]:

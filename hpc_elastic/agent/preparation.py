@@ -88,7 +88,7 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
         return f"workdir {directory} is not a directory on this node"
     script = os.path.join(directory, role.entrypoint.target)
     if role.entrypoint.kind == "script" and not os.path.isfile(script):
-        return f"entrypoint.script {script} is not a file on this node"
+        return f"{plan.key_in(role, 'entrypoint.script')} {script} is not a file on this node"
     asked_for_gpus = plan.resources.gpus_per_node
     return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,13 @@ from hpc_elastic.observe.narrate import count
 
 if TYPE_CHECKING:
     from hpc_elastic.plan.launch_plan import LaunchPlan
+    from hpc_elastic.plan.roles import NodesPlan, RolePlan
+
+_RESTARTS = {
+    "restart_all": "restarts every worker",
+    "restart_role": "restarts this role's workers",
+    "ignore": "is ignored",
+}
 
 
 def make_parser() -> VerbParser:
@@ -46,25 +53,45 @@ def main(argv: Sequence[str]) -> int:
 
 def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
     """What a person wants to know of a plan before it costs node hours."""
-    nodes = plan.nodes
-    asked = f"{nodes.min}" if nodes.min == nodes.max else f"{nodes.min} to {nodes.max}"
-    role = plan.roles[0]
-    workers = role.workers_per_node
-    each = f"{workers}" if isinstance(workers, int) else ", ".join(map(str, workers))
-    entrypoint = role.entrypoint
-    prefix = "-m " if entrypoint.kind == "module" else ""
-    interpreter = "" if entrypoint.kind == "command" else f"{plan.python} "
-    backoff = plan.restart.backoff
+    spares, backoff = plan.nodes.spares, plan.restart.backoff
     return [
         ("name", plan.name),
         ("site", f"{plan.site} ({plan.scheduler}), template {plan.template}"),
-        ("nodes", asked + (f", and {nodes.spares} spare" if nodes.spares else "")),
-        ("workers a node", each),
+        ("nodes", _range(plan.nodes) + (f", and {spares} spare" if spares else "")),
+        *_describe_roles(plan),
         ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else "the partition's"),
-        ("runs", f"{interpreter}{prefix}{shlex.join((entrypoint.target, *entrypoint.args))}"),
         ("in", plan.workdir),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
         ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
         ("run directory", plan.run_dir),
     ]
+
+
+def _describe_roles(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    if len(plan.roles) == 1:
+        role = plan.roles[0]
+        yield "workers a node", _workers(role)
+        yield "runs", _command(plan, role)
+        return
+    for role in plan.roles:
+        nodes = "1 node" if role.nodes.max == 1 else f"{_range(role.nodes)} nodes"
+        yield "role", f"{role.name}: {nodes}, workers a node {_workers(role)}"
+        yield "  runs", _command(plan, role)
+        yield "  a failure", _RESTARTS[role.restart]
+
+
+def _range(nodes: NodesPlan) -> str:
+    return f"{nodes.min}" if nodes.min == nodes.max else f"{nodes.min} to {nodes.max}"
+
+
+def _workers(role: RolePlan) -> str:
+    workers = role.workers_per_node
+    return f"{workers}" if isinstance(workers, int) else ", ".join(map(str, workers))
+
+
+def _command(plan: LaunchPlan, role: RolePlan) -> str:
+    entrypoint = role.entrypoint
+    prefix = "-m " if entrypoint.kind == "module" else ""
+    interpreter = "" if entrypoint.kind == "command" else f"{plan.python} "
+    return f"{interpreter}{prefix}{shlex.join((entrypoint.target, *entrypoint.args))}"

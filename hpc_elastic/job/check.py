@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from hpc_elastic.job.conflicts import Conflict
 from hpc_elastic.job.document import Document
-from hpc_elastic.job.problems import KeyPath, explain_error
+from hpc_elastic.job.problems import KeyPath, explain_error, format_path
 from hpc_elastic.job.sbatch_options import find_doubles
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,7 +44,8 @@ def check_document(
                     noted.add(path)
                 _take_out(data, path[:-1] if is_missing else path)
         else:
-            _note_conflicts(document, find_conflicts(checked), {str(path[0]) for path in noted if path})
+            wrong = {format_path(path[:length]) for path in noted for length in range(1, len(path) + 1)}
+            _note_conflicts(document, find_conflicts(checked), wrong)
             return checked
     return None
 
@@ -65,33 +66,37 @@ def _note_conflicts(document: Document, conflicts: Iterable[Conflict], wrong_key
 
 
 def _take_out(data: Any, path: KeyPath) -> None:
-    for key in path[:-1]:
+    """Takes the key at a path out; of a list that is no list of maps, the list's own key."""
+    holder, last = data, path[-1:]
+    for length, key in enumerate(path[:-1], start=1):
         if isinstance(data, dict) and key in data:
-            data = data[key]
-        else:
-            return  # inside of a list, or gone already
-        if isinstance(data, list):
-            data.clear()
-            return
-    if isinstance(data, dict) and path:
-        data.pop(str(path[-1]), None)
+            holder, last = data, (key,)
+        elif not (isinstance(data, list) and isinstance(key, int) and key < len(data)):
+            return  # gone already
+        data = data[key]
+        if isinstance(data, dict):
+            holder, last = data, path[length : length + 1]
+    if isinstance(holder, dict) and last:
+        holder.pop(str(last[0]), None)
 
 
 def key_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every key that a model knows, as `restart.backoff.max`, in the order of its fields."""
+    """Every key that a model knows, as `restart.backoff.max` or `roles[].name`, in the order of its fields."""
     for name, field in model.model_fields.items():
         yield prefix + name
-        section = _section(field.annotation)
-        if section is not None:
-            yield from key_paths(section, f"{prefix}{name}.")
+        inner = _section(field.annotation)
+        if inner is not None:
+            section, dots = inner
+            yield from key_paths(section, f"{prefix}{name}{dots}")
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model in `Model | None` or in `Annotated[Model, ...] | None`."""
+def _section(annotation: Any) -> tuple[type[BaseModel], str] | None:
+    """The model in `Model | None`, `Annotated[Model, ...]` or `tuple[Model, ...]`, and what leads to its keys."""
     origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType, typing.Annotated):
-        return next(filter(None, map(_section, typing.get_args(annotation))), None)
+    if origin in (typing.Union, types.UnionType, typing.Annotated, tuple):
+        found = next(filter(None, map(_section, typing.get_args(annotation))), None)
+        return (found[0], "[].") if found and origin is tuple else found
     # Python 3.10 takes tuple[int, ...] for a class; it has an origin.
     if origin is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        return annotation, "."
     return None

@@ -7,9 +7,17 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead, find_not_built
-from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.job.problems import KeyPath, format_path
 from hpc_elastic.job.sbatch_options import SAME_AS_RESOURCE, check_lifted, count_gres_gpus
-from hpc_elastic.job.spec import EntrypointSpec, JobDefaults, ResourcesSpec, RestartSpec, SignalsSpec
+from hpc_elastic.job.spec import (
+    EntrypointSpec,
+    JobDefaults,
+    JobSpec,
+    NodesSpec,
+    ResourcesSpec,
+    RestartSpec,
+    SignalsSpec,
+)
 from hpc_elastic.plan.log_prefix import PREFIX_VARIABLE, check_prefix
 from hpc_elastic.units import format_duration
 
@@ -24,40 +32,43 @@ class Conflict(NamedTuple):
 
 def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
     """Every combination that cannot work, a key that was not given by its default; and what is not built yet."""
-    yield from _nodes(spec)
+    if not (isinstance(spec, JobSpec) and spec.roles):
+        yield from check_nodes(spec.nodes, spec.workers_per_node, spares=spec.spares or 0)
     yield from _restart(spec.restart or RestartSpec())
     yield from _signals(spec.signals or SignalsSpec(), spec.time)
     yield from _sbatch(spec)
     yield from _prefix(spec)
-    if spec.role is not None and spec.roles:
-        yield Conflict(("roles",), "expected one of role and roles, found both", ("role", "roles"))
     for path in find_not_built(spec):
         yield Conflict(path, "not supported yet; leave it out", ())
 
 
-def check_entrypoint(entrypoint: EntrypointSpec | None) -> Iterator[Conflict]:
-    """Whether there is exactly one thing to run."""
+def check_entrypoint(entrypoint: EntrypointSpec | None, at: KeyPath = ()) -> Iterator[Conflict]:
+    """Whether there is exactly one thing to run, in the job or in the role that stands at a path."""
+    path = (*at, "entrypoint")
+    about = (format_path(path),) if at else ("entrypoint", "roles")
     given = [kind for kind in ("script", "module", "command") if getattr(entrypoint, kind, None) is not None]
     if entrypoint is None:
-        message = "missing; expected a map with script, module or command"
-        yield Conflict(("entrypoint",), message, ("entrypoint",))
+        yield Conflict(path, "missing; expected a map with script, module or command", about)
     elif len(given) != 1:
         message = f"expected exactly one of script, module and command, found {' and '.join(given) or 'none'}"
-        yield Conflict(("entrypoint",), message, ("entrypoint",))
+        yield Conflict(path, message, about)
 
 
-def _nodes(spec: JobDefaults) -> Iterator[Conflict]:
-    nodes = spec.nodes or DEFAULTS.nodes
+def check_nodes(
+    nodes: NodesSpec | None, workers: int | tuple[int, ...] | str | None, *, spares: int = 0, at: KeyPath = ()
+) -> Iterator[Conflict]:
+    """Whether there are nodes for all of these numbers, in the job or in the role that stands at a path."""
+    nodes = nodes or DEFAULTS.nodes
     if nodes is None:
         return
+    about = format_path((*at, "nodes"))
     if nodes.min > nodes.max:
         message = f"expected at most nodes.max, which is {nodes.max}, found {nodes.min}"
-        yield Conflict(("nodes", "min"), message, ("nodes",))
-    most = max(nodes.min, nodes.max) + (spec.spares or 0)
-    workers = spec.workers_per_node
+        yield Conflict((*at, "nodes", "min"), message, (about,))
+    most = max(nodes.min, nodes.max) + spares
     if isinstance(workers, tuple) and len(workers) > most:
         message = f"expected at most {most} numbers, one for each node, found {len(workers)}"
-        yield Conflict(("workers_per_node",), message, ("nodes", "spares"))
+        yield Conflict((*at, "workers_per_node"), message, (about, "spares"))
 
 
 def _restart(restart: RestartSpec) -> Iterator[Conflict]:

@@ -16,6 +16,7 @@ from hpc_elastic.job.spec import (
     RequeueSpec,
     ResourcesSpec,
     RestartSpec,
+    RoleSpec,
     Section,
     SignalsSpec,
     WorkerEnvSpec,
@@ -53,11 +54,13 @@ DEFAULTS = JobDefaults(
     binding="none",
 )
 
+# A site's default of nodes and workers_per_node, which here is the same as ours, is each role's as well.
+ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers_per_node, restart="restart_all")
+
 # What may stand at a key whose behaviour is not built yet, beside null: the values that act as it does
 # today. Whoever builds a behaviour deletes its line.
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "spares": (0,),
-    "roles": (),
     "elastic.rejoin": ("at_restart",),
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from hpc_elastic.job.problems import KeyPath, Problem
+from hpc_elastic.job.problems import KeyPath, Problem, format_path
 from hpc_elastic.job.yaml_core import SCALAR_KINDS, YamlSyntaxError, compose_yaml, kind_of, scalar_value
 
+ITEM = "[]"  # in a text path, any item of a list
 MOST_VALUES = 10_000  # with every alias counted as often as it is used
 
 
@@ -22,7 +23,8 @@ class Document:
     """A file's values, where each of them stands, and what is wrong so far.
 
     `lines` has the line of every key and list item by its path. `overrides` has the paths that `--set`
-    gave. `text_paths` are the paths at and below which scalars keep their source text.
+    gave. `text_paths` are the paths at and below which scalars keep their source text; ITEM in them is
+    any item of a list.
     """
 
     file: str
@@ -45,15 +47,15 @@ class Document:
         """Puts the value that `text` is in YAML at `path`, over what the file says."""
         self.overrides.add(path)
         self.lines = {known: line for known, line in self.lines.items() if known[: len(path)] != path}
-        inner = self.data
+        holder: Any = self.data
         for length, key in enumerate(path[:-1], start=1):
-            if inner.get(str(key)) is None:
-                inner[str(key)] = {}
+            if isinstance(holder, dict) and holder.get(key) is None and isinstance(path[length], str):
+                holder[key] = {}
                 self.overrides.add(path[:length])
-            inner = inner[str(key)]
-            if not isinstance(inner, dict):
-                return self._note(None, path, f"{key} is not a map here, so that it has no {path[length]}")
-        inner[str(path[-1])] = self._read(text, path, line=None)
+            holder = holder.get(key) if isinstance(holder, dict) else holder[key]
+            if lack := _why_not(holder, path[length]):
+                return self._note(None, path, f"{format_path(path[:length])} {lack}")
+        holder[path[-1]] = self._read(text, path, line=None)
         return None
 
     def read(self, text: str) -> None:
@@ -75,6 +77,15 @@ class Document:
 
     def _note(self, line: int | None, path: KeyPath, message: str) -> None:
         self.problems.append(Problem(file=self.file, line=line, path=path, message=message))
+
+
+def _why_not(holder: Any, key: str | int) -> str | None:
+    """Why a value cannot have this key or item, None if it can."""
+    if isinstance(key, str):
+        return None if isinstance(holder, dict) else f"is not a map here, so that it has no {key}"
+    if not isinstance(holder, list):
+        return f"is not a list here, so that it has no [{key}]"
+    return None if key < len(holder) else f"has {len(holder)} items here, so that it has no [{key}]"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +140,8 @@ class _Conversion:
             return None
         # A null takes a default away, but in a list of texts the word null can only be meant as text.
         is_word = kind != "null" or (node.value and path and isinstance(path[-1], int))
-        if is_word and any(path[: len(prefix)] == prefix for prefix in self.document.text_paths):
+        plain = tuple(ITEM if isinstance(part, int) else part for part in path)
+        if is_word and any(plain[: len(prefix)] == prefix for prefix in self.document.text_paths):
             return node.value
         try:
             return scalar_value(kind, node.value)

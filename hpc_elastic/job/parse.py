@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.check import check_document, note_double_options
-from hpc_elastic.job.conflicts import Conflict, check_entrypoint, find_conflicts
-from hpc_elastic.job.document import Document
+from hpc_elastic.job.conflicts import Conflict, find_conflicts
+from hpc_elastic.job.document import ITEM, Document
 from hpc_elastic.job.problems import KeyPath, Problem, format_problems
+from hpc_elastic.job.roles import check_work
 from hpc_elastic.job.spec import JobSpec
 
 # At and below these keys a scalar is what its author typed.
@@ -25,6 +26,7 @@ TEXT_PATHS: Sequence[KeyPath] = (
     ("progress",),
     ("python",),
     ("role",),
+    *(("roles", ITEM, key) for key in ("name", "entrypoint", "env")),
     ("sbatch",),
     ("setup",),
     ("site",),
@@ -32,6 +34,7 @@ TEXT_PATHS: Sequence[KeyPath] = (
     ("template",),
     ("workdir",),
 )
+_PART = re.compile(r"(?P<key>[^\[\]]+)(?P<items>(\[[0-9]{1,6}\])*)", re.ASCII)
 
 
 def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec:
@@ -40,7 +43,8 @@ def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec
     Args:
         text: what is in the file.
         file: its name, for messages and for the job's default name.
-        overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts.
+        overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts. An item
+            of a list is `key[0]`.
 
     Raises:
         JobError: something is wrong; it holds all problems, a line each.
@@ -60,16 +64,27 @@ def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec
 
 def _override(document: Document, override: str) -> None:
     name, equals, text = override.partition("=")
-    path = tuple(part.strip() for part in name.split("."))
-    if not equals or not all(path):
+    path = _read_path(name)
+    if not equals or path is None:
         message = "expected key.path=value, such as restart.max_restarts=5"
         document.problems.append(Problem(file=document.file, line=None, path=(override,), message=message))
     else:
         document.override(path, text)
 
 
+def _read_path(name: str) -> KeyPath | None:
+    """`roles[0].nodes` as its parts; None if that is no path."""
+    path: list[str | int] = []
+    for part in name.split("."):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            return None
+        path += [match["key"], *map(int, re.findall("[0-9]+", match["items"]))]
+    return tuple(path)
+
+
 def _find_conflicts(spec: JobSpec) -> Iterator[Conflict]:
-    yield from check_entrypoint(spec.entrypoint)
+    yield from check_work(spec)
     yield from find_conflicts(spec)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def _suggest_word(found: object, expected: str) -> str:
 
 def suggest_key(path: KeyPath, known_paths: Sequence[str]) -> str:
     """`; did you mean ...?` for an unknown key: one of that name elsewhere, else one like it in the same map."""
-    parent, name = format_path(path[:-1]), str(path[-1]).replace("-", "_")
+    parent, name = re.sub(r"\[[0-9]+\]", "[]", format_path(path[:-1])), str(path[-1]).replace("-", "_")
     prefix = f"{parent}." if parent else ""
     beside = [known.removeprefix(prefix) for known in known_paths if known.startswith(prefix)]
     elsewhere = [known for known in known_paths if known.split(".")[-1] == name]

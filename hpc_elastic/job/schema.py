@@ -9,16 +9,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from hpc_elastic.job.check import key_paths
-from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT
+from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT, ROLE_DEFAULTS
 from hpc_elastic.job.sbatch_options import OPTION_PATTERN, REFUSED
-from hpc_elastic.job.spec import EntrypointSpec, JobSpec
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, RoleSpec
 from hpc_elastic.job.values import VARIABLE_PATTERN
 from hpc_elastic.plan.std_streams import LocalStreams
 from hpc_elastic.units import format_duration
 
 _KINDS = ("script", "module", "command")
 # Keys in the order in which people write them; the others follow as the models have them.
-_FIRST = ("name", "site", "nodes", "spares", "workers_per_node", "resources", "time", "setup", "entrypoint")
+_FIRST = ("name", "site", "nodes", "spares", "workers_per_node", "resources", "time", "setup", "entrypoint", "roles")
 
 
 def job_schema() -> dict[str, Any]:
@@ -36,8 +36,9 @@ def job_schema() -> dict[str, Any]:
             key["default"] = default
         if path in NOT_BUILT:
             key["description"] += " (not supported yet)"
-    _require_entrypoint(schema)
-    _restrict_names(schema["properties"]["env"], {"pattern": VARIABLE_PATTERN})
+    _require_work(schema)
+    for keys in (schema["properties"], schema["$defs"][RoleSpec.__name__]["properties"]):
+        _restrict_names(keys["env"], {"pattern": VARIABLE_PATTERN})
     _restrict_names(schema["properties"]["sbatch"], {"pattern": OPTION_PATTERN, "not": {"enum": sorted(REFUSED)}})
     _drop_titles(schema)
     keys = schema.pop("properties")
@@ -51,12 +52,13 @@ def job_schema() -> dict[str, Any]:
 
 def default_of(path: str) -> Any:
     """The default of a key as job.yaml spells it; None for a section, and where there is none."""
-    value: Any = DEFAULTS
-    for part in path.split("."):
+    value: Any = ROLE_DEFAULTS if path.startswith("roles[].") else DEFAULTS
+    parts = path.removeprefix("roles[].").split(".")
+    for part in parts:
         value = getattr(value, part, None)
-    if path == "nodes":
+    if parts == ["nodes"]:
         return value.max
-    if path.startswith("nodes.") or isinstance(value, BaseModel):
+    if parts[0] == "nodes" or isinstance(value, BaseModel):
         return None
     if isinstance(value, timedelta):
         return format_duration(value)
@@ -70,7 +72,7 @@ def _property(schema: Mapping[str, Any], path: str) -> dict[str, Any]:
     section: Mapping[str, Any] = schema
     key: dict[str, Any] = {}
     for part in path.split("."):
-        key = section["properties"][part]
+        key = section["properties"][part.removesuffix("[]")]
         for choice in key.get("anyOf", [key]):
             found = _resolve(schema, choice)
             if "properties" in found:
@@ -81,20 +83,23 @@ def _property(schema: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _resolve(schema: Mapping[str, Any], choice: Mapping[str, Any]) -> Mapping[str, Any]:
     if "anyOf" in choice:  # nodes: a number or a map, or null
         return next((inner for inner in choice["anyOf"] if "properties" in inner), choice)
+    if "items" in choice:  # roles
+        return _resolve(schema, choice["items"])
     if "$ref" in choice:
         resolved: Mapping[str, Any] = schema["$defs"][choice["$ref"].rsplit("/", 1)[-1]]
         return resolved
     return choice
 
 
-def _require_entrypoint(schema: dict[str, Any]) -> None:
-    name = EntrypointSpec.__name__
-    schema["required"] = ["entrypoint"]
-    entrypoint = schema["properties"]["entrypoint"]
-    entrypoint["anyOf"] = [choice for choice in entrypoint["anyOf"] if choice != {"type": "null"}]
-    schema["$defs"][name]["oneOf"] = [
-        {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}} for kind in _KINDS
-    ]
+def _require_work(schema: dict[str, Any]) -> None:
+    next(choice for choice in schema["properties"]["roles"]["anyOf"] if "items" in choice)["minItems"] = 1
+    schema["anyOf"] = [_given("entrypoint"), _given("roles")]
+    schema["$defs"][RoleSpec.__name__]["allOf"] = [_given("name", "entrypoint")]
+    schema["$defs"][EntrypointSpec.__name__]["oneOf"] = [_given(kind) for kind in _KINDS]
+
+
+def _given(*keys: str) -> dict[str, Any]:
+    return {"required": [*keys], "properties": {key: {"not": {"type": "null"}} for key in keys}}
 
 
 def _restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:

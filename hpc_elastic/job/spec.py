@@ -7,7 +7,7 @@ and None was given as null, which takes a site's default away. No default is app
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -176,12 +176,30 @@ _NODES_SCHEMA = {
 }
 
 
+_Nodes: TypeAlias = Annotated[NodesSpec, values.number_as_map("min", "max"), WithJsonSchema(_NODES_SCHEMA)]
+
+
+class RoleSpec(Section):
+    """One of several roles: workers that run the same, on nodes of their own."""
+
+    name: values.Name | None = _key("the role's name, which its workers are told; no two roles have the same")
+    entrypoint: EntrypointSpec | None = _key("what a worker of this role runs: exactly one of script, module, command")
+    nodes: _Nodes | None = _key("how many nodes this role has: one number, or {min: 3, max: 4}")
+    workers_per_node: values.Workers | None = _key(
+        "workers of a node: auto (gpus_per_node, else 1), a number, or a list with a number for each node of the role"
+    )
+    restart: Literal["restart_all", "restart_role", "ignore"] | None = _key(
+        "what a failure in this role restarts: every worker of the run, the role's own workers, or nothing"
+    )
+    env: Mapping[values.VariableName, values.VariableValue | None] | None = _key(
+        "more environment variables of this role's workers, on top of the job's env; null takes one of those away"
+    )
+
+
 class JobDefaults(Section):
     """The keys of job.yaml for which a site may have a default."""
 
-    nodes: Annotated[NodesSpec, values.number_as_map("min", "max"), WithJsonSchema(_NODES_SCHEMA)] | None = _key(
-        "how many nodes: one number, or {min: 3, max: 4}"
-    )
+    nodes: _Nodes | None = _key("how many nodes: one number, or {min: 3, max: 4}")
     spares: values.Count | None = _key("more nodes, which wait to replace others")
     workers_per_node: values.Workers | None = _key(
         "workers of a node: auto (gpus_per_node, else 1), a number, or a list with a number for each node"
@@ -198,7 +216,6 @@ class JobDefaults(Section):
     )
     worker_env: WorkerEnvSpec | None = _key("what workers see of Slurm's environment")
     role: values.Line | None = _key("the role that workers are told")
-    roles: tuple[Mapping[str, Any], ...] | None = _key("several roles")
     restart: RestartSpec | None = _key("when the workers start again after a failure")
     progress: ProgressSpec | None = _key("how progress is seen")
     elastic: ElasticSpec | None = _key("how nodes come and go")
@@ -226,3 +243,6 @@ class JobSpec(JobDefaults):
     name: values.Name = Field(default="", description="the run's name; the file's name if it is left out")
     site: values.FilePath | None = _key("the name of a site, or the path of a site file")
     entrypoint: EntrypointSpec | None = _key("what a worker runs: exactly one of script, module, command")
+    roles: tuple[RoleSpec, ...] | None = _key(
+        "several roles, each with entrypoint, nodes and workers_per_node of its own, instead of those keys"
+    )

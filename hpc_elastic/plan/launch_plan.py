@@ -168,6 +168,10 @@ class LaunchPlan:
         placed = place_roles(self.roles, nodes)
         return placed[node_id].workers_at(node_id - placed.index(placed[node_id]))
 
+    def key_in(self, role: RolePlan, key: str) -> str:
+        """A key of a role as the job file has it, for messages."""
+        return key if len(self.roles) == 1 else f"roles[{self.roles.index(role)}].{key}"
+
     @property
     def most_workers_on_a_node(self) -> int:
         """What CPUs are asked for: the largest number of workers of any node."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeVar
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
-from hpc_elastic.job.defaults import DEFAULTS, default_grace, default_lead
+from hpc_elastic.job.defaults import DEFAULTS, ROLE_DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
-from hpc_elastic.job.spec import EntrypointSpec, JobSpec, MetricsSpec, ProgressSpec, SignalsSpec
+from hpc_elastic.job.roles import check_roles
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, MetricsSpec, ProgressSpec, RoleSpec, SignalsSpec
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
@@ -57,12 +58,13 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         JobError: job and site do not go together; it holds all problems, a line each.
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
-    problems = [*_conflicts(asked), *_limits(asked, site)]
+    roles = _role_specs(asked)
+    problems = [*_conflicts(asked, roles), *_limits(asked, roles, site)]
     if problems:
         raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
     spec = merge_sections(asked, DEFAULTS)
-    nodes, roles = _known(spec.nodes), _roles(spec)
-    most_workers = max(role.most_workers_on_a_node for role in roles)
+    plans = tuple(_role(role, spec) for role in roles)
+    most_workers = max(role.most_workers_on_a_node for role in plans)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
         run=submission.run,
@@ -74,8 +76,12 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         site=site.name,
         scheduler=site.scheduler,
         template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
-        nodes=NodesPlan(min=nodes.min, max=nodes.max, spares=_known(spec.spares)),
-        roles=roles,
+        nodes=NodesPlan(
+            min=sum(role.nodes.min for role in plans),
+            max=sum(role.nodes.max for role in plans),
+            spares=_known(spec.spares),
+        ),
+        roles=plans,
         resources=resolve_resources(spec, site, most_workers),
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
@@ -111,30 +117,46 @@ def _seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-def _conflicts(asked: JobSpec) -> Iterator[str]:
+def _role_specs(asked: JobSpec) -> tuple[RoleSpec, ...]:
+    """Every role with all its defaults; a job without roles is one."""
+    lower = RoleSpec(nodes=asked.nodes, workers_per_node=asked.workers_per_node)
+    if asked.roles is None:
+        name = asked.role or _known(DEFAULTS.role)
+        roles: tuple[RoleSpec, ...] = (RoleSpec.model_construct(name=name, entrypoint=asked.entrypoint),)
+    else:
+        roles = asked.roles
+    merged = (merge_sections(merge_sections(role, lower), ROLE_DEFAULTS) for role in roles)
+    # A null in a role's env stands: it takes away what the job's own env says.
+    return tuple(role.model_copy(update={"env": given.env}) for role, given in zip(merged, roles, strict=True))
+
+
+def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
     """What a site's defaults make impossible; the job alone was checked when it was parsed."""
-    for conflict in (*check_entrypoint(asked.entrypoint), *find_conflicts(asked)):
+    work = check_entrypoint(asked.entrypoint) if asked.roles is None else check_roles(roles)
+    for conflict in (*work, *find_conflicts(asked)):
         yield f"{format_path(conflict.path)}: {conflict.message}"
 
 
-def _limits(asked: JobSpec, site: SiteConfig) -> Iterator[str]:
-    nodes = (asked.nodes.max if asked.nodes else 1) + (asked.spares or 0)
+def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
+    nodes = sum(_known(role.nodes).max for role in roles) + (asked.spares or 0)
     if site.max_nodes is not None and nodes > site.max_nodes:
-        yield f"nodes: expected at most {site.max_nodes}, which is max_nodes of site {site.name}, found {nodes}"
+        key = "nodes" if asked.roles is None else "roles"
+        yield f"{key}: expected at most {site.max_nodes}, which is max_nodes of site {site.name}, found {nodes}"
     if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
         limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
         yield f"time: {limit}, found {format_duration(asked.time)}"
 
 
-def _roles(spec: JobSpec) -> tuple[RolePlan, ...]:
-    nodes = _known(spec.nodes)
-    only = RolePlan(
-        name=_known(spec.role),
-        entrypoint=_entrypoint(_known(spec.entrypoint)),
+def _role(role: RoleSpec, spec: JobSpec) -> RolePlan:
+    nodes = _known(role.nodes)
+    return RolePlan(
+        name=_known(role.name),
+        entrypoint=_entrypoint(_known(role.entrypoint)),
         nodes=NodesPlan(min=nodes.min, max=nodes.max),
-        workers_per_node=resolve_workers(spec),
+        workers_per_node=resolve_workers(spec, role.workers_per_node),
+        restart=_known(role.restart),
+        env=role.env or {},
     )
-    return (only,)
 
 
 def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:

@@ -14,10 +14,10 @@ from hpc_elastic.units import format_slurm_memory, parse_slurm_memory
 _LIFTED = frozenset({"cpus-per-task", "gpus-per-node", "gres", "mem", "mem-per-cpu", "mem-per-gpu"})
 
 
-def resolve_workers(spec: JobDefaults) -> int | tuple[int, ...]:
+def resolve_workers(spec: JobDefaults, asked: int | tuple[int, ...] | str | None) -> int | tuple[int, ...]:
     """The workers of a node: for `auto` one for each of its GPUs, one if there are none."""
-    if isinstance(spec.workers_per_node, (int, tuple)):
-        return spec.workers_per_node
+    if isinstance(asked, (int, tuple)):
+        return asked
     return _gpus(spec) or 1
 
 

@@ -32,7 +32,8 @@ class RolePlan:
     """Workers that run the same on nodes of their own.
 
     `workers_per_node` is a number, or one number for each node by its place among the role's nodes; the
-    last one also serves the nodes after it. `env` stands on top of the plan's. `restart` is what a
+    last one also serves the nodes after it. `env` stands on
+    top of the plan's; None takes one of those away. `restart` is what a
     failure in this role does: restart every worker of the run, or this role's workers only, or nothing.
     """
 
@@ -41,7 +42,7 @@ class RolePlan:
     nodes: NodesPlan
     workers_per_node: int | tuple[int, ...]
     restart: RestartPolicy = "restart_all"
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
 
     def workers_at(self, place: int) -> int:
         """The number of workers on the role's node with this place (0, 1, 2 ...) among its nodes."""

@@ -65,7 +65,7 @@ class SiteConfig(Section):
     )
     scheduler: Literal["slurm", "local"] = Field(description="what starts the job")
     defaults: JobDefaults = _key(
-        "any key of job.yaml but name, site and entrypoint; the job's own value wins", JobDefaults()
+        "any key of job.yaml but name, site, entrypoint and roles; the job's own value wins", JobDefaults()
     )
     run_root: RunRoot | None = _key("where run directories go; ${NAME} is a variable at submission")
     template: values.FilePath | None = _key("the template of the batch script, where the job names none")

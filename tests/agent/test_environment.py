@@ -159,6 +159,23 @@ def test_env_rejects_a_variable_that_is_not_set() -> None:
         environment(plan(env={"DATA": "${SCRATCH}/x"}))
 
 
+def test_a_roles_env_stands_on_top_of_the_jobs_and_null_takes_one_away() -> None:
+    trainer, reader = make_role("trainer"), make_role("reader", env={"A": "2", "B": None})
+    asked = plan(roles=(trainer, reader), env={"A": "1", "B": "1", "C": "${A}"})
+    found = worker_environment({"A": "0"}, asked, ASSIGN, replace(FACTS, role=reader), 0)
+    assert (found["A"], found.get("B"), found["ROLE_NAME"]) == ("2", None, "reader")
+    assert worker_environment({"A": "0"}, asked, ASSIGN, replace(FACTS, role=trainer), 0)["B"] == "1"
+
+
+def test_what_is_wrong_with_a_role_names_its_place_in_the_list() -> None:
+    bad = make_role("bad", entrypoint=EntrypointPlan(kind="script", target="a.py", args=("${NO}",)), env={"A": "${B}"})
+    asked = plan(roles=(make_role("good"), bad))
+    with pytest.raises(AllocationError, match=r"^roles\[1\]\.env\.A: \$\{B\} is not set"):
+        worker_environment({}, asked, ASSIGN, replace(FACTS, role=bad), 0)
+    with pytest.raises(AllocationError, match=r"^roles\[1\]\.entrypoint\.args\[0\]: \$\{NO\} is not set"):
+        worker_command(asked, bad, {}, python="/opt/python", parent=77)
+
+
 def command(kind: Literal["script", "module", "command"], target: str, *args: str, **changes: Any) -> list[str]:
     asked = plan(entrypoint=EntrypointPlan(kind=kind, target=target, args=args), **changes)
     return worker_command(asked, asked.roles[0], environment(asked), python="/opt/python", parent=77)

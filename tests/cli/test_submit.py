@@ -262,6 +262,27 @@ def test_check_says_what_it_would_do_and_schema_is_json(
     assert runs(workplace) == []
 
 
+def test_check_says_which_role_runs_what_on_how_many_nodes(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    (workplace / "roles.yaml").write_text(
+        "roles:\n"
+        "  - {name: trainer, entrypoint: {script: train.py}, nodes: {min: 2, max: 3}, workers_per_node: [2, 1, 1]}\n"
+        "  - {name: reader, entrypoint: {command: ./read}, restart: ignore}\n"
+    )
+    assert main(["check", "roles.yaml", "--set", "roles[1].workers_per_node=3", "--set", "python=/py", *SITE]) == 0
+    text = capsys.readouterr().out
+    assert "  nodes          3 to 4\n" in text
+    assert (
+        "  role           trainer: 2 to 3 nodes, workers a node 2, 1, 1\n"
+        "    runs         /py train.py\n"
+        "    a failure    restarts every worker\n"
+        "  role           reader: 1 node, workers a node 3\n"
+        "    runs         ./read\n"
+        "    a failure    is ignored\n"
+    ) in text
+
+
 def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
     (workplace / "torch.py").write_text("raise ImportError('there is no torch here')\n")
     code = "import sys; from hpc_elastic.cli.main import main; sys.exit(main(sys.argv[1:]))"

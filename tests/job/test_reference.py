@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 def documented(name: str) -> dict[str, tuple[str, str]]:
     """The default and the support of every key in the tables of a page."""
-    rows = re.findall(r"^\| `([a-z_.]+)` \| (.*?) \| (.*?) \| .+ \|$", (REFERENCE / name).read_text(), re.M)
+    rows = re.findall(r"^\| `([a-z_.\[\]]+)` \| (.*?) \| (.*?) \| .+ \|$", (REFERENCE / name).read_text(), re.M)
     keys = [key for key, _, _ in rows]
     assert len(keys) == len(set(keys))
     return {key: (default, support) for key, default, support in rows}
@@ -25,7 +25,8 @@ def documented(name: str) -> dict[str, tuple[str, str]]:
 
 def leaves(model: type[BaseModel]) -> set[str]:
     paths = list(key_paths(model))
-    return {path for path in paths if path == "nodes" or not any(other.startswith(f"{path}.") for other in paths)}
+    sections = {path for path in paths if any(other.startswith(f"{path}.") for other in paths)}
+    return {path for path in paths if path.endswith("nodes") or path not in sections}
 
 
 def spelled(value: object) -> str:

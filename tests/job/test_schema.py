@@ -18,6 +18,7 @@ from hpc_elastic.job.spec import JobSpec
 
 SCHEMA = job_schema()
 SCRIPT = "entrypoint: {script: train.py}\n"
+ROLES = "roles:\n  - {name: a, entrypoint: {script: a.py}}\n  - name: b\n    entrypoint: {script: a.py}\n"
 
 
 def accepts(text: str) -> tuple[bool, bool]:
@@ -52,6 +53,10 @@ def test_the_shipped_schema_is_that_of_the_models() -> None:
         SCRIPT + "name: 012345\nsetup: [true, module load cuda]\nstage:\ncontainer: {}\nhealth: {}",
         SCRIPT + "env: {A: 1, B: on, C: null, D: 1.10}\nsbatch: {account: 0123, -p: gpu, qos: null, contiguous: true}",
         SCRIPT + "logs: {tee: [0, 7]}\nprogress: {file: 'ckpt/*.pt'}\nrole: trainer\nstart: spawn",
+        "roles: [{name: a, entrypoint: {script: a.py}}]",
+        ROLES
+        + "    nodes: {min: 1, max: 2}\n    workers_per_node: [2, 1]\n    restart: ignore\n    env: {A: 1, B: null}",
+        ROLES + "entrypoint: null\nnodes: null",
         SCRIPT + "logs: {tee: [], redirects: 3, local_ranks_filter: [0], prefix: '', duplicate_stdout_filters: [1.10]}",
         SCRIPT + "logs: {tee: '0:3,11:err', redirects: {0: both, 1: 2, 2: '0'}, prefix: '$$ ${rank}$node'}",
         SCRIPT + "logs: {tee: none, redirects: '3', duplicate_stderr_filters: [], local_ranks_filter: null}",
@@ -101,6 +106,16 @@ def test_schema_and_parser_accept_the_same(text: str) -> None:
         SCRIPT + "resources: {memory_per_node: 64}",
         SCRIPT + "resources: {exclusive: yes}",
         SCRIPT + "requeue: {on: [bad_luck]}",
+        "roles: []",
+        "roles: {name: a}",
+        "roles: [a]",
+        "roles: [{name: a}]",
+        "roles: [{name: a, entrypoint:}]",
+        "roles: [{entrypoint: {script: a.py}}]",
+        ROLES + "    nodes: 0",
+        ROLES + "    restart: always",
+        ROLES + "    env: {1A: x}",
+        ROLES + "    restart: {max_restarts: 1}",
     ],
 )
 def test_schema_and_parser_reject_the_same(text: str) -> None:
@@ -115,16 +130,19 @@ def maps() -> Iterator[str]:
 
 @pytest.mark.parametrize("path", list(maps()))
 def test_schema_and_parser_reject_an_unknown_key_of_every_map(path: str) -> None:
-    document: dict[str, Any] = {"entrypoint": {"script": "a.py"}}
+    entrypoint = {"script": "a.py"}
+    document: dict[str, Any] = {"roles": [{"name": "a", "entrypoint": entrypoint}]}
+    document = document if path.startswith("roles") else {"entrypoint": entrypoint}
+    text = json.dumps(document)
     section = document
     for part in path.split(".") if path else []:
-        section = section.setdefault(part, {})
+        section = section["roles"][0] if part == "roles[]" else section.setdefault(part, {})
     section["no_such_key"] = 1
-    if path == "nodes":
+    if path.endswith("nodes"):
         section.update(min=1, max=1)
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(document)
     with pytest.raises(JobError, match="no_such_key: unknown key"):
-        parse_job(SCRIPT, file="job.yaml", overrides=[f"{path}.no_such_key=1".lstrip(".")])
+        parse_job(text, file="job.yaml", overrides=[f"{path}.no_such_key=1".lstrip(".").replace("[]", "[0]")])
 
 
 def test_the_schema_is_one() -> None:
@@ -146,6 +164,10 @@ def test_every_key_has_a_description() -> None:
         ("restart.backoff.max", "1m"),
         ("elastic.join_timeout", "10m"),
         ("nodes", 1),
+        ("roles[].nodes", 1),
+        ("roles[].nodes.min", None),
+        ("roles[].restart", "restart_all"),
+        ("roles[].name", None),
         ("nodes.min", None),
         ("logs.tee", [0]),
         ("logs.redirects", "both"),

@@ -31,7 +31,7 @@ def resolve(job: str = "", site: str = "", *, context: SubmissionContext = CONTE
     return resolve_plan(spec, parse_site(SITE_HEAD + site, path="here.yaml"), context)
 
 
-@pytest.mark.parametrize("name", ["defaults", "everything"])
+@pytest.mark.parametrize("name", ["defaults", "everything", "roles"])
 def test_the_plan_is_the_golden_one(name: str) -> None:
     site = parse_site((GOLDEN / name / "here.yaml").read_text(), path="here.yaml")
     job = parse_job((GOLDEN / name / "job.yaml").read_text(), file="digits.yaml")
@@ -39,6 +39,41 @@ def test_the_plan_is_the_golden_one(name: str) -> None:
     assert dump_plan(plan) == (GOLDEN / name / "plan.json").read_text()
     assert parse_plan(dump_plan(plan)) == plan
     assert json.loads(dump_plan(plan))["format_version"] == 1
+
+
+ROLES = """\
+roles:
+  - {name: a, entrypoint: {script: a.py}, nodes: {min: 2, max: 3}}
+  - {name: b, entrypoint: {script: b.py}, nodes: 2, workers_per_node: 3, restart: ignore}
+"""
+
+
+def resolve_roles(job: str = "", site: str = "") -> LaunchPlan:
+    spec = parse_job(ROLES + job, file="job.yaml")
+    return resolve_plan(spec, parse_site(SITE_HEAD + site, path="here.yaml"), CONTEXT)
+
+
+def test_the_scheduler_is_asked_for_the_nodes_of_all_roles_and_the_cpus_of_the_largest() -> None:
+    plan = resolve_roles("resources: {gpus_per_node: 2, cpus_per_worker: 5}")
+    assert (plan.nodes.min, plan.nodes.max) == (4, 5)
+    assert [role.workers_per_node for role in plan.roles] == [2, 3]
+    assert plan.resources.cpus_per_task == 15
+    assert plan.resources.gpus_per_node_option == "2"
+    assert resolve_roles("sbatch: {-c: 9}").resources.cpus_per_worker == 3
+
+
+def test_a_sites_default_of_nodes_and_workers_is_each_roles() -> None:
+    plan = resolve_roles("", "defaults: {nodes: 7, workers_per_node: 8, role: mine}")
+    assert [(role.name, role.nodes.max, role.workers_per_node) for role in plan.roles] == [("a", 3, 8), ("b", 2, 3)]
+
+
+def test_a_site_rejects_roles_that_exceed_it() -> None:
+    with pytest.raises(JobError) as caught:
+        resolve_roles("", "max_nodes: 4\ndefaults: {nodes: 4, workers_per_node: [1, 1, 1, 1]}")
+    assert list(caught.value.problems) == [
+        "roles[0].workers_per_node: expected at most 3 numbers, one for each node, found 4",
+        "roles: expected at most 4, which is max_nodes of site here, found 5",
+    ]
 
 
 def test_the_job_outranks_the_site_and_the_site_outranks_us() -> None:
