@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 
 from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -24,8 +25,10 @@ def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
     attempts = store.list_numbers(layout.attempts)
     if arguments.script or (not attempts and arguments.rank is None and arguments.attempt is None):
         return [_script_file(layout, is_asked_for=arguments.script)]
-    attempt = arguments.attempt if arguments.attempt is not None else (attempts or [0])[-1]
     rank = arguments.rank or 0
+    attempt = arguments.attempt
+    if attempt is None:
+        attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 0
     files = [layout.stdout(attempt, rank), layout.stderr(attempt, rank)]
     if any(map(os.path.exists, files)):
         return files

@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from hpc_elastic.cli.log_files import choose_files
 from hpc_elastic.cli.schedulers import make_scheduler
+from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.observe.watch import RunWatch, watch
@@ -42,12 +43,14 @@ class _RankFollower:
         """Copies what is new; whether the attempt that was asked for is over."""
         numbers = [attempt.number for attempt in snapshot.attempt_history]
         if self._tail is None and numbers:
-            self._open(self._only or numbers[-1], is_first=True)
+            self._open(self._only or attempt_of_rank(self._layout, numbers[-1], self._rank), is_first=True)
         self._copy()
         later = [number for number in numbers if self._tail and number > self._tail.attempt]
         if self._only is not None:
             return bool(later)
         for number in later:
+            if attempt_of_rank(self._layout, number, self._rank) != number:
+                continue  # its role ran on
             self._open(number, is_first=False)
             self._copy()
         return False

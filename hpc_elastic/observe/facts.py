@@ -20,7 +20,10 @@ _TAIL_BYTES = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFacts:
-    """One attempt, from its claim and its roster; `workers` is None until the roster is there."""
+    """One attempt, from its claim and its roster; `workers` is None until the roster is there.
+
+    `roles` are those whose workers started in it while the others ran on; empty if every worker started.
+    """
 
     number: int
     opened: str | None
@@ -28,6 +31,7 @@ class AttemptFacts:
     nodes: tuple[str, ...]
     workers: int | None
     restarts: int
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,7 @@ class FactReader:
         claim = _object(self.layout.claim(number))
         world = _object(self.layout.world(number))
         spend = claim.get("spend")
-        ranks = world.get("ranks")
+        ranks, roles = world.get("ranks"), tuple(claim.get("roles", ()))
         facts = AttemptFacts(
             number=number,
             opened=claim.get("time"),
@@ -97,10 +101,18 @@ class FactReader:
             nodes=tuple(claim.get("members", ())),
             workers=len(ranks) if ranks else None,
             restarts=int(spend.get("restarts", 0)) if isinstance(spend, dict) else 0,
+            roles=roles if len(roles) < len(world.get("roles", ())) else (),
         )
         if claim and world:
             self._complete[number] = facts
         return facts
+
+
+def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:
+    """The attempt in which the worker started that had this rank in an attempt: an older one if its role ran on."""
+    world = _object(layout.world(attempt))
+    role = next((item.get("role") for item in world.get("ranks", ()) if item.get("rank") == rank), None)
+    return next((int(item["attempt"]) for item in world.get("roles", ()) if item.get("role") == role), attempt)
 
 
 def latest_change(layout: RunLayout) -> float:

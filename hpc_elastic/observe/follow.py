@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from hpc_elastic.observe.facts import AttemptFacts
+from hpc_elastic.observe.facts import AttemptFacts, attempt_of_rank
 from hpc_elastic.observe.narrate import narrate_attempt, narrate_end, narrate_state
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.tail import RankTail
@@ -74,10 +74,11 @@ class _Follower:
             self._display.say(line)
 
     def _open(self, attempt: AttemptFacts, max_restarts: int | None) -> None:
-        self._drain(is_last=True)
+        self._drain(is_last=not attempt.roles)
         self._display.say(narrate_attempt(attempt, self._attempt, max_restarts))
         self._attempt = attempt
-        self._tail = RankTail(self._layout, attempt.number, self._rank)
+        if attempt_of_rank(self._layout, attempt.number, self._rank) == attempt.number:
+            self._tail = RankTail(self._layout, attempt.number, self._rank)
 
     def _drain(self, *, is_last: bool) -> None:
         if self._tail is not None:

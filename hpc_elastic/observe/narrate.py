@@ -33,6 +33,8 @@ def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, max_res
     """The line of an attempt that was opened: its world, and after what."""
     world = f"{count(attempt.workers, 'worker')} on " if attempt.workers else ""
     line = f"attempt {attempt.number}: {world}{describe_nodes(attempt.nodes)}"
+    if attempt.roles:
+        line = f"attempt {attempt.number}: the workers of {' and '.join(attempt.roles)} start again"
     if earlier is None:
         return line
     if attempt.restarts > earlier.restarts:

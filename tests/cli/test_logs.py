@@ -31,6 +31,18 @@ def test_rank_zero_of_the_latest_attempt_is_the_default(run: RunBuilder, capfd: 
     assert capfd.readouterr() == ("second\n", "warning\n")
 
 
+def test_a_role_that_ran_on_has_its_output_in_an_older_attempt(
+    run: RunBuilder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run.open_attempt(3, restarts=2, roles={"trainer": 2, "reader": 3}).write_rank(3, 3, "read\n").end()
+    assert logs(run) == 0
+    assert capfd.readouterr().out == "second\n"
+    assert logs(run, "--rank", "3") == 0
+    assert capfd.readouterr().out == "read\n"
+    assert logs(run, "--follow") == 0
+    assert capfd.readouterr().out == "second\n"
+
+
 def test_rank_and_attempt_choose(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
     assert logs(run, "--rank", "3", "--attempt", "1") == 0
     assert capfd.readouterr() == ("third\n", "killed\n")

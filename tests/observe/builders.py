@@ -89,8 +89,18 @@ class RunBuilder:
         self._write(self.layout.allocation(number), claim)
         return self
 
-    def open_attempt(self, number: int, *, reason: str = "first attempt", restarts: int = 0) -> RunBuilder:
+    def open_attempt(
+        self,
+        number: int,
+        *,
+        reason: str = "first attempt",
+        restarts: int = 0,
+        roles: Mapping[str, int] | None = None,
+    ) -> RunBuilder:
+        """Two nodes with two workers each: of one role, or each of its own, and when that started."""
         nodes = ("node1", "node2")
+        started = roles or {"default": number}
+        by_node = dict(zip(nodes, list(started) * 2, strict=False))
         claim = AttemptClaim(
             run=self.plan.run,
             attempt=number,
@@ -98,7 +108,7 @@ class RunBuilder:
             predecessor=number - 1 or None,
             head="node1",
             members=nodes,
-            roles=("default",),
+            roles=tuple(role for role, attempt in started.items() if attempt == number),
             reason=reason,
             spend=Spend(restarts=restarts),
             time=TIME,
@@ -109,17 +119,29 @@ class RunBuilder:
             attempt=number,
             allocation=1,
             head="node1",
-            roles=(
+            roles=tuple(
                 WorldRole(
-                    role="default", size=4, restart="restart_all", master=ENDPOINT, master_node="node1", attempt=number
-                ),
+                    role=role,
+                    size=4 // len(started),
+                    restart="restart_role",
+                    master=ENDPOINT,
+                    master_node="node1",
+                    attempt=attempt,
+                )
+                for role, attempt in started.items()
             ),
             nodes=tuple(
-                WorldNode(node=node, node_id=index, role="default", agent=ENDPOINT, first_rank=2 * index, workers=2)
-                for index, node in enumerate(nodes)
+                WorldNode(node=node, node_id=index, role=role, agent=ENDPOINT, first_rank=2 * index, workers=2)
+                for index, (node, role) in enumerate(by_node.items())
             ),
             ranks=tuple(
-                WorldRank(rank=rank, node=nodes[rank // 2], local_rank=rank % 2, role="default", role_rank=rank)
+                WorldRank(
+                    rank=rank,
+                    node=nodes[rank // 2],
+                    local_rank=rank % 2,
+                    role=by_node[nodes[rank // 2]],
+                    role_rank=rank if roles is None else rank % 2,
+                )
                 for rank in range(4)
             ),
         )

@@ -52,6 +52,32 @@ def restarted_run(root: Path) -> Iterator[tuple[RunBuilder, Snapshot]]:
     yield run, take_snapshot(run.layout, None)
 
 
+def test_follow_goes_on_with_the_output_of_a_role_that_runs_on(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1, roles={"trainer": 1, "reader": 1})
+    run.write_rank(1, 0, "epoch 1\nepo").write_rank(1, 2, "reading\n")
+
+    def all_snapshots() -> Iterator[Snapshot]:
+        yield take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        run.open_attempt(2, reason="rank 3 was killed", restarts=1, roles={"trainer": 1, "reader": 2})
+        run.write_rank(2, 2, "reading again\n")
+        yield take_snapshot(run.layout, TellingScheduler(JobState.RUNNING))
+        run.write_rank(1, 0, "ch 2\n").end()
+        yield take_snapshot(run.layout, None)
+
+    trainer = Recorder()
+    follow(run.layout, all_snapshots(), trainer)
+    assert trainer.lines[:5] == [
+        "> RUNNING",
+        "> attempt 1: 4 workers on 2 nodes (node1, node2)",
+        "epoch 1",
+        "> attempt 2: the workers of reader start again; restart 1 of 3; after: rank 3 was killed",
+        "epoch 2",
+    ]
+    reader = Recorder()
+    follow(run.layout, [take_snapshot(run.layout, None)], reader, rank=2)
+    assert [line for line in reader.lines if not line.startswith(">")] == ["reading", "reading again"]
+
+
 def test_follow_tells_a_restarted_run_in_order(tmp_path: Path) -> None:
     display = Recorder()
     snapshots = restarted_run(tmp_path / "run")

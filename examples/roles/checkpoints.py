@@ -1,0 +1,24 @@
+import os
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(os.environ["HPC_ELASTIC_RUN_DIR"]) / "checkpoints"
+EVERY, STEPS = 20, 100
+
+
+def path_of(step: int) -> Path:
+    return FOLDER / f"step-{step:03}.pt"
+
+
+def latest() -> int:
+    """The last step that there is a checkpoint of, 0 if there is none."""
+    return max((step for step in range(EVERY, STEPS + 1, EVERY) if path_of(step).exists()), default=0)
+
+
+def save(step: int, model: torch.nn.Module) -> None:
+    """Writes a checkpoint that is there whole or not at all."""
+    FOLDER.mkdir(exist_ok=True)
+    unfinished = path_of(step).with_suffix(".tmp")
+    torch.save(model.state_dict(), unfinished)
+    os.replace(unfinished, path_of(step))
