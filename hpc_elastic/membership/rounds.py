@@ -112,7 +112,8 @@ def opening(world: World, because: str) -> list[Action]:
     nodes = [node.node for node in world.nodes if node.role in starting]
     ranks = sum(role.size for role in world.roles if role.role in starting)
     roles = "" if len(starting) == len(world.roles) else f" of {' and '.join(starting)}"
-    text = f"attempt {world.attempt}: {ranks} ranks{roles} on {len(nodes)} nodes ({because})"
+    counts = f"{_count(ranks, 'rank')}{roles} on {_count(len(nodes), 'node')}"
+    text = f"attempt {world.attempt}: {counts} ({because})"
     metadata = {"nodes": nodes, "roles": list(starting)}
     return [Say(text=text), Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)]
 
@@ -180,3 +181,7 @@ def run_result(
         ended="",
         written_by=settings.node,
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
