@@ -132,8 +132,20 @@ class Run:
             values = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else [json.loads(text)]
             for value in values:
                 jsonschema.validate(value, record_schema(kind))
+                _check_all_or_nothing(value)
             checked += len(values)
         assert checked > 0
+
+
+def _check_all_or_nothing(record: Any) -> None:
+    """A result has return values or failures, by global rank, and both only of what it is a result of."""
+    if "return_values" not in record:
+        return
+    assert not (record["return_values"] and record["failures"]), record
+    if record["return_values"] or record["state"] == "SUCCEEDED":
+        assert (record["state"], record["failures"]) == ("SUCCEEDED", {}), record
+    ranks = record.get("ranks")
+    assert ranks is None or {*record["return_values"], *record["failures"]} <= set(map(str, ranks)), record
 
 
 def _kind(name: str) -> str | None:

@@ -1,0 +1,74 @@
+"""Events and metrics of a run of several nodes: each tells of its own workers, the head's of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hpc_elastic.rundir.store import read_lines
+from tests.integration.conftest import Door, Run
+
+pytestmark = pytest.mark.local
+
+# Rank 2, which is on the second node, fails once.
+SCRIPT = """
+import os, sys, time
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["RANK"] == "2":
+        sys.exit(3)
+    time.sleep(60)
+"""
+JOB = """
+site: local
+nodes: 2
+workers_per_node: 2
+entrypoint: {script: work.py}
+env: {COLLECTOR: FOLDER}
+metrics: {textfile: "${COLLECTOR}/run.prom"}
+restart: {max_restarts: 4}
+"""
+
+
+@pytest.fixture
+def run(door: Door) -> Run:
+    door.write("work.py", SCRIPT)
+    door.write("job.yaml", JOB.replace("FOLDER", str(door.folder)))
+    return door.submit("job.yaml", wait=True)
+
+
+def torchs_events(run: Run, node: str) -> list[dict[str, Any]]:
+    return [event for event in read_lines(run.layout.events(node)) if event["source"] is not None]
+
+
+def test_each_node_tells_of_its_own_workers_and_the_heads_of_the_run(run: Run, door: Door) -> None:
+    run.assert_records_valid()
+    told = {
+        node: Counter((event["metadata"]["state"], event["attempt"]) for event in torchs_events(run, node))
+        for node in ("local0", "local1")
+    }
+    second = {("RENDEZVOUS", 2): 1, ("START", 2): 2, ("SUCCEEDED", 2): 3}  # two workers and the agent
+    first = {("RENDEZVOUS", 1): 1, ("START", 1): 2}
+    of_the_head = {("ASSIGN_WORKER_RANKS", 0): 1, ("ASSIGN_WORKER_RANKS", 1): 1}
+    assert told["local0"] == {**first, **of_the_head, ("TERMINATED", 1): 2, **second}
+    assert told["local1"] == {**first, ("TERMINATED", 1): 1, ("FAILED", 1): 1, **second}
+    again = [event for node in told for event in torchs_events(run, node) if event["attempt"] == 2]
+    assert {event["metadata"]["agent_restarts"] for event in again} == {1}
+    assert {event["allocation"] for node in told for event in read_lines(run.layout.events(node))} == {1}
+
+    values = {line["name"]: line["value"] for line in read_lines(run.layout.metrics("local0"))}
+    assert values["workers.default.run_success_with_retries"] == 1
+    assert values["workers.default.flakiness"] == 20
+    assert values["workers.default.remaining_restarts"] == 3
+    others = {line["name"] for line in read_lines(run.layout.metrics("local1"))}
+    assert "workers.default.remaining_restarts" in others
+    assert not [name for name in others if "run_" in name or "flakiness" in name]
+
+    text = (door.folder / "run.prom").read_text()
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    (flakiness,) = families["hpc_elastic_workers_flakiness"]
+    assert flakiness.labels == {"run": run.result()["run"], "role": "default", "node": "local0"}
+    assert flakiness.value == 20
