@@ -45,6 +45,7 @@ class Gathering:
         self._known: dict[str, MissingNode] = {}
         self._gone: set[str] = set()
         self._has_waited = False
+        self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
         self.begin(now)
 
@@ -60,8 +61,9 @@ class Gathering:
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""
         is_enough = self._has_waited and len(self._roster) >= self._min_nodes
-        is_hopeless = self._roster.possible < self._min_nodes
-        if self._roster.missing() and now < self._deadline and not is_enough and not is_hopeless:
+        is_in_time = now < self._deadline
+        self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
+        if self._roster.missing() and is_in_time and not is_enough and not self._is_hopeless:
             return False
         self._has_waited = True
         return True
@@ -115,8 +117,11 @@ class Gathering:
         """What is wrong with a closed round, None if there are enough."""
         if len(self._roster) >= self._min_nodes:
             return None
-        counts = f"{len(self._roster)} of at least {self._min_nodes} nodes joined within {self._join_timeout_s:g} s"
-        missing = self.missing()
+        least, missing = self._min_nodes, self.missing()
+        counts = f"{len(self._roster)} of at least {least} nodes joined within {self._join_timeout_s:g} s"
+        if self._is_hopeless:
+            counts = f"at most {self._roster.possible} of at least {least} nodes can join"
+            missing = tuple(node for node in missing if node.node in self._gone)
         if len(missing) == 1:
             return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
         return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}", missing)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,18 +16,23 @@ from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.agent.transport import Connection
+from hpc_elastic.errors import MissingNode, RendezvousCause
+from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.messages import Assign, End, Finished, Message, Welcome
+from hpc_elastic.membership.messages import Assign, End, Finished, Message, Refused, Welcome
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line
 from tests.membership.script import HeadScript, a_join
 from tests.plans import make_run_plan
 
+Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
+
 
 class Scene:
     """A head of one node, with its own member played by the test."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, nodes: int = 1, diagnose: Diagnose = lambda _: ()) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
@@ -34,26 +41,29 @@ class Scene:
         journal = Journal(self.layout, plan, place, is_over=lambda _: None)
         telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
         self.coordinator = Coordinator(
-            self.head(),
+            self.head(nodes),
             node="node0",
             journal=journal,
             disk=self.disk,
             telemetry=telemetry,
             to_own_member=self.heard.put_nowait,
+            diagnose=diagnose,
         )
 
     @staticmethod
-    def head() -> Head:
-        head = HeadScript(1).head
+    def head(nodes: int) -> Head:
+        head = HeadScript(nodes).head
         head._leases_at = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
 
 
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+def play(
+    root: Path, scene: Callable[[Scene], Awaitable[None]], *, nodes: int = 1, diagnose: Diagnose = lambda _: ()
+) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root)
+        made = Scene(root, nodes, diagnose)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)
@@ -116,3 +126,54 @@ def test_requests_are_read_again_after_the_file_system_was_in_trouble(
                 return
 
     play(tmp_path, scene)
+
+
+def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating, "DIAGNOSE_AFTER_S", 0.001)
+    monkeypatch.setattr(coordinating, "DIAGNOSE_EVERY_S", 0.001)
+    asked: list[tuple[str, ...]] = []
+
+    def diagnose(nodes: Sequence[str]) -> list[Diagnosis]:
+        asked.append(tuple(nodes))
+        missing = MissingNode(node="node1", cause=RendezvousCause.WRONG_SECRET, detail="authenticated wrongly")
+        return [Diagnosis(missing=missing, gave_up=len(asked) == 3)]
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.cause == "at most 1 of at least 2 nodes can join; missing: node1 authenticated wrongly"
+        assert asked == [("node1",)] * 3
+
+    play(tmp_path, scene, nodes=2, diagnose=diagnose)
+
+
+def test_who_was_refused_for_its_version_does_not_hold_the_others(
+    tmp_path: Path,
+) -> None:
+    class OtherSide:
+        """As much of a connection as a refusal needs."""
+
+        def __init__(self) -> None:
+            self.sent: list[Message] = []
+
+        def send(self, message: Message) -> None:
+            self.sent.append(message)
+
+        def close(self) -> None:
+            self.sent.append(Refused(reason="closed", exit_code=0))
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Welcome)
+        gathering = made.coordinator._head.gathering
+        gathering._settings = replace(gathering._settings, versions={"torch": "2"})
+        other = OtherSide()
+        join = replace(a_join(1), versions={"torch": "1"})
+        made.coordinator.received(cast("Connection", other), join)
+        assert isinstance(await until(made, End), End)
+        assert [type(message) for message in other.sent] == [Refused, Refused]
+
+    play(tmp_path, scene, nodes=2)

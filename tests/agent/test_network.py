@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.network import (
+    Lookup,
     PortTakenError,
     interface_addresses,
     interface_of,
@@ -59,6 +61,18 @@ def test_an_interface_that_is_not_here_is_rejected_naming_those_that_are() -> No
 
 def test_a_name_that_means_nothing_has_no_address() -> None:
     assert resolve_node("", NetworkPlan(hostname_transform=".")).addresses == ()
+
+
+def test_a_name_that_means_nothing_is_told_in_the_resolvers_words() -> None:
+    assert resolve_node("no-such-node.invalid", NetworkPlan()).error
+
+
+def test_a_name_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answer.wait(20) and [])
+    lookup = resolve_node("node1", NetworkPlan(), within_s=0.01)
+    assert lookup == Lookup(error="no answer of the name server within 0 s")
+    answer.set()
 
 
 def test_the_sites_suffix_is_tried_first() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
 
 from tests.slurm_sandbox.processes import SandboxError
 from tests.slurm_sandbox.sandbox import Sandbox, wait_until
@@ -37,6 +40,27 @@ class Cluster(Sandbox):
             otherwise=lambda: f"it is {self.job(job_id) or 'unknown'}; slurmctld says:\n{self.controller_log()}",
         )
         return self.job(job_id)
+
+    @contextlib.contextmanager
+    def firewall(self, machine: str, *rules: str) -> Iterator[None]:
+        """Filters what comes in at a machine, by rules of nftables for IPv4: `tcp dport 7000 drop`."""
+        table = "table ip sandbox"
+        chain = f"{table} {{\n chain input {{\n type filter hook input priority 0;\n{chr(10).join(rules)}\n}}\n}}\n"
+        self.run_on(machine, "nft", chain)
+        try:
+            yield
+        finally:
+            self.run_on(machine, "nft", f"delete {table}", check=False)
+
+    @contextlib.contextmanager
+    def mounted(self, machine: str, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Iterator[None]:
+        """Lets a machine see one file or folder in another one's place; a folder read-only."""
+        options = "bind,ro" if os.path.isdir(source) else "bind"
+        self.run_on(machine, "mount", "-o", options, os.fspath(source), os.fspath(target))
+        try:
+            yield
+        finally:
+            self.run_on(machine, "umount", "--lazy", os.fspath(target), check=False)
 
     def leftovers(self, *, within_s: float) -> list[str]:
         """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.

@@ -1,0 +1,221 @@
+"""Nodes that do not join on the real Slurm: each is named with its cause, in the output, the status and the result."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import agent_outputs, events, script_output, write_job
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+WHO = 'import os\nprint("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)\n'
+PORTS = "20000-32000"  # network.port_range of the site
+
+
+@pytest.fixture(autouse=True)
+def needs_nftables() -> None:
+    if not shutil.which("nft", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
+        pytest.skip("not installed: nft (Debian: nftables)")
+
+
+def submit_held(door: Door, *, nodes: str = "4", elastic: str = "{join_timeout: 12s}", more: str = "") -> Run:
+    """A job that Slurm does not start yet, so that its nodes can be broken first."""
+    write_job(door, WHO, nodes=nodes, workers="1", more=f"elastic: {elastic}\nsbatch: {{hold: true}}\n{more}")
+    return door.submit("job.yaml")
+
+
+def release(slurm: Cluster, run: Run) -> None:
+    slurm.run("scontrol", "release", run.job_id)
+
+
+def assert_timed_out(door: Door, run: Run, **expected: tuple[str, str]) -> Any:
+    """The run ended with exit code 6, and each node is named with its cause: in words, and what its line says."""
+    result = run.wait_until_over()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 6, "nodes_missing"), run.story()
+    (note,) = [event for event in events(run) if event["name"] == "rendezvous.timeout"]
+    causes = {missing["node"]: missing["cause"].replace("_", " ") for missing in note["metadata"]["missing"]}
+    assert causes == {node: words for node, (words, _) in expected.items()}, run.story()
+    output = script_output(run)
+    for node, (_, line) in expected.items():
+        assert re.search(f"hpc-elastic node1: {node} {line}", output), f"no {line!r}\n{run.story()}"
+    if len(expected) == 1:
+        ((node, (_, line)),) = expected.items()
+        assert re.search(f"missing: {node} {line}", result["cause"]), result["cause"]
+    else:
+        for node, (words, _) in expected.items():
+            assert re.search(rf"{node}\b[^()]*\({words}\)", result["cause"]), result["cause"]
+    shown = " ".join(door.run("status", str(run.path), exit_code=None).stdout.split())
+    assert result["cause"] in shown.replace("│", ""), shown
+    run.assert_nothing_left(within_s=40)
+    run.assert_records_valid()
+    return result
+
+
+def said_after_s(run: Run, node: str, text: str) -> float:
+    """When a node's agent said so, in seconds after the allocation's claim; by the clock of this one computer."""
+    claimed = datetime.fromisoformat(run.read(run.layout.allocation(1))["time"].replace("Z", "+00:00"))
+    lines = Path(run.layout.agent_output(node)).read_text().splitlines()
+    said = next((line for line in lines if text in line), None)
+    assert said is not None, run.story()
+    return datetime.strptime(said[:19], "%Y-%m-%d %H:%M:%S").timestamp() - claimed.timestamp()
+
+
+@contextlib.contextmanager
+def python_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
+    nothing = folder / "no-python"
+    nothing.write_text("this is no program\n")
+    nothing.chmod(0o644)
+    with slurm.mounted(node, nothing, os.path.realpath(sys.executable)):
+        yield
+
+
+@contextlib.contextmanager
+def names_missing(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
+    """A node that knows its own name only, and whose name server, on the controller, says nothing."""
+    hosts, resolver = folder / "hosts", folder / "resolv.conf"
+    hosts.write_text(f"127.0.0.1 localhost\n{slurm.layout.address(node)} {node}\n")
+    resolver.write_text(f"nameserver {slurm.layout.controller_address}\n")
+    with (
+        slurm.firewall("controller", "udp dport 53 drop"),
+        slurm.mounted(node, hosts, "/etc/hosts"),
+        slurm.mounted(node, resolver, "/etc/resolv.conf"),
+    ):
+        yield
+
+
+def test_a_node_that_never_starts_and_one_with_another_secret(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
+    run = submit_held(slurm_door)
+    other = tmp_path / "secret"
+    other.write_bytes(b"x" * 32)
+    with python_missing(slurm, "node2", tmp_path), slurm.mounted("node3", other, run.layout.secret):
+        release(slurm, run)
+        result = assert_timed_out(
+            slurm_door,
+            run,
+            node2=("never started", "has never started its agent: agents/node2.out ends with: .*Permission denied"),
+            node3=("wrong secret", r"authenticated wrongly at node1 \(\S+\), port \d+: the file `secret` of the run"),
+        )
+    assert result["cause"].startswith("2 of at least 4 nodes joined within 12 s")
+
+
+def test_ports_that_are_blocked_in_three_ways(slurm_door: Door, slurm: Cluster) -> None:
+    """Dropped, rejected as if nobody listened, and rejected as firewalld does."""
+    ways = {"node2": "drop", "node3": "reject with tcp reset", "node4": "reject with icmp type admin-prohibited"}
+    rules = [f"ip saddr {slurm.layout.address(node)} tcp dport {PORTS} {way}" for node, way in ways.items()]
+    run = submit_held(slurm_door)
+    with slurm.firewall("node1", *rules):
+        release(slurm, run)
+        opened = f"open network.port_range {PORTS} between the nodes"
+        met = r"met a blocked port: node1 \(\S+\) on port \d+:"
+        assert_timed_out(
+            slurm_door,
+            run,
+            node2=("blocked port", f"{met} no answer within 2 s, but its port 22 answers; {opened}"),
+            node3=("blocked port", f"{met} refused, although the head listens there; {opened}"),
+            node4=("blocked port", f"{met} .*, but its port 22 answers; {opened}"),
+        )
+
+
+def test_heads_that_cannot_be_resolved_or_routed_to_are_said_within_10_s(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path
+) -> None:
+    ways = {"node3": "drop", "node4": "reject with icmp type host-unreachable"}
+    # Of srun, which is on node1 too, the other nodes need the ports above these.
+    rules = [f"ip saddr {slurm.layout.address(node)} tcp dport 1-32767 {way}" for node, way in ways.items()]
+    run = submit_held(slurm_door)
+    claims, none = Path(run.layout.allocations), tmp_path / "no claims"
+    claims.mkdir(mode=0o700, exist_ok=True)
+    none.mkdir()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(slurm.firewall("node1", *rules))
+        stack.enter_context(names_missing(slurm, "node2", tmp_path))
+        stack.enter_context(slurm.mounted("node2", none, claims))  # the claim has the head's address
+        release(slurm, run)
+        routed = r"cannot route to node1 \(\S+\): "
+        assert_timed_out(
+            slurm_door,
+            run,
+            node2=("cannot resolve", "cannot resolve node1: .+"),
+            node3=("cannot route", rf"{routed}no answer within 2 s, neither on port \d+ nor on 22 or 6818 or 1"),
+            node4=("cannot route", f"{routed}.*"),
+        )
+    for node, text in {"node2": "cannot resolve", "node3": "cannot route", "node4": "cannot route"}.items():
+        assert said_after_s(run, node, f"{text} ") <= 10, run.story()
+
+
+def test_a_head_that_cannot_be_resolved_is_found_by_its_claim(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
+    run = submit_held(slurm_door, nodes="2")
+    with names_missing(slurm, "node2", tmp_path):
+        release(slurm, run)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert not Path(run.layout.rendezvous("node2")).exists()
+
+
+def test_a_node_with_another_torch_is_refused_and_not_waited_for(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path
+) -> None:
+    run = submit_held(slurm_door, elastic="{join_timeout: 10m}")
+    with another_torch(slurm, "node3", tmp_path):
+        release(slurm, run)
+        version = importlib.metadata.version("torch")
+        line = f"has another version: torch is 1.2.3, on node1 {re.escape(version)}"
+        result = assert_timed_out(slurm_door, run, node3=("other version", line))
+    assert result["cause"].startswith("at most 3 of at least 4 nodes can join; missing: node3")
+
+
+def test_the_others_go_on_without_a_node_with_another_torch_if_they_are_enough(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path
+) -> None:
+    run = submit_held(slurm_door, nodes="{min: 3, max: 4}")
+    with another_torch(slurm, "node3", tmp_path):
+        release(slurm, run)
+        assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert [node["node"] for node in run.read(run.layout.world(1))["nodes"]] == ["node1", "node2", "node4"]
+    assert re.search("node3 has another version: .*; going on without it", script_output(run))
+
+
+@contextlib.contextmanager
+def another_torch(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
+    """A node where the installed torch says that it is version 1.2.3."""
+    files = importlib.metadata.files("torch") or []
+    (installed,) = [str(file.locate()) for file in files if file.name == "METADATA"]
+    changed = folder / "METADATA"
+    changed.write_text(re.sub("^Version: .*$", "Version: 1.2.3", Path(installed).read_text(), count=1, flags=re.M))
+    with slurm.mounted(node, changed, installed):
+        yield
+
+
+def test_who_gives_up_is_not_waited_for(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
+    run = submit_held(slurm_door, elastic="{join_timeout: 10m, join_retries: 1}")
+    other = tmp_path / "secret"
+    other.write_bytes(b"x" * 32)
+    with slurm.mounted("node3", other, run.layout.secret):
+        release(slurm, run)
+        assert_timed_out(slurm_door, run, node3=("wrong secret", "authenticated wrongly"))
+    agent = Path(run.layout.agent_output("node3")).read_text()
+    assert re.search(r"authenticated wrongly .*; trying again in 5 s \(try 2 of 2\)", agent), agent
+    assert "node3 has given up; the others do not wait for it" in script_output(run)
+
+
+def test_debug_shows_every_message_of_the_rendezvous(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, WHO, nodes="2", workers="1", more="log_level: debug\n")
+    run = slurm_door.submit("job.yaml", wait=True)
+    output = Path(run.layout.agent_output("node2")).read_text()
+    address = re.escape(slurm.layout.address("node1"))
+    for how, kind in (("sent to", "join"), ("received from", "welcome"), ("received from", "assign")):
+        assert re.search(rf'debug: {how} {address}:\d+: {{"type": "{kind}"', output), output
+    assert Path(run.layout.secret).read_bytes().hex() not in agent_outputs(run)
+    wait_until(run.is_over, "the run is over")
