@@ -144,7 +144,8 @@ def test_nccl_gets_an_interface_only_if_the_site_says_one() -> None:
 
 
 def test_debug_sets_torchs_own_variables() -> None:
-    assert environment(plan(log_level="debug"))["TORCH_DISTRIBUTED_DEBUG"] == "DETAIL"
+    debug = environment(plan(log_level="debug"))
+    assert (debug["TORCH_CPP_LOG_LEVEL"], debug["TORCH_DISTRIBUTED_DEBUG"]) == ("INFO", "DETAIL")
     assert "TORCH_DISTRIBUTED_DEBUG" not in environment()
 
 
