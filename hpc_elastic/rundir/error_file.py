@@ -67,11 +67,11 @@ def build_error(
         time_ns: when, in Unix nanoseconds.
         exit_code: the exit status, None if a signal ended the process.
         signal_name: that signal, such as `SIGKILL`.
-        callstack: the traceback of an exception.
+        callstack: the traceback of an exception; the message stands for one that is not there.
         stderr_tail: the last part of standard error.
     """
     extra_info = {
-        "py_callstack": clip(callstack, CALLSTACK_LIMIT),
+        "py_callstack": clip(callstack or message, CALLSTACK_LIMIT),  # torch's summary shows nothing else
         "timestamp": str(time_ns // 1_000_000_000),
     }
     return {

@@ -35,7 +35,7 @@ def test_build_error_has_torchs_fields_and_ours() -> None:
     assert KILLED == {
         "message": {
             "message": "killed by SIGKILL",
-            "extraInfo": {"py_callstack": "", "timestamp": "1700000000"},
+            "extraInfo": {"py_callstack": "killed by SIGKILL", "timestamp": "1700000000"},
         },
         "format_version": 1,
         "class": "signal",
