@@ -1,10 +1,11 @@
 # make check   format, lint, types, unit tests (under a minute)
 # make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
-# make soak    simulated runs by the ten thousand; make soak N=1000000 for a night
+# make soak    simulated runs by the ten thousand; make soak FIRST=20000 N=1000000 for a night
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants a quiet machine
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
+FIRST ?= 0
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
@@ -32,7 +33,7 @@ demo: .venv/.installed
 	$(BIN)/hpc-elastic submit examples/digits/job.yaml --site local --follow
 
 soak: .venv/.installed
-	$(BIN)/python -m tests.simulation --count $(N)
+	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json

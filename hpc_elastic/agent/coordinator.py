@@ -22,6 +22,7 @@ from hpc_elastic.membership.head import Head, Phase
 from hpc_elastic.membership.messages import Failed, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import place_roles
 
 LOOK_FOR_REQUESTS_EVERY_S = 1.0
 DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
@@ -236,6 +237,7 @@ async def become_head(
     """The head of an allocation that this agent has claimed, going on from the run's latest claim."""
     history = await disk.call(journal.history)
     restarts = {role.name: role.restart for role in plan.roles}
+    placed = place_roles(plan.roles, len(place.nodes))
     settings = HeadSettings(
         run=plan.run,
         node=place.node,
@@ -249,6 +251,7 @@ async def become_head(
         exit_timeout_s=plan.elastic.exit_timeout_s,
         restarts=restarts,
         versions=own.versions,
+        role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
     )
     journal.is_head = True
     decide = Policy(restart=plan.restart, roles=restarts).decide

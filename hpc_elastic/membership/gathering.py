@@ -60,7 +60,7 @@ class Gathering:
 
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""
-        is_enough = self._has_waited and len(self._roster) >= self._min_nodes
+        is_enough = self._has_waited and self._are_enough()
         is_in_time = now < self._deadline
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
         if self._roster.missing() and is_in_time and not is_enough and not self._is_hopeless:
@@ -115,13 +115,15 @@ class Gathering:
 
     def too_few(self) -> RendezvousTimeoutError | None:
         """What is wrong with a closed round, None if there are enough."""
-        if len(self._roster) >= self._min_nodes:
+        if self._are_enough():
             return None
         least, missing = self._min_nodes, self.missing()
         counts = f"{len(self._roster)} of at least {least} nodes joined within {self._join_timeout_s:g} s"
         if self._is_hopeless:
             counts = f"at most {self._roster.possible} of at least {least} nodes can join"
             missing = tuple(node for node in missing if node.node in self._gone)
+        elif len(self._roster) >= least:
+            counts += f", too few for the role {' and '.join(self._roster.short_of(self._settings.role_nodes))}"
         if len(missing) == 1:
             return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
         return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}", missing)
@@ -140,6 +142,9 @@ class Gathering:
         self._say_at = now + SAY_MISSING_EVERY_S
         names = ", ".join(_with_cause(node, self._known.get(node)) for node in missing)
         return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]
+
+    def _are_enough(self) -> bool:
+        return len(self._roster) >= self._min_nodes and not self._roster.short_of(self._settings.role_nodes)
 
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing

@@ -225,8 +225,7 @@ class Head:
         if (too_few := self.gathering.too_few()) is not None:
             said = timeout_announcement(too_few, self.attempt)
             return said + self._observe(Trigger.NODES_MISSING, now, detail=too_few.message)
-        seats, roles = self._roster.seats(self._settings.max_nodes), self._verdict.roles
-        because = self._opened_because
+        seats, roles, because = self._roster.seats(), self._verdict.roles, self._opened_because
         claim, self._world = open_attempt(self._settings, self._history, seats, because, self._world, roles)
         self.phase = Phase.CLAIMING
         self._chosen = claim.members
@@ -248,8 +247,9 @@ class Head:
         if isinstance(message, messages.Started):
             text = self._barriers.started(now) if self.phase is Phase.RUNNING else None
             return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
-        self._barriers.ended(now)
-        if self.phase is Phase.RUNNING and not self._roster.unfinished():
+        if isinstance(message, messages.Ended):
+            self._barriers.ended(now)
+        elif self.phase is Phase.RUNNING and not self._roster.unfinished():
             return self._observe(Trigger.SUCCEEDED, now)
         return []
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpc_elastic.membership.messages import Join
@@ -115,8 +116,13 @@ class Roster:
         """The nodes that were not heard for longer than the lease."""
         return [node for node, entry in self._entries.items() if now - entry.last_heard > lease_s]
 
-    def seats(self, max_nodes: int) -> list[Seat]:
-        """What the nodes with the lowest ids bring, at most `max_nodes` of them."""
+    def short_of(self, least: Mapping[str, int]) -> tuple[str, ...]:
+        """The roles that have fewer nodes here than they must."""
+        here = Counter(entry.role for entry in self._entries.values())
+        return tuple(role for role, nodes in least.items() if here[role] < nodes)
+
+    def seats(self) -> list[Seat]:
+        """What the nodes bring, in the order of their ids."""
         joins = sorted((entry.join for entry in self._entries.values()), key=lambda join: join.node_id)
         return [
             Seat(
@@ -127,7 +133,7 @@ class Roster:
                 workers=join.workers,
                 role=join.role,
             )
-            for join in joins[:max_nodes]
+            for join in joins
         ]
 
     def seat(self, world: World, roles: Collection[str]) -> None:

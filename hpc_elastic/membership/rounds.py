@@ -33,6 +33,7 @@ class HeadSettings:
     exit_timeout_s: float | None = None
     restarts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
+    role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least
 
 
 def open_attempt(
@@ -48,7 +49,7 @@ def open_attempt(
     Args:
         settings: the head's.
         history: the run so far.
-        seats: the nodes of the world.
+        seats: the nodes that are here, in the order of their ids; a new world takes no more than `max_nodes`.
         reason: why it is opened.
         before: the world of the attempt before, None if it is another one now.
         roles: the roles that start in it while the others run on; None: every worker starts.
@@ -58,7 +59,7 @@ def open_attempt(
         world = restart_roles(before, roles, seats)
     else:
         world = assign_worker_ranks(
-            seats,
+            seats[: settings.max_nodes],
             run=settings.run,
             attempt=attempt,
             allocation=settings.allocation,

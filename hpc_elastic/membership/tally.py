@@ -28,7 +28,7 @@ class Tally:
         elif isinstance(message, messages.Failed):
             self.failures.setdefault(str(message.failure.rank), message.failure)
         elif isinstance(message, messages.Finished):
-            member.has_ended = member.is_finished = True
+            member.is_finished = True
             self.return_values.update(message.return_values)
         elif isinstance(message, messages.Stopped):
             member.is_stopped = True

@@ -110,6 +110,7 @@ class HeadScript:
         roles: Mapping[int, str] | None = None,
         restarts: Mapping[str, str] | None = None,
         exit_timeout_s: float | None = None,
+        role_nodes: Mapping[str, int] | None = None,
     ) -> None:
         settings = HeadSettings(
             run="run",
@@ -123,6 +124,7 @@ class HeadScript:
             started="then",
             exit_timeout_s=exit_timeout_s,
             restarts=restarts or {},
+            role_nodes=role_nodes or {},
         )
         policy = Policy(restart=restart or a_restart_plan(), roles=restarts or {})
         self.roles = roles or {}
@@ -162,6 +164,8 @@ class HeadScript:
         return self.say(node_id, Failed(attempt=attempt, failure=failure))
 
     def finish(self, node_id: int) -> list[Action]:
+        """Every worker of the node exited 0; a member tells of the first one by itself."""
+        self.end(node_id)
         return self.say(node_id, Finished(attempt=self.attempts[node_id]))
 
     def start(self, node_id: int) -> list[Action]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note, Say
 from hpc_elastic.membership.head import Phase
-from hpc_elastic.membership.messages import Assign, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
 from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
@@ -163,6 +163,31 @@ def test_a_node_lost_while_its_role_restarts_ends_the_run() -> None:
     assert the_cause(script.stopped(1)) == ("node_lost", ExitCode.NODE_LOST)
 
 
+def test_a_role_restarts_alone_on_its_nodes_although_nodes_with_lower_ids_came_late() -> None:
+    script = HeadScript(
+        4,
+        min_nodes=2,
+        max_nodes=2,
+        roles={0: TRAINER, 1: TRAINER, 2: TRAINER, 3: READER},
+        restarts={READER: "restart_role"},
+    )
+    script.join(2, 3)
+    script.pass_time(600)
+    script.claimed()
+    script.join(0, 1)
+    script.fail(3)
+    claim = the_claim(script.stopped(3)).claim
+    assert (claim.members, claim.roles) == (("node2", "node3"), (READER,))
+
+
+def test_a_role_has_its_own_least_number_of_nodes() -> None:
+    script = HeadScript(3, min_nodes=2, roles={0: TRAINER, 1: TRAINER, 2: READER}, role_nodes={TRAINER: 1, READER: 1})
+    script.join(0, 1)
+    result = the_result(script.pass_time(601))
+    assert result.reason == "nodes_missing"
+    assert "too few for the role reader" in result.cause
+
+
 # What a world waits for together.
 
 
@@ -209,6 +234,16 @@ def test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout() -> None:
     result = the_result(script.stopped(1))
     assert (result.reason, result.exit_code) == ("exit_timeout", int(ExitCode.STALLED))
     assert "node1" in result.cause
+
+
+def test_a_worker_that_failed_in_a_role_that_is_ignored_does_not_start_exit_timeout() -> None:
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    script.fail(2)
+    script.say(2, Finished(attempt=1))  # none of its workers runs any more, and none exited 0
+    assert not sent(script.pass_time(100), Stop)
+    script.end(0)
+    assert not sent(script.pass_time(49), Stop)
+    assert sent(script.pass_time(2), Stop)
 
 
 def test_exit_timeout_counts_anew_after_a_restart() -> None:

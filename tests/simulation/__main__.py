@@ -4,28 +4,70 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
 
+from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
-from tests.simulation.world import play
+from tests.simulation.shrink import shrink
+from tests.simulation.world import SimulatedRun
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="play this one")
+    parser.add_argument("--seed", type=int, help="play this one, and print its schedule")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
-    arguments = parser.parse_args()
-    seeds = range(arguments.count) if arguments.seed is None else [arguments.seed]
+    arguments = parser.parse_args(words)
+    if arguments.shrink is not None:
+        scenario = shrink(Scenario.draw(arguments.shrink), plant)
+        print(repr(scenario))
+        return _play_one(scenario, plant, verbose=arguments.verbose)
+    if arguments.seed is not None:
+        return _play_one(Scenario.draw(arguments.seed), plant, verbose=arguments.verbose)
+    return _play_many(range(arguments.first, arguments.first + arguments.count), plant)
+
+
+def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
+    print(scenario.describe())
+    run = SimulatedRun(scenario, plant)
+    error: Exception | None = None
+    try:
+        run.play()
+    except BrokenRuleError as broken:
+        error = broken
+    except Exception as crash:  # of a machine: to be seen after the events that led to it
+        traceback.print_exc()
+        error = crash
+    if verbose:
+        for moment, who, what in run.events:
+            print(f"{moment:10.3f} {who:6} {what}")
+    for result in run.disk.results:
+        print(f"{result.state.value}: {result.reason}, exit code {result.exit_code}: {result.cause}")
+    print(f"trace {run.trace_hash}")
+    if error is not None:
+        print(f"broken: {type(error).__name__}: {error}")
+    return 1 if error is not None else 0
+
+
+def _play_many(seeds: range, plant: Plant | None) -> int:
     broken = 0
+    reasons: Counter[str] = Counter()
     for seed in seeds:
+        run = SimulatedRun(Scenario.draw(seed), plant)
         try:
-            run = play(seed)
-        except BrokenRuleError as error:
+            run.play()
+        except Exception as error:
             broken += 1
-            print(f"seed {seed}: {error}\n  {Scenario.draw(seed)}")
+            text = str(error) if isinstance(error, BrokenRuleError) else f"{type(error).__name__}: {error}"
+            print(f"seed {seed}: {text}; play it again with `python -m tests.simulation -v --seed {seed}`", flush=True)
         else:
-            if arguments.seed is not None:
-                print(f"seed {seed}: {run.scenario}\n{run.disk.results}")
+            reasons[run.disk.results[0].reason if run.disk.results else "no result"] += 1
+    print(", ".join(f"{count} {reason}" for reason, count in reasons.most_common()))
     print(f"{len(seeds)} runs, {broken} broke a rule")
     return 1 if broken else 0
 

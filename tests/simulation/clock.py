@@ -6,18 +6,25 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+Event = Callable[[], object]
+NEVER = float("inf")
+
 
 class Clock:
     """Events at moments; those of one moment happen in the order in which they were set."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Event]] = []
         self._numbers = count()
 
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
+    def after(self, seconds: float, event: Event) -> None:
         """Something will happen."""
-        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), event))
+        self.at(self.now + seconds, event)
+
+    def at(self, moment: float, event: Event) -> None:
+        """Something will happen, at once if the moment is over."""
+        heapq.heappush(self._events, (max(self.now, moment), next(self._numbers), event))
 
     def step(self) -> bool:
         """The next event happens; whether there was one."""
@@ -31,22 +38,21 @@ class Clock:
 class Timer:
     """Calls back at the moment that a machine asks for, which moves with everything that it is told."""
 
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, ring: Event) -> None:
         self._clock = clock
         self._ring = ring
-        self._armed = 0
+        self._moment = NEVER
+        self._rings_at: set[float] = set()
 
     def set(self, moment: float) -> None:
         """The next ring; infinity for none."""
-        self._armed += 1
-        if moment < float("inf"):
-            armed = self._armed
-            self._clock.after(max(0.0, moment - self._clock.now), lambda: self._fire(armed))
+        self._moment = moment
+        if moment < NEVER and moment not in self._rings_at:
+            self._rings_at.add(moment)
+            self._clock.at(moment, lambda: self._fire(moment))
 
-    def stop(self) -> None:
-        """Never ring again, until it is set."""
-        self._armed += 1
-
-    def _fire(self, armed: int) -> None:
-        if armed == self._armed:
+    def _fire(self, moment: float) -> None:
+        self._rings_at.discard(moment)
+        if moment == self._moment:
+            self._moment = NEVER
             self._ring()

@@ -1,219 +1,145 @@
-"""The simulated run: a shared disk, a network, nodes with workers, and the rules that must hold.
+"""One simulated run, from the first agent's start to the last one's exit.
 
-Theory of operation. Every node has a Member, node 0 a Head too, as the agent wires them: messages
-between nodes take a random time and keep their order on a connection, as TCP does; the disk takes a
-random time; a worker exits or fails when its scenario says. After every event the rules are checked
-on what the nodes do, never on what the machines believe.
+Theory of operation. Every node has an agent with the real Member, one of them the real Head too,
+wired as in `hpc_elastic.agent`; around them a network, disks and workers in simulated time. What is not
+in the scenario is drawn from its seed, for each thing by itself, so that a scenario with one
+fault less plays as much as possible of the same run. The rules are checked after every event.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable
 
-from hpc_elastic.agent.policy import Policy
-from hpc_elastic.membership import actions as do
-from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.messages import Join, Message, decode_message, encode_message
-from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
-from tests.simulation.clock import Clock, Timer
+from tests.simulation.agent import Agent
+from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
-from tests.simulation.node import Node
-from tests.simulation.rules import BrokenRuleError, check, check_end
-from tests.simulation.scenario import JOIN_TIMEOUT_S, LEASE_S, Scenario
+from tests.simulation.faults import strike
+from tests.simulation.plant import Plant
+from tests.simulation.rules import BrokenRuleError, Rules
+from tests.simulation.scenario import FAULTS, Scenario
+from tests.simulation.witness import Witness
+from tests.simulation.workers import Worker
 
-BOUND_S = 1500.0
+BOUND_S = 3000.0
+BOUND_STEPS = 50_000
+STARTS_WITHIN_S = 2.0
 
 
 class SimulatedRun:
-    """All nodes of one run, from the first join to the last exit."""
+    """A run of a scenario, by sound machines or by those of another plant."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
         self.scenario = scenario
-        self.dice = random.Random(scenario.seed * 7919 + 1)
+        self.plant = plant or Plant()
         self.clock = Clock()
         self.disk = Disk()
-        self.nodes = [Node(self, number) for number in range(scenario.nodes)]
-        self.is_head_over = False
-        self._arrival: dict[tuple[str, str], float] = {}
-        self._attached: set[str] = set()
-        backoff = BackoffPlan(first_s=0, factor=2, max_s=60)
-        restart = RestartPlan(max_restarts=scenario.max_restarts, backoff=backoff, no_progress_limit=3)
-        settings = HeadSettings(
-            run="run",
-            node="node0",
-            allocation=1,
-            expected=tuple(node.name for node in self.nodes),
-            min_nodes=scenario.min_nodes,
-            max_nodes=scenario.nodes,
-            join_timeout_s=JOIN_TIMEOUT_S,
-            lease_s=LEASE_S,
-            started="",
-        )
-        self.head = Head(settings, history=History(), decide=Policy(restart=restart).decide, now=0.0)
-        self.head_timer = Timer(self.clock, self._head_ticks)
-        self.head_timer.set(self.head.next_tick())
+        self.witness = Witness(self)
+        self.rules = Rules(self)
+        self.dice = random.Random(f"{scenario.seed}/world")
+        self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
+        self.head_agent: Agent | None = None
+        self.is_stop_requested = False
+        self.is_dirty = False
+        self.decided_codes: set[int] = set()  # of the head, as it asks for a result
+        self.events: list[tuple[float, str, object]] = []
+        self._phase = ""
+        self._entered: dict[str, int] = {}
+        self._to_start = len(self.agents)
 
     @property
-    def is_over(self) -> bool:
-        return not any(node.is_here for node in self.nodes)
+    def phases(self) -> tuple[str, ...]:
+        """Where the head has been, between events."""
+        return tuple(self._entered)
 
-    def disk_s(self) -> float:
-        """How long the file system takes this time."""
-        return self.dice.choice([0.001, 0.01, 0.01, 0.5])
+    def agent(self, name: str) -> Agent:
+        return self.agents[int(name.removeprefix("node"))]
 
-    def play(self, bound_s: float) -> None:
+    def trace(self, who: Agent | str, what: object) -> None:
+        """Notes an event, for people and for the hash."""
+        self.events.append((self.clock.now, who if isinstance(who, str) else who.name, what))
+
+    @property
+    def trace_hash(self) -> str:
+        digest = hashlib.sha256()
+        for event in self.events:
+            digest.update(f"{event}\n".encode())
+        return digest.hexdigest()
+
+    def play(self, bound_s: float = BOUND_S) -> None:
         """Runs to the end.
 
         Raises:
-            BrokenRuleError: a rule is broken, or there is no end within the bound.
+            BrokenRuleError: a rule is broken, or there is no end within the bounds.
         """
-        never = {node for _, what, node in self.scenario.faults if what == "never_starts" and node}
-        for node in self.nodes:
-            if node.number in never:
-                node.is_up = False
-            else:  # the head's own member is there before anybody can ask for anything
-                self.clock.after(self.dice.uniform(0, 2) if node.number else 0, node.connect)
-        for moment, what, number in self.scenario.faults:
-            self.clock.after(moment, self._fault(what, self.nodes[number]))
-        while not self.is_over:
-            if not self.clock.step() or self.clock.now > bound_s:
-                waiting = {node.name: node.member.phase.value for node in self.nodes if node.is_here}
-                raise BrokenRuleError(f"no end after {self.clock.now:.1f} s; head {self.head.phase.value}, {waiting}")
-            check(self)
-        while self.clock.now < bound_s and self.clock.step():
-            check(self)
+        self._begin()
+        steps = 0
+        while self._to_start or any(agent.is_running for agent in self.agents):
+            steps += 1
+            if not self.clock.step() or self.clock.now > bound_s or steps > BOUND_STEPS:
+                raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
+            if self.is_dirty:
+                self.is_dirty = False
+                self.rules.check()
+        last = self.clock.now + 1  # killed workers take a moment to be gone
+        while self.clock.now < last and self.clock.step():
+            pass
+        self.rules.check_end()
 
-    def dial(self, node: Node) -> None:
-        """A member asks to join; it asks again while nobody answers."""
+    def _begin(self) -> None:
+        starts = [0.0, *(self.dice.uniform(0, STARTS_WITHIN_S) for _ in self.agents[1:])]
+        never = set()
+        for fault in self.scenario.faults:
+            if fault.what == "never_starts":
+                self.witness.see("missing")
+                never.add(fault.node)
+            elif fault.what == "starts_late":
+                starts[fault.node] += fault.lasts_s
+                if starts[fault.node] > STARTS_WITHIN_S:
+                    self.witness.see("missing")
+            elif fault.what == "unfit":
+                self.witness.see("unfit")
+                self.agents[fault.node].problem = "/home is not mounted"
+            elif fault.what == "other_version":
+                self.witness.see("unfit")
+                self.agents[fault.node].versions = {"torch": "2.12.1"}
+            elif not fault.phase:
+                self.clock.at(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
+        for agent in self.agents:
+            is_there = agent.number not in never
+            self.clock.at(starts[agent.number], lambda agent=agent, is_there=is_there: self._start(agent, is_there))  # type: ignore[misc]
 
-        def arrive() -> None:
-            if not self.nodes[0].is_here or self.is_head_over:
-                node.exit_code = 7  # nobody answers, and the search gives up
-                return
-            refusal = self.head.refusal(node.join)
-            if refusal is not None:
-                self._deliver("head", node.name, lambda: node.hear(refusal))
-                return
-            self._attached.add(node.name)
-            self._apply(self.head.joined(node.join, self.clock.now))
+    def _start(self, agent: Agent, is_there: bool) -> None:
+        self._to_start -= 1
+        if is_there and agent.is_powered:
+            self.trace(agent, "starts")
+            agent.start()
 
-        if not self.nodes[0].is_here or self.is_head_over:
-            node.exit_code = 7  # the search gives up
+    def head_moved(self, phase: str) -> None:
+        """The head is in this phase: faults that wait for that come."""
+        if phase == self._phase:
             return
-        self._deliver(node.name, "head", arrive)
+        self._phase = phase
+        self._entered[phase] = self._entered.get(phase, 0) + 1
+        for fault in self.scenario.faults:
+            if (fault.phase, fault.nth) == (phase, self._entered[phase]) and fault.what not in FAULTS["joins"]:
+                self.clock.after(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
 
-    def to_head(self, node: Node, message: Message) -> None:
-        wire = encode_message(message)
+    def spread(self, worker: Worker) -> None:
+        """A failed worker takes others of its role with it, as a broken collective does."""
+        dice = random.Random(f"{self.scenario.seed}/spread/{worker.attempt}/{worker.rank}")
+        for agent in self.agents:
+            for other in agent.workers.alive.values():
+                if other.role == worker.role and dice.random() < self.scenario.collateral_chance:
+                    self.clock.after(dice.uniform(0, 1), lambda agent=agent, other=other: agent.workers.end(other, 1))  # type: ignore[misc]
 
-        def arrive() -> None:
-            if not self._is_head_up:
-                return
-            heard = decode_message(wire)
-            if isinstance(heard, Join):
-                self._attached.add(node.name)
-                self._apply(self.head.joined(heard, self.clock.now))
-            elif node.name in self._attached:
-                self._apply(self.head.received(node.name, heard, self.clock.now))
-
-        self._deliver(node.name, "head", arrive)
-
-    def gone(self, node: Node) -> None:
-        """A node's connection closes; without node 0 there is no head."""
-
-        def notice() -> None:
-            if node.name in self._attached and self._is_head_up:
-                self._attached.discard(node.name)
-                self._apply(self.head.lost(node.name, "the connection closed", self.clock.now))
-
-        self._deliver(node.name, "head", notice)
-        if node.number == 0 and not node.is_up:
-            self._end_head()
-
-    @property
-    def _is_head_up(self) -> bool:
-        return self.nodes[0].is_up and not self.is_head_over
-
-    def _end_head(self) -> None:
-        self.is_head_over = True
-        self.head_timer.stop()
-        for node in self.nodes[1:]:
-            self._deliver("head", node.name, lambda node=node: node.lose_head("the connection closed"))  # type: ignore[misc]
-
-    def _deliver(self, sender: str, receiver: str, event: Callable[[], None]) -> None:
-        """Takes a while, and keeps the order of one connection."""
-        latest = self._arrival.get((sender, receiver), 0.0)
-        delay = 0.0 if "node0" in (sender, receiver) else self.dice.choice([0.0, 0.001, 0.001, 0.2])
-        at = max(latest, self.clock.now + delay)
-        self._arrival[sender, receiver] = at
-        self.clock.after(at - self.clock.now, event)
-
-    def _fault(self, what: str, node: Node) -> Callable[[], None]:
-        def all_terminate() -> None:
-            for each in self.nodes:
-                each.terminate()
-
-        def ask_to_stop() -> None:
-            if self._is_head_up:
-                self._apply(self.head.stop_requested("ada", self.clock.now))
-
-        def break_node() -> None:
-            if node.is_here:
-                node.apply(node.member.node_broke("the store host ended"))
-
-        return {
-            "stop": ask_to_stop,
-            "term": node.terminate,
-            "term_all": all_terminate,
-            "kill_worker": lambda: node.kill_worker(-9),
-            "term_worker": lambda: node.kill_worker(-15),
-            "lose_node": lambda: node.vanish() if node.is_here else None,
-            "break_node": break_node,
-            "never_starts": lambda: None,
-        }[what]
-
-    def _head_ticks(self) -> None:
-        if self._is_head_up:
-            self._apply(self.head.tick(self.clock.now))
-
-    def _apply(self, actions: list[do.Action]) -> None:
-        for action in actions:
-            self._act(action)
-        if self._is_head_up:
-            self.head_timer.set(self.head.next_tick())
-
-    def _act(self, action: do.Action) -> None:
-        if isinstance(action, do.Send):
-            wire, node = encode_message(action.message), self.nodes[int(action.node.removeprefix("node"))]
-            if action.node in self._attached:
-                self._deliver("head", node.name, lambda: node.hear(decode_message(wire)))
-        elif isinstance(action, do.Drop):
-            if action.node in self._attached:
-                self._attached.discard(action.node)
-                node = self.nodes[int(action.node.removeprefix("node"))]
-                self._deliver("head", node.name, lambda: node.lose_head("dropped"))
-        elif isinstance(action, do.ClaimAttempt):
-            self.clock.after(self.disk_s(), lambda: self._claim(action))
-        elif isinstance(action, do.WriteResult):
-            self.clock.after(self.disk_s(), lambda: self._write_result(action))
-        elif isinstance(action, do.HeadOver):
-            self._end_head()
-
-    def _claim(self, action: do.ClaimAttempt) -> None:
-        if self._is_head_up:
-            is_ours = self.disk.claim(action.claim)
-            self._apply(self.head.claimed(action.claim.attempt, is_ours, "digest", self.clock.now))
-
-    def _write_result(self, action: do.WriteResult) -> None:
-        if self._is_head_up:
-            self._apply(self.head.result_written(*self.disk.write_result(action.result), self.clock.now))
+    def _who_waits(self) -> str:
+        waiting = {agent.name: agent.member.phase.value for agent in self.agents if agent.is_running}
+        return f"head {self._phase}, members {waiting}"
 
 
-def play(seed: int) -> SimulatedRun:
-    """Plays one seed to its end, and checks how it ended."""
-    run = SimulatedRun(Scenario.draw(seed))
-    run.play(BOUND_S)
-    check_end(run)
+def play(seed: int, plant: Plant | None = None) -> SimulatedRun:
+    """Plays one seed to its end."""
+    run = SimulatedRun(Scenario.draw(seed), plant)
+    run.play()
     return run

@@ -1,0 +1,26 @@
+"""Where the machines of a simulated run come from: the package's own here, with a bug in `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_elastic.agent.policy import Policy
+from hpc_elastic.membership.decisions import Decide, History
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.plan.launch_plan import RestartPlan
+
+
+class Plant:
+    """Makes them."""
+
+    def make_head(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> Head:
+        return Head(settings, history=history, decide=decide, now=now)
+
+    def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
+        return Member(join, run=run, lease_s=lease_s)
+
+    def make_decide(self, restart: RestartPlan, roles: Mapping[str, str]) -> Decide:
+        return Policy(restart=restart, roles=roles).decide

@@ -1,0 +1,218 @@
+"""Machines with a bug each: what the simulation must find, or it could not find anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hpc_elastic.agent.policy import Policy
+from hpc_elastic.membership import messages
+from hpc_elastic.membership.actions import Action, Leave, StartWorkers, Tell
+from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
+from hpc_elastic.membership.head import Head, Phase
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Assign, Join, Message, StopManner
+from hpc_elastic.membership.roster import RosterEntry
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.verdict import Verdict
+from hpc_elastic.plan.launch_plan import RestartPlan
+from hpc_elastic.rundir.records import NodeResult, WorkerState
+from tests.simulation.plant import Plant
+
+
+class _StopsNobody(Head):
+    def _stopping(self) -> list[RosterEntry]:
+        return [] if self._verdict.roles is not None else super()._stopping()
+
+
+class _CountsOldReports(Head):
+    def received(self, node: str, message: Message, now: float) -> list[Action]:
+        member = self._roster.get(node)
+        if member is not None and isinstance(message, messages.REPORTS):
+            return self._reported(member, message, now)
+        return super().received(node, message, now)
+
+
+class _BarrierNeverEnds(Head):
+    def _check_barriers(self, now: float) -> list[Action]:
+        return []
+
+
+class _OldStore(Head):
+    def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
+        port = member.join.store_port
+        actions = super()._reported(member, message, now)
+        member.offer_store_port(port)
+        return actions
+
+
+class _OneHasStarted(Head):
+    def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
+        if isinstance(message, messages.Started):
+            for other in self._roster:
+                other.has_started = True
+        return super()._reported(member, message, now)
+
+
+class _ForgetsFirstRole(Head):
+    def __init__(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> None:
+        super().__init__(settings, history=history, decide=decide, now=now)
+        self._verdict = _NotWidened()
+
+
+class _NotWidened(Verdict):
+    def _widened(self, roles: frozenset[str] | None) -> frozenset[str] | None:
+        return roles
+
+
+class _FirstEndIsAll(Head):
+    def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
+        if isinstance(message, messages.Ended):
+            member.is_finished = True
+        return super()._reported(member, message, now)
+
+
+class _StartsUnclaimed(Head):
+    def _gather(self, now: float) -> list[Action]:
+        actions = super()._gather(now)
+        if self.phase is Phase.CLAIMING:
+            actions += self.claimed(self._history.attempts + 1, True, "digest", now)
+        return actions
+
+
+class _ForgetsStopRequest(Head):
+    def stop_requested(self, by: str, now: float) -> list[Action]:
+        return []
+
+
+class _StartedAtOnce(Member):
+    def _assigned(self, assign: Assign) -> list[Action]:
+        actions = super()._assigned(assign)
+        return [*actions, Tell(message=messages.Started(attempt=assign.attempt))] if len(actions) == 1 else actions
+
+
+class _NeverFences(Member):
+    def tick(self, now: float) -> list[Action]:
+        return [Tell(message=beat) for beat in self._lease.beat(now)]
+
+    def next_tick(self) -> float:
+        return self._lease.next_beat
+
+    def fence_deadline(self) -> float:
+        return float("inf")
+
+
+class _OwnExitCode(Member):
+    def run_result_written(self, exit_code: int, cause: str) -> list[Action]:
+        return super().run_result_written(7, cause)
+
+
+class _LeavesWorkers(Member):
+    def _end(self, message: messages.End | messages.Refused) -> list[Action]:
+        return [Leave(exit_code=getattr(message, "exit_code", 0), cause="")]
+
+
+class _FinishedTooEarly(Member):
+    def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
+        actions = super().worker_exited(attempt, local_rank, exitcode, now)
+        if exitcode == 0 and self.phase.value == "working" and actions:
+            return [*actions, Tell(message=messages.Finished(attempt=attempt))]
+        return actions
+
+
+class _StartsTwice(Member):
+    def node_result_written(self, result: NodeResult) -> list[Action]:
+        actions = super().node_result_written(result)
+        if result.state is WorkerState.HEALTHY and self._assign is not None and actions:
+            return [*actions, StartWorkers(assign=self._assign)]
+        return actions
+
+
+class _Decides:
+    """A policy with something wrong about it."""
+
+    def __init__(self, restart: RestartPlan, roles: Mapping[str, str]) -> None:
+        self._policy = Policy(restart=restart, roles=roles)
+
+    def __call__(self, history: History, observation: Observation, now: float) -> Decision:
+        return self.changed(self._policy.decide(history, observation, now), history, observation, now)
+
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        raise NotImplementedError
+
+
+class _SpendsTwice(_Decides):
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        if not isinstance(decision, Restart):
+            return decision
+        spend = replace(decision.history.spend, restarts=decision.history.spend.restarts + 1)
+        return replace(decision, history=replace(decision.history, spend=spend))
+
+
+class _SpendsNothing(_Decides):
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        if not isinstance(decision, Restart):
+            return decision
+        return replace(decision, history=replace(decision.history, spend=history.spend))
+
+
+class _IgnoresNothing(_Decides):
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        if not isinstance(decision, Ignore):
+            return decision
+        return Restart(at=now, manner=StopManner.RESTART, reason=decision.reason, history=history)
+
+
+class _RestartsAll(_Decides):
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        return replace(decision, roles=None) if isinstance(decision, Restart) else decision
+
+
+class _NeverPauses(_Decides):
+    def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
+        return replace(decision, at=now) if isinstance(decision, Restart) else decision
+
+
+HEADS: dict[str, type[Head]] = {
+    "a partial restart stops nobody": _StopsNobody,
+    "reports of an older attempt count": _CountsOldReports,
+    "the exit barrier never ends": _BarrierNeverEnds,
+    "the store of an older attempt is served again": _OldStore,
+    "one node's Started is everybody's": _OneHasStarted,
+    "a widened restart forgets the first role": _ForgetsFirstRole,
+    "the first end is taken for the last": _FirstEndIsAll,
+    "workers start before the claim is there": _StartsUnclaimed,
+    "a stop request is passed over": _ForgetsStopRequest,
+}
+MEMBERS: dict[str, type[Member]] = {
+    "Started comes before the processes": _StartedAtOnce,
+    "a lost head is not noticed": _NeverFences,
+    "an agent leaves with its own exit code": _OwnExitCode,
+    "an agent leaves its workers": _LeavesWorkers,
+    "Finished comes with the first end": _FinishedTooEarly,
+}
+POLICIES: dict[str, type[_Decides]] = {
+    "one failure is paid for twice": _SpendsTwice,
+    "a restart costs nothing": _SpendsNothing,
+    "an ignored failure restarts": _IgnoresNothing,
+    "a failure in one role stops all": _RestartsAll,
+    "there is no pause before a restart": _NeverPauses,
+}
+BUGS = (*HEADS, *MEMBERS, *POLICIES)
+
+
+class Planted(Plant):
+    """Machines that have this bug."""
+
+    def __init__(self, bug: str) -> None:
+        self._bug = bug
+
+    def make_head(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> Head:
+        return HEADS.get(self._bug, Head)(settings, history=history, decide=decide, now=now)
+
+    def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
+        return MEMBERS.get(self._bug, Member)(join, run=run, lease_s=lease_s)
+
+    def make_decide(self, restart: RestartPlan, roles: Mapping[str, str]) -> Decide:
+        policy = POLICIES.get(self._bug)
+        return policy(restart, roles) if policy is not None else super().make_decide(restart, roles)

@@ -1,0 +1,76 @@
+"""The simulation can fail: it finds each of the bugs that are planted for it, and makes the schedule small."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.planted import BUGS, Planted
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import Scenario
+from tests.simulation.shrink import fails, shrink
+from tests.simulation.world import SimulatedRun, play
+
+SEEDS = range(500)
+
+
+def first_seed(bug: str) -> int:
+    for seed in SEEDS:
+        if fails(Scenario.draw(seed), Planted(bug)):
+            return seed
+    pytest.fail(f"no seed of {len(SEEDS)} shows that {bug}")
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with pytest.raises(BrokenRuleError):
+        play(first_seed(bug), Planted(bug))
+
+
+def test_a_failing_schedule_is_made_smaller_as_long_as_it_fails() -> None:
+    plant = Planted("a failure in one role stops all")
+    scenario = Scenario.draw(first_seed("a failure in one role stops all"))
+    smaller = shrink(scenario, plant)
+    assert fails(smaller, plant)
+    assert len(smaller.faults) <= len(scenario.faults)
+    assert not any(fails(smaller.without(fault), plant) for fault in smaller.faults), "no fault is there for nothing"
+
+
+def test_a_schedule_that_breaks_no_rule_is_not_shrunk() -> None:
+    with pytest.raises(ValueError, match="nothing to shrink"):
+        shrink(Scenario.draw(0))
+
+
+def test_a_scenario_is_a_value_that_can_be_pasted() -> None:
+    from tests.simulation import scenario as names
+
+    drawn = Scenario.draw(3)
+    assert eval(repr(drawn), vars(names)) == drawn
+    assert SimulatedRun(drawn).scenario == drawn
+
+
+def test_the_tool_prints_how_to_play_a_failing_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    plant = Planted("Started comes before the processes")
+    assert main(["--count", "3"], plant) == 1
+    assert "python -m tests.simulation -v --seed 0" in capsys.readouterr().out
+
+
+def test_the_tool_prints_the_schedule_and_with_v_each_event(capsys: pytest.CaptureFixture[str]) -> None:
+    plant = Planted("Started comes before the processes")
+    assert main(["--seed", "0", "-v"], plant) == 1
+    printed = capsys.readouterr().out
+    assert "Role(name='trainer'" in printed
+    assert "StartWorkers(" in printed
+    assert "broken: BrokenRuleError: attempt 1 is said to be started" in printed
+
+
+def test_the_tool_shrinks_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shrink", "0"], Planted("Started comes before the processes")) == 1
+    assert capsys.readouterr().out.startswith("Scenario(seed=0, ")
+
+
+def test_the_tool_counts_the_ways_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--first", "10", "--count", "20"]) == 0
+    printed = capsys.readouterr().out
+    assert "succeeded" in printed
+    assert "20 runs, 0 broke a rule" in printed

@@ -1,0 +1,124 @@
+"""What truly happened on the nodes of a simulated run, whatever the machines were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.messages import Assign
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.workers import Worker
+    from tests.simulation.world import SimulatedRun
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A failure that is to be answered by a restart: of a worker, or of a store host (`rank` is None)."""
+
+    role: str
+    attempt: int
+    node: str
+    rank: int | None
+    moment: float
+
+
+@dataclass
+class Witness:
+    """`kinds` has what ends a run: stop, term, loss, missing, unfit, start_failed, disk."""
+
+    run: SimulatedRun
+    kinds: set[str] = field(default_factory=set)
+    incidents: list[Incident] = field(default_factory=list)
+    ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
+    first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank first exited 0
+    running: dict[str, int] = field(default_factory=dict)  # node: the attempt whose workers all have had their process
+    joined: set[str] = field(default_factory=set)
+    terminated: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+    unkillable: set[str] = field(default_factory=set)
+    told_to_stop_at: float | None = None
+    is_requeued: bool = False
+    _delays: list[tuple[float, float, str]] = field(default_factory=list)
+
+    def see(self, kind: str) -> None:
+        self.kinds.add(kind)
+
+    def started(self, agent: Agent, assign: Assign) -> None:
+        self.running[agent.name] = assign.attempt
+
+    def start_failed(self, agent: Agent, assign: Assign) -> None:
+        if self.run.scenario.role(agent.role).restart != "ignore":
+            self.see("start_failed")
+
+    def broke(self, agent: Agent) -> None:
+        assign = agent.workers.assign
+        assert assign is not None
+        self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
+
+    def ended(self, agent: Agent, worker: Worker, exitcode: int, *, is_stopped: bool) -> None:
+        self.run.is_dirty = True
+        if is_stopped:
+            return
+        if exitcode == 0:
+            self.ended_well.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
+            self.first_end.setdefault(worker.attempt, self.run.clock.now)
+            return
+        if self.run.scenario.role(worker.role).restart != "ignore":
+            now = self.run.clock.now
+            self.incidents.append(Incident(worker.role, worker.attempt, agent.name, worker.rank, now))
+        self.run.spread(worker)
+
+    def delayed(self, node: str, seconds: float) -> None:
+        """A pause or a stall; those that come close together may cost a lease."""
+        now, scenario, head = self.run.clock.now, self.run.scenario, self.run.disk.head
+        self._delays.append((now, now + seconds, node))
+        recent = [
+            end - start
+            for start, end, where in self._delays
+            if end >= now - 2 * scenario.lease_s and (where in (node, head) or node == head)
+        ]
+        if sum(recent) + 4 * max(scenario.delays_s) > 0.3 * scenario.lease_s:
+            self.see("loss")
+
+    # What follows from it.
+
+    def group(self, role: str) -> str:
+        """Who restarts together: a role that restarts alone, or all others."""
+        return role if self.run.scenario.role(role).restart == "restart_role" else "*"
+
+    def attempt_of(self, role: str) -> int:
+        """The attempt that the role's workers belong to, by the latest claim."""
+        world = self.run.disk.latest
+        return next((each.attempt for each in world.roles if each.role == role), 0) if world else 0
+
+    def unanswered(self) -> list[Incident]:
+        """The failures that no attempt has followed yet."""
+        return [incident for incident in self.incidents if self.attempt_of(incident.role) == incident.attempt]
+
+    def keys(self) -> set[tuple[str, int]]:
+        """The failures as they are paid for: once for everything that one restart answers."""
+        return {(self.group(incident.role), incident.attempt) for incident in self.incidents}
+
+    def is_budget_over(self) -> bool:
+        """Whether one more failure can end the run."""
+        scenario = self.run.scenario
+        is_stuck = scenario.progress == "stuck" and len(self.keys()) >= scenario.no_progress_limit
+        return len(self.keys()) > scenario.max_restarts or is_stuck
+
+    def is_exit_overdue(self) -> bool:
+        """Whether exit_timeout has passed since a rank exited 0."""
+        timeout, now = self.run.scenario.exit_timeout_s, self.run.clock.now
+        return timeout is not None and any(now >= moment + timeout for moment in self.first_end.values())
+
+    def have_all_ended_well(self) -> bool:
+        """Whether every rank that counts has exited 0 in its role's latest attempt."""
+        world = self.run.disk.latest
+        if world is None:
+            return False
+        return all(
+            len(self.ended_well.get((role.role, role.attempt), ())) == role.size
+            for role in world.roles
+            if role.restart != "ignore"
+        )
