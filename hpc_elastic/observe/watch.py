@@ -114,19 +114,20 @@ class RunWatch:
         """Makes the missing result if it is time; whether there is one now."""
         if self._over_since is None:
             return False
-        script_word = last_line(facts.script_output) if facts.script_output else ""
-        ending = diagnosis.missing_result(facts, self._job, script_word, complaint=agent_complaint(facts))
-        if ending is None:
-            return False
         from hpc_elastic.observe import settle
 
         now = settle.file_system_now(self.layout)
-        fresh = self._reader.read()  # with the refreshed view
-        if fresh.result is None and fresh.allocations == facts.allocations:
-            waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-            if not ending.is_certain and waited < self._settle_s:
-                return False
-            settle.settle(self.layout, fresh, ending)
+        fresh = self._reader.read()  # what the job wrote last may have come between `facts` and the scheduler's word
+        if fresh.result is not None or fresh.allocations != facts.allocations:
+            return True
+        script_word = last_line(fresh.script_output) if fresh.script_output else ""
+        ending = diagnosis.missing_result(fresh, self._job, script_word, complaint=agent_complaint(fresh))
+        if ending is None:
+            return False
+        waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
+        if not ending.is_certain and waited < self._settle_s:
+            return False
+        settle.settle(self.layout, fresh, ending)
         return True
 
 

@@ -84,6 +84,8 @@ def append_line(path: str, data: Json) -> None:
 def append_lines(path: str, records: Iterable[Json]) -> None:
     """Appends records, a line each; one `write` call, so that lines do not mix.
 
+    A full disk takes what fits: all or nothing is left of it, for a torn line would spoil the next one.
+
     Raises:
         RunDirectoryError: they cannot be written.
     """
@@ -92,9 +94,21 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
         make_directory(os.path.dirname(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
         try:
-            os.write(descriptor, lines)
+            written = os.write(descriptor, lines)
+            try:
+                write_all(descriptor, lines[written:])
+            except OSError:
+                _take_back(descriptor, written)
+                raise
         finally:
             os.close(descriptor)
+
+
+def _take_back(descriptor: int, written: int) -> None:
+    """Cuts a torn line off again, unless somebody has appended to it since."""
+    end = os.lseek(descriptor, 0, os.SEEK_CUR)
+    if end == os.fstat(descriptor).st_size:
+        os.ftruncate(descriptor, end - written)
 
 
 def make_directory(path: str) -> None:

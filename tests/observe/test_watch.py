@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hpc_elastic.observe.watch import QuestionPace, RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
-from hpc_elastic.scheduler.protocol import JobState
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.observe.builders import RunBuilder
 from tests.observe.test_snapshot import SilentScheduler, TellingScheduler
 
@@ -91,6 +92,20 @@ def test_pending_job_that_was_cancelled_gets_its_result_at_the_first_look(tmp_pa
     assert (result["written_by"], result["exit_code"], result["reason"]) == ("login", 10, "terminated")
     assert result["cause"] == "the job was cancelled before it started"
     assert Path(run.layout.exit_code).read_text() == "10\n"
+
+
+def test_a_script_that_ended_between_the_look_and_the_schedulers_word_is_the_cause(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit()
+
+    class EndingScheduler(TellingScheduler):
+        def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+            Path(run.layout.script_output(job_ids[0])).write_text("hpc_elastic: setup line failed (status 1): false\n")
+            return super().query(job_ids)
+
+    RunWatch(run.layout, EndingScheduler(JobState.FAILED)).look()
+    result = read(run.layout.result)
+    assert (result["reason"], result["exit_code"]) == ("setup_failed", 3)
+    assert result["cause"].endswith("setup line failed (status 1): false")
 
 
 def test_silent_agents_get_sixty_seconds(tmp_path: Path) -> None:

@@ -181,6 +181,28 @@ def test_records_are_appended_a_line_each(tmp_path: Path) -> None:
     assert Path(path).read_text().count("\n") == 3
 
 
+NO_ROOM = """
+import resource, sys
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.rundir.store import append_line
+
+append_line(sys.argv[1], {"number": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (30, 30))
+try:
+    append_line(sys.argv[1], {"number": 2, "filler": "x" * 100})
+except RunDirectoryError as error:
+    print(error.message)
+append_line(sys.argv[1], {"a": 3})
+"""
+
+
+def test_a_line_that_does_not_fit_leaves_nothing_that_spoils_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(path)], capture_output=True, text=True, check=True)
+    assert "File too large" in done.stdout
+    assert path.read_text() == '{"number": 1}\n{"a": 3}\n'
+
+
 def test_numbers_are_in_order_and_other_names_are_left_out(tmp_path: Path) -> None:
     for name in ("0010.json", "0002.json", ".0003.json.ab.tmp", "x", "0001"):
         (tmp_path / name).touch()
