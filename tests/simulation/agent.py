@@ -43,6 +43,7 @@ class Agent:
         self.problem: str | None = None
         self.versions = VERSIONS
         self.is_refused = False
+        self.has_hung_up = False
         self.is_told = False  # how the run ended, by the head or by the result
         self.link: Link | None = None
         self.link_stalled_until = 0.0
@@ -157,6 +158,9 @@ class Agent:
 
     def _not_answered(self, link: Link) -> None:
         if self.link is link and not self._is_answered:
+            # Known: the head takes it for lost, or refuses its next call as a second agent of the node.
+            self.has_hung_up = True
+            self.run.witness.see("loss")
             link.close("down", "no answer to the join")
             self._dial_again(link)
 

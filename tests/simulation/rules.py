@@ -207,7 +207,8 @@ class Rules:
             return
         expected = {results[0].exit_code} if results else set()
         if agent.is_refused:  # before the result is there, by what the head has decided
-            expected |= {SETUP} if agent.problem is not None else self._run.decided_codes
+            is_unfit = agent.problem is not None or agent.has_hung_up
+            expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
         if not agent.is_told and agent.name not in witness.joined:
             expected |= {NODES_MISSING, STOPPED}
         elif not agent.is_told and (agent.name in witness.terminated or agent.name not in witness.assigned):
