@@ -95,7 +95,7 @@ class SimulatedRun:
                 never.add(fault.node)
             elif fault.what == "starts_late":
                 starts[fault.node] += fault.lasts_s
-                if starts[fault.node] > STARTS_WITHIN_S:
+                if fault.lasts_s > 0.3 * self.scenario.join_timeout_s or starts[fault.node] > STARTS_WITHIN_S:
                     self.witness.see("missing")
             elif fault.what == "unfit":
                 self.witness.see("unfit")
