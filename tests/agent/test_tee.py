@@ -103,8 +103,8 @@ def test_the_last_lines_of_a_worker_that_was_killed_are_repeated(tmp_path: Path,
 
 
 def test_closing_ends_although_somebody_goes_on_writing(tmp_path: Path) -> None:
-    with open(tmp_path / "out", "ab") as out:
-        writer = subprocess.Popen(["yes"], stdout=out)
+    with open(tmp_path / "out", "ab") as out:  # not `yes`, which would fill a disk if the test took long
+        writer = subprocess.Popen(["sh", "-c", "while :; do echo yes; done"], stdout=out)
     try:
         script = f"""
 from hpc_elastic.agent.tee import Tee, TeedFile
