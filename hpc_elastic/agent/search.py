@@ -24,7 +24,8 @@ CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head has shown for 
 CLAIM_STEP_S = 5.0
 READ_CLAIM_EVERY_S = 2.0
 CONNECT_BOUND_S = 2.0
-ANSWER_BOUND_S = 5.0
+SILENT_AFTER_S = 5.0  # a head that does not answer for so long is worth a word
+DEAD_AFTER_S = 20.0  # the kernel calls the other machine dead when it acknowledges nothing for so long
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does not answer for so long is gone
@@ -168,7 +169,7 @@ class HeadSearch:
         self._asked_since = self._loop.time()
         self._lookup = await self._resolve()
         read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
-        while not await self._knock(join, listener, trouble, rounds):
+        while not await self._knock(join, listener, trouble, rounds, number):
             rounds += 1
             now = self._loop.time()
             trouble.tell(now, number)
@@ -227,14 +228,14 @@ class HeadSearch:
             Place(head=head, address=address, port=port, is_certain=False) for port in ports for address in addresses
         ]
 
-    async def _knock(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int) -> bool:
+    async def _knock(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
         """Whether the head answered at one of the places; what kept it at the likeliest one is a trouble."""
         places = self._candidates(rounds)
         if not places:
             trouble.met(not_resolved(self._allocation.nodes[0], self._lookup.error), self._loop.time())
         for place in places:
             try:
-                why = await self._ask(place, join, listener)
+                why = await self._ask(place, join, listener, trouble, number)
             except (OSError, ProtocolError, NoHandshakeError) as error:
                 if place is places[0]:
                     finding = await explain(error, place, self._plan.network.port_range)
@@ -245,10 +246,25 @@ class HeadSearch:
                 trouble.met(not_answered(place, why), self._loop.time())
         return False
 
-    async def _ask(self, place: Place, join: Join, listener: HeadListener) -> str | None:
-        """Asks to join there; None if a head answered, else why it is none."""
+    async def _ask(self, place: Place, join: Join, listener: HeadListener, trouble: Trouble, number: int) -> str | None:
+        """Asks to join there; None if a head answered, else why it is none.
+
+        Who keeps an authenticated connection is the head, for any other agent closes it. It may be slow:
+        whoever hung up on it would be taken for lost, and find its own join there when it called again.
+        """
         link = HeadLink(listener)
         connection = await dial(self._make, link, place.address, place.port, timeout_s=CONNECT_BOUND_S)
+        connection.set_dead_after(DEAD_AFTER_S)
         connection.send(join)
-        self._loop.call_later(ANSWER_BOUND_S, link.give_up, connection)
-        return None if await link.answered else link.why
+        while not link.answered.done():
+            await asyncio.wait([link.answered], timeout=SILENT_AFTER_S)
+            now = self._loop.time()
+            if now >= self._deadline:
+                link.give_up(connection)
+            elif not link.answered.done():
+                trouble.met(not_answered(place, "no answer to the join"), now)
+                trouble.tell(now, number)
+        if not link.answered.result():
+            return link.why
+        connection.set_dead_after(None)  # from now on the lease says who is dead
+        return None

@@ -14,6 +14,7 @@ from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Sc
 from hpc_elastic.membership.messages import Message, decode_message, encode_message
 
 HANDSHAKE_BOUND_S = 5.0
+KEEPALIVE_S = 5  # between the kernel's questions to a machine that must be found dead
 
 Trace = Callable[[str], None]  # where every message is shown, for `log_level: debug`
 
@@ -62,6 +63,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._session.send(encode_message(message)))
             self._show("sent to", message)
+
+    def set_dead_after(self, seconds: float | None) -> None:
+        """How long the other machine may acknowledge nothing before the kernel closes the connection; None: long."""
+        connected = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if connected is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, seconds is not None)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int((seconds or 0) * 1000))
 
     def close(self, why: str = "this side closed the connection") -> None:
         """Closes after what was sent is delivered."""

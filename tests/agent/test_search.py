@@ -118,12 +118,16 @@ class Scene:
     ) -> tuple[Answering, Endpoint]:
         """Node 0 listens on its address, on the first port of the sequence or on another one."""
         agent = Answering(answer)
+        return agent, await self.listen_as(agent, port=port, make=make)
+
+    async def listen_as(self, agent: Answering, *, port: int | None = None, make: ConnectionFactory = MAKE) -> Endpoint:
+        """This agent listens there."""
         self._agents.append(agent)
         bound = listen("127.0.0.2", port) if port is not None else listen_on_first("127.0.0.2", self.ports)
         endpoint = Endpoint(address="127.0.0.2", port=bound.getsockname()[1])
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(lambda: make(Side.LISTENING, agent), sock=bound))
-        return agent, endpoint
+        return endpoint
 
     def search(self, node_id: int) -> HeadSearch:
         return HeadSearch(
@@ -341,6 +345,52 @@ def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
         assert not Path(made.layout.rendezvous("local1")).exists()
         refused = f"was refused by local0 (127.0.0.2) on port {made.ports[0]}: nobody listens there"
         assert made.said == [refused]
+
+    play(tmp_path, scene)
+
+
+class Slow(Answering):
+    """A head that is busy: it keeps the connection and says nothing yet."""
+
+    def __init__(self) -> None:
+        super().__init__(Welcome(allocation=1))
+
+    def received(self, connection: Connection, message: Message) -> None:
+        self.joins.append(message)
+
+
+def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hangs up is taken for lost, and refused when he calls again."""
+    retrying(monkeypatch, answers_within_s=0.0, persists_s=0.0)
+    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        head = Slow()
+        await made.listen_as(head)
+        looking = asyncio.ensure_future(made.find())
+        while not Path(made.layout.rendezvous("local1")).exists():
+            await asyncio.sleep(0.001)
+        assert made.record()["cause"] == "silent"
+        (connection,) = head.connections
+        connection.send(Welcome(allocation=1))
+        assert await looking
+        assert (head.joins, made.member.heard) == ([made.join(1)], [Welcome(allocation=1)])
+
+    play(tmp_path, scene)
+
+
+def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch)
+    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_timeout_s=0.2)
+        await made.listen_as(Slow())
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            await made.find()
+        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.SILENT]
 
     play(tmp_path, scene)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # As agent.search has them.
 CLAIM_AFTER_S, CLAIM_STEP_S = 20.0, 5.0
-DIAL_AGAIN_S, ANSWER_BOUND_S, HEAD_ANSWERS_WITHIN_S = 0.5, 5.0, 30.0
+DIAL_AGAIN_S, DEAD_AFTER_S, HEAD_ANSWERS_WITHIN_S = 0.5, 20.0, 30.0
 NODES_MISSING = 6
 
 
@@ -43,7 +43,6 @@ class Agent:
         self.problem: str | None = None
         self.versions = VERSIONS
         self.is_refused = False
-        self.has_hung_up = False
         self.is_told = False  # how the run ended, by the head or by the result
         self.link: Link | None = None
         self.link_stalled_until = 0.0
@@ -152,16 +151,18 @@ class Agent:
         elif head is not None and head.is_running and head.is_powered and head.headquarters is not None:
             link = self.link = Link(self, head, self.run.scenario.delays_s, self.dice)
             link.up(self.join)
-            self.later(ANSWER_BOUND_S, lambda: self._not_answered(link))
+            self.later(DEAD_AFTER_S, lambda: self._check_peer(link))
         else:
             self.later(DIAL_AGAIN_S, self._search)
 
-    def _not_answered(self, link: Link) -> None:
-        if self.link is link and not self._is_answered:
-            # Known: the head takes it for lost, or refuses its next call as a second agent of the node.
-            self.has_hung_up = True
-            self.run.witness.see("loss")
-            link.close("down", "no answer to the join")
+    def _check_peer(self, link: Link) -> None:
+        """As the kernel does while the join is not answered: who is gone acknowledges nothing."""
+        if self.link is not link or self._is_answered:
+            return
+        head = link.head
+        if head.is_powered and head.is_running and head.headquarters is not None:
+            self.later(DEAD_AFTER_S, lambda: self._check_peer(link))
+        else:
             self._dial_again(link)
 
     def _dial_again(self, link: Link) -> None:

@@ -207,7 +207,7 @@ class Rules:
             return
         expected = {results[0].exit_code} if results else set()
         if agent.is_refused:  # before the result is there, by what the head has decided
-            is_unfit = agent.problem is not None or agent.has_hung_up
+            is_unfit = agent.problem is not None
             expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
         if not agent.is_told and agent.name not in witness.joined:
             expected |= {NODES_MISSING, STOPPED}
