@@ -72,7 +72,6 @@ class Workers:
         Args:
             spawn: starts all of them or none; runs in the thread.
         """
-        self._hurry.clear()
         self._has_failed = False
         self._sent = None
         spawned = await self._thread.call(spawn)
@@ -97,6 +96,13 @@ class Workers:
         Returns:
             The process ids that survived KILL.
         """
+        try:
+            await self._stop_gently(manner, is_terminated)
+            return await self._kill()
+        finally:
+            self._hurry.clear()  # not at a start: a hurry may come while what it is about still starts
+
+    async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> None:
         if manner is StopManner.RESTART:
             await self._terminate(is_terminated, self._times.restart_grace_s)
         elif manner is StopManner.GRACE and not self._alive and not self._has_failed:
@@ -105,7 +111,6 @@ class Workers:
             await self._terminate(False, self._times.restart_grace_s)
         elif manner is StopManner.GRACE:
             await self._terminate(is_terminated, self._times.grace_s)
-        return await self._kill()
 
     def hurry(self) -> None:
         """Cuts the grace of a stop under way short."""

@@ -169,9 +169,21 @@ def test_a_hurry_cuts_the_grace_short(tmp_path: Path) -> None:
     assert play(tmp_path, scene, grace_s=1000).exits == [(0, -9)]
 
 
-def test_a_hurry_is_over_with_the_next_start(tmp_path: Path) -> None:
+def test_a_hurry_that_comes_while_the_workers_still_start_counts(tmp_path: Path) -> None:
+    """The stop waits for the start, and the fence that hardens it may come meanwhile."""
+
     async def scene(made: Scene) -> None:
         made.workers.hurry()
+        await made.start(IGNORES_TERM)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    assert play(tmp_path, scene, restart_grace_s=1000).exits == [(0, -9)]
+
+
+def test_a_hurry_is_over_with_the_stop_that_it_was_for(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.workers.hurry()
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
         await made.start(SAVES)
         await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
 
