@@ -83,7 +83,7 @@ class Coordinator:
         elif isinstance(message, Join):
             self._join(connection, message)
         else:
-            connection.abort("the first message was not a join")
+            connection.refuse("the first message was not a join")
 
     def closed(self, connection: Connection, why: str) -> None:
         """An agent's connection is over."""

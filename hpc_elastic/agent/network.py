@@ -18,6 +18,7 @@ from hpc_elastic.errors import AllocationError
 from hpc_elastic.plan.launch_plan import NetworkPlan
 
 _SIOCGIFADDR = 0x8915  # Linux, netdevice(7): the interface's IPv4 address
+BACKLOG = socket.SOMAXCONN  # as much of it as net.core.somaxconn allows
 NAMES_WITHIN_S = (
     4.0  # a head that cannot be found is to be said within 10 s: once for this node's address, once for the head's
 )
@@ -153,7 +154,7 @@ def listen(address: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
-        listener.listen(socket.SOMAXCONN)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

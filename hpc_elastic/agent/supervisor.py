@@ -16,6 +16,7 @@ from typing import Any
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator, become_head
+from hpc_elastic.agent.door import Door, most_strangers
 from hpc_elastic.agent.failures import record_failure
 from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.guard_link import GuardLink
@@ -43,7 +44,7 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
     WriteResult,
 )
-from hpc_elastic.membership.authentication import Scope, Side
+from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Message, StopManner, Welcome
 from hpc_elastic.membership.ports import port_sequence
@@ -82,7 +83,7 @@ class Supervisor:
         self._head: Coordinator | None = None
         self._refuser: Refuser | None = None
         self._connection: Connection | None = None
-        self._server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._stopping: StopWorkers | None = None
 
     async def run(self) -> int:
@@ -128,9 +129,8 @@ class Supervisor:
         self._own = Endpoint(address=report.address, port=listener.getsockname()[1])
         self._join = describe_node(plan, place, report, agent=self._own, store_port=self._group.store_port)
         self._member = Member(self._join, run=plan.run, lease_s=plan.elastic.lease_s)
-        self._server = await self._loop.create_server(
-            lambda: self._make_connection(Side.LISTENING, self), sock=listener
-        )
+        most = most_strangers(len(place.nodes))
+        self._door = Door(listener, self._make_connection, self, most=most, say=lambda text: self._say(text, "warning"))
 
     # Of transport.Receiver: other agents' connections, which are the head's if it is here.
 
@@ -339,8 +339,8 @@ class Supervisor:
             await self._head.close()
         if self._connection is not None:
             self._connection.close()
-        if self._server is not None:
-            self._server.close()
+        if self._door is not None:
+            await self._door.close()
         await self._group.shut_down()
         await self._tasks.cancel()
         await self._processes.call(self._guard.dismiss)

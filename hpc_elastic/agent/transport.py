@@ -37,11 +37,15 @@ class Receiver(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One end of a connection; hands over to its receiver once it is authenticated."""
+    """One end of a connection; hands over to its receiver once it is authenticated.
+
+    `on_refused` is called, with the reason, when this side hangs up on one that is no agent of ours.
+    """
 
     def __init__(
         self, side: Side, *, secret: bytes, scope: Scope, receiver: Receiver, trace: Trace | None = None
     ) -> None:
+        self._side = side
         self._session = Session(side, secret=secret, scope=scope, nonce=os.urandom(NONCE_BYTES))
         self._receiver = receiver
         self._trace = trace
@@ -49,6 +53,8 @@ class Connection(asyncio.Protocol):
         self._handshake_bound: asyncio.TimerHandle | None = None
         self._why = "the connection was closed"
         self._is_opened = False
+        self._is_aborted = False
+        self.on_refused: Callable[[Connection, str], None] = lambda _connection, _why: None
         self._error: ProtocolError | DecodeError | None = None
         loop = asyncio.get_running_loop()
         self.authenticated: asyncio.Future[bool] = loop.create_future()
@@ -82,17 +88,24 @@ class Connection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Closes at once."""
         self._why = why
+        self._is_aborted = True
         if self._transport is not None:
             self._transport.abort()
+
+    def refuse(self, why: str) -> None:
+        """Closes at once what is no agent of ours, or was tampered with on its way, and says so."""
+        if not self._is_aborted:
+            self.on_refused(self, why)
+        self.abort(why)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Of asyncio.Protocol: opens the handshake."""
         self._transport = cast("asyncio.Transport", transport)
-        connected = transport.get_extra_info("socket")
-        if connected is not None:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._is_aborted:
+            self._transport.abort()
+            return
         loop = asyncio.get_running_loop()
-        self._handshake_bound = loop.call_later(HANDSHAKE_BOUND_S, self.abort, "no handshake in time")
+        self._handshake_bound = loop.call_later(HANDSHAKE_BOUND_S, self.refuse, "no handshake in time")
         self._transport.write(self._session.open())
 
     def data_received(self, data: bytes) -> None:
@@ -104,20 +117,22 @@ class Connection(asyncio.Protocol):
             if self._session.is_authenticated and not self._is_opened:
                 self._open()
             for body in bodies:
+                if self._transport is None or self._transport.is_closing():
+                    break  # the message before was the last
                 message = decode_message(body)
                 self._show("received from", message)
                 self._receiver.received(self, message)
         except (ProtocolError, DecodeError) as error:
             self._error = error
-            self.abort(str(error))
+            self.refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of asyncio.Protocol: tells the receiver once."""
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
         why = str(exc) if exc is not None else self._why
-        if self._trace is not None:
-            self._trace(f"connection with {self._peer} is over: {why}")
+        if self._trace is not None and (self._is_opened or self._side is Side.DIALLING):
+            self._trace(f"connection with {self.peer} is over: {why}")
         if not self.authenticated.done():
             self.authenticated.set_result(False)
         if self._is_opened:
@@ -132,18 +147,19 @@ class Connection(asyncio.Protocol):
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
         if self._trace is not None:
-            self._trace(f"connection with {self._peer}: both sides have proved that they know the secret")
+            self._trace(f"connection with {self.peer}: both sides have proved that they know the secret")
         self.authenticated.set_result(True)
         self._receiver.opened(self)
 
     @property
-    def _peer(self) -> str:
+    def peer(self) -> str:
+        """The other end's address and port."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if name else "nobody"
 
     def _show(self, how: str, message: Message) -> None:
         if self._trace is not None:
-            self._trace(f"{how} {self._peer}: {json.dumps(encode_message(message), ensure_ascii=False)}")
+            self._trace(f"{how} {self.peer}: {json.dumps(encode_message(message), ensure_ascii=False)}")
 
 
 ConnectionFactory = Callable[[Side, Receiver], Connection]

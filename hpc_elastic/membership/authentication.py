@@ -2,13 +2,19 @@
 
 Theory of operation. Both sides know the run's secret. The dialling side opens with a nonce, the
 listening side answers with its own and proves that it knows the secret, the dialling side proves
-it too; each proof is an HMAC over both nonces and the scope (run, job and restart count), so that
-a proof is good for one connection of one allocation only. Each direction then has a key of its
-own, and every frame carries a MAC over its sequence number and body: a frame that is changed,
-dropped, repeated or from another connection ends the connection.
+it too; each proof is an HMAC over its side, both nonces and the scope (run, job and restart count),
+so that a proof is good for one end of one connection of one allocation only. Each direction then has
+a key of its own, and every frame carries a MAC over its sequence number and body: a frame that is
+changed, dropped, repeated or from another connection ends the connection.
+
+    listening:  AWAITS_HELLO  --hello, answered with nonce and proof-->  AWAITS_PROOF  --proof-->  OPEN
+    dialling:   AWAITS_ANSWER  --nonce and proof, answered with proof-->  OPEN
+    any         --anything else-->  REFUSED, for good
 
 A frame on the wire is its body's length (4 bytes, big endian), the MAC (32 bytes; zero in the
-handshake) and the body, UTF-8 JSON.
+handshake) and the body, UTF-8 JSON. The handshake has exactly one spelling: a byte that is changed in
+it is refused although it may mean the same. Who has proved nothing gets one answer and no memory
+beyond `LARGEST_HANDSHAKE`.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ PROTOCOL = 1
 NONCE_BYTES = 16
 MAC_BYTES = 32
 HEADER_BYTES = 4 + MAC_BYTES
-LARGEST_HANDSHAKE = 4 * 1024
+LARGEST_HANDSHAKE = 512  # twice what it takes, for the hello of a later protocol to be refused by its number
 LARGEST_FRAME = 4 * 1024 * 1024
 
 
@@ -46,6 +52,16 @@ class Side(str, Enum):
     def other(self) -> Side:
         """The end at the other side."""
         return Side.LISTENING if self is Side.DIALLING else Side.DIALLING
+
+
+class Stage(str, Enum):
+    """How far a session is; the module's docstring has the transitions."""
+
+    AWAITS_HELLO = "awaits hello"
+    AWAITS_ANSWER = "awaits answer"
+    AWAITS_PROOF = "awaits proof"
+    OPEN = "open"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +87,7 @@ class Session:
         nonce: `NONCE_BYTES` fresh random bytes.
     """
 
-    __slots__ = ("_buffer", "_keys", "_nonces", "_received", "_scope", "_secret", "_sent", "_side", "is_authenticated")
+    __slots__ = ("_buffer", "_keys", "_nonces", "_received", "_scope", "_secret", "_sent", "_side", "_stage")
 
     def __init__(self, side: Side, *, secret: bytes, scope: Scope, nonce: bytes) -> None:
         self._side = side
@@ -82,13 +98,18 @@ class Session:
         self._buffer = bytearray()
         self._sent = 0
         self._received = 0
-        self.is_authenticated = False
+        self._stage = Stage.AWAITS_HELLO if side is Side.LISTENING else Stage.AWAITS_ANSWER
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Both sides have proved that they know the secret, and nothing false came since."""
+        return self._stage is Stage.OPEN
 
     def open(self) -> bytes:
         """What the dialling side sends first; nothing on the listening side."""
         if self._side is Side.LISTENING:
             return b""
-        return _frame({"protocol": PROTOCOL, "nonce": self._nonces[self._side].hex()})
+        return _frame(_hello(self._nonces[self._side]))
 
     def receive(self, data: bytes) -> tuple[bytes, list[Json]]:
         """Takes what the connection delivered.
@@ -97,16 +118,23 @@ class Session:
             What to send back for the handshake, and the bodies of complete, genuine frames.
 
         Raises:
-            ProtocolError: the connection must be closed.
+            ProtocolError: the connection must be closed. What came with it is lost, and so is what comes after.
         """
+        if self._stage is Stage.REFUSED:
+            raise ProtocolError("the connection was refused before")
         self._buffer += data
         answer, bodies = b"", []
-        while (frame := self._next_frame()) is not None:
-            mac, body = frame
-            if self.is_authenticated:
-                bodies.append(self._open_frame(mac, body))
-            else:
-                answer += self._shake(_parse(body))
+        try:
+            while (frame := self._next_frame()) is not None:
+                mac, body = frame
+                if self._stage is Stage.OPEN:
+                    bodies.append(self._open_frame(mac, body))
+                else:
+                    answer += self._shake(mac, body)
+        except ProtocolError:
+            self._stage = Stage.REFUSED
+            self._buffer.clear()
+            raise
         return answer, bodies
 
     def send(self, body: Json) -> bytes:
@@ -124,7 +152,7 @@ class Session:
         if len(self._buffer) < 4:
             return None
         length = int.from_bytes(self._buffer[:4], "big")
-        limit = LARGEST_FRAME if self.is_authenticated else LARGEST_HANDSHAKE
+        limit = LARGEST_FRAME if self._stage is Stage.OPEN else LARGEST_HANDSHAKE
         if length > limit:
             raise ProtocolError(f"a frame of {length} bytes is over the limit of {limit}")
         if len(self._buffer) < HEADER_BYTES + length:
@@ -134,21 +162,42 @@ class Session:
         del self._buffer[: HEADER_BYTES + length]
         return mac, body
 
-    def _shake(self, body: Json) -> bytes:
-        other = self._side.other
-        if other not in self._nonces:
-            self._nonces[other] = _nonce(body)
-            if body.get("protocol") != PROTOCOL:
-                raise ProtocolError(f"the other side speaks protocol {body.get('protocol')!r}, this one {PROTOCOL}")
-        if self._side is Side.LISTENING and "proof" not in body:
-            nonce = self._nonces[self._side].hex()
-            return _frame({"protocol": PROTOCOL, "nonce": nonce, "proof": self._proof(self._side)})
-        # As bytes: of two texts, compare_digest takes ASCII only, and this one is anybody's.
-        if not hmac.compare_digest(_dump(body.get("proof")), _dump(self._proof(other))):
-            raise WrongSecretError("the other side does not know this run's secret, or is of another allocation")
+    def _shake(self, mac: bytes, body: bytes) -> bytes:
+        if mac != bytes(MAC_BYTES):
+            raise ProtocolError("the other side is not an agent: its first words carry a MAC")
+        if self._stage is Stage.AWAITS_HELLO:
+            return self._hear_hello(body)
+        if self._stage is Stage.AWAITS_ANSWER:
+            return self._hear_answer(body)
+        _check_proof(body, {"proof": self._proof(Side.DIALLING)})
+        self._open()
+        return b""
+
+    def _hear_hello(self, body: bytes) -> bytes:
+        nonce = self._hear_nonce(_parse(body))
+        if body != _dump(_hello(nonce)):
+            raise ProtocolError("the other side is not an agent: its first words hold more than a hello")
+        self._stage = Stage.AWAITS_PROOF
+        return _frame({**_hello(self._nonces[self._side]), "proof": self._proof(self._side)})
+
+    def _hear_answer(self, body: bytes) -> bytes:
+        answer = _parse(body)
+        nonce = self._hear_nonce(answer)
+        if "proof" not in answer:
+            raise ProtocolError("the other side is not an agent: it gave no proof")
+        _check_proof(body, {**_hello(nonce), "proof": self._proof(Side.LISTENING)})
+        self._open()
+        return _frame({"proof": self._proof(self._side)})
+
+    def _hear_nonce(self, body: Json) -> bytes:
+        nonce = self._nonces[self._side.other] = _nonce(body)
+        if body.get("protocol") != PROTOCOL:
+            raise ProtocolError(f"the other side speaks protocol {body.get('protocol')!r:.20}, this one {PROTOCOL}")
+        return nonce
+
+    def _open(self) -> None:
         self._keys = {side: self._derive(f"frames {side.value}") for side in Side}
-        self.is_authenticated = True
-        return _frame({"proof": self._proof(self._side)}) if self._side is Side.DIALLING else b""
+        self._stage = Stage.OPEN
 
     def _proof(self, side: Side) -> str:
         return self._derive(f"proof {side.value}").hex()
@@ -165,6 +214,16 @@ class Session:
             raise ProtocolError("a frame was changed, dropped or repeated on its way")
         self._received += 1
         return _parse(body)
+
+
+def _hello(nonce: bytes) -> Json:
+    return {"protocol": PROTOCOL, "nonce": nonce.hex()}
+
+
+def _check_proof(body: bytes, expected: Json) -> None:
+    """The whole frame is known but to those who don't know the secret."""
+    if not hmac.compare_digest(body, _dump(expected)):
+        raise WrongSecretError("the other side does not know this run's secret, or is of another allocation")
 
 
 def _frame(body: Json) -> bytes:
