@@ -12,6 +12,8 @@ from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
 
+LONGEST_WORDS = 500  # of a failure, in the line about it; its error file has them all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -39,9 +41,15 @@ class Policy:
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
             return self._restart(history, observation, describe_failure(failure), failure_signature(failure), now)
         if observation.trigger is Trigger.NODE_BROKEN:
+            if self._is_alone_with_ignored(observation.role):
+                return Ignore(reason=f"{observation.detail} on {', '.join(observation.nodes)}")
             what = f"{observation.detail} on {', '.join(observation.nodes)}"
             return self._restart(history, observation, what, observation.detail, now)
         return _finish(observation)
+
+    def _is_alone_with_ignored(self, role: str | None) -> bool:
+        """Whether the store of this role's nodes serves roles whose failures are ignored, and no other."""
+        return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
         """A restart, unless the budget is spent or the run does not get on."""
@@ -80,9 +88,13 @@ def describe_failure(failure: FailureRecord) -> str:
         return f"{rank} could not be started: {failure.message}"
     if failure.signal_name:
         return f"{rank} was killed by {failure.signal_name}"
+    number = f"exit code {failure.exitcode}"
     first_line = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
-    how = f"failed with exit code {failure.exitcode}"
-    return f"{rank} {how}: {first_line}" if first_line else f"{rank} {how}"
+    if first_line in ("", number):  # it left no word
+        return f"{rank} failed with {number}"
+    if len(first_line) > LONGEST_WORDS:
+        first_line = f"{first_line[:LONGEST_WORDS]} [...]"
+    return f"{rank} failed with {number}: {first_line}"
 
 
 def failure_signature(failure: FailureRecord) -> str:

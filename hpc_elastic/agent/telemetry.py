@@ -44,9 +44,11 @@ from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import Action, Leave, StartWorkers, StopWorkers, Tell, WriteNodeResult
 from hpc_elastic.membership.messages import Assign, Failed, Message, Stopped
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.error_file import parse_error
 from hpc_elastic.rundir.records import Event, EventSource, MetricData, NodeResult, RunResult, RunState, WorkerState
 from hpc_elastic.rundir.store import read_json
 
+LONGEST_RAW_ERROR = 1024 * 1024  # characters; torch's @record bounds neither message nor traceback
 _EVENT_OF_STEP = {"rendezvous": RENDEZVOUS, "assign_worker_ranks": ASSIGN_WORKER_RANKS}
 # With another exit code the agent could not go on to the end of the run.
 _AGENT_SUCCEEDED = frozenset(
@@ -307,8 +309,11 @@ def _moment(
 
 
 def _raw_error(path: str) -> str | None:
-    """The error file as torch's events have it, on one line."""
+    """The error file as torch's events have it, on one line; of one that has no end, its message."""
     with contextlib.suppress(RunDirectoryError):
         data = read_json(path)
-        return None if data is None else json.dumps(data)
+        raw_error = None if data is None else json.dumps(data)
+        if raw_error is not None and len(raw_error) > LONGEST_RAW_ERROR and (error := parse_error(data)) is not None:
+            return json.dumps({"message": {"message": error.message}})
+        return raw_error
     return None

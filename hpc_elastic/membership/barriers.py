@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.roster import Roster, RosterEntry, name_some
 from hpc_elastic.membership.rounds import HeadSettings
 
 NEVER = float("inf")
@@ -37,6 +37,11 @@ class Barrier:
             self._since, self._say_at = now, now + SAY_WAITING_EVERY_S
             self._deadline = NEVER if bound_s is None else now + bound_s
 
+    @property
+    def is_on(self) -> bool:
+        """Whether somebody is waited for."""
+        return self._since < NEVER
+
     def next_tick(self) -> float:
         """When to ask again at the latest."""
         return min(self._say_at, self._deadline)
@@ -55,7 +60,7 @@ class Barrier:
             return None
         self._say_at = now + SAY_WAITING_EVERY_S
         left = "" if self._deadline == NEVER else f"; {max(0.0, self._deadline - now):.0f} s left"
-        return f"waiting {self.waited_s(now):.0f} s for {', '.join(waiting)} {self._what}{left}"
+        return f"waiting {self.waited_s(now):.0f} s for {name_some(waiting)} {self._what}{left}"
 
 
 class Barriers:
@@ -83,19 +88,24 @@ class Barriers:
         """A world is at work; members of it may have ended before, in a role that runs on."""
         self.clear()
         self._starts.begin(now)
-        if any(member.has_ended for member in self._roster.in_world()):
-            self.ended(now)
+        self.ended(now)
 
     def ended(self, now: float) -> None:
-        """A rank exited 0."""
-        self._ends.begin(now, self._settings.exit_timeout_s)
+        """A rank may have exited 0; in a role whose failures are ignored that says nothing of the others."""
+        if any(member.has_ended and not self._is_ignored(member) for member in self._roster.in_world()):
+            self._ends.begin(now, self._settings.exit_timeout_s)
 
     def started(self, now: float) -> str | None:
-        """What to say once every rank has its process."""
-        if not all(member.has_started for member in self._roster.in_world()):
+        """What to say, once, when every rank has its process.
+
+        Nothing if some never got one in a role whose failures are ignored; nobody waits for those.
+        """
+        if not self._starts.is_on or self._starting():
             return None
         seconds = self._starts.waited_s(now)
         self._starts.clear()
+        if not all(member.has_started for member in self._roster.in_world()):
+            return None
         return f"every rank has its process, {seconds:.2f} s after the attempt was opened"
 
     def next_tick(self) -> float:
@@ -104,7 +114,7 @@ class Barriers:
 
     def reminders(self, now: float) -> list[str]:
         """Every 30 s, whom the others wait for."""
-        starting = [member.node for member in self._roster.in_world() if not member.has_started]
+        starting = [member.node for member in self._starting()]
         running = [member.node for member in self._roster.unfinished()]
         said = (self._starts.reminder(now, starting), self._ends.reminder(now, running))
         return [text for text in said if text is not None]
@@ -117,4 +127,11 @@ class Barriers:
         if not self._ends.is_over(now):
             return None
         running = self._roster.unfinished()
-        return tuple(member.node for member in running if self._settings.restarts.get(member.role) != "ignore")
+        return tuple(member.node for member in running if not self._is_ignored(member))
+
+    def _starting(self) -> list[RosterEntry]:
+        """The members that have neither all their processes nor, where failures are ignored, given up."""
+        return [member for member in self._roster.in_world() if not (member.has_started or member.is_finished)]
+
+    def _is_ignored(self, member: RosterEntry) -> bool:
+        return self._settings.restarts.get(member.role) == "ignore"

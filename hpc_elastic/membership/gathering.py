@@ -9,11 +9,10 @@ from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, Rendezvou
 from hpc_elastic.membership.actions import Action, Note, Say
 from hpc_elastic.membership.admission import why_not
 from hpc_elastic.membership.messages import Join, Refused
-from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.roster import Roster, name_some
 from hpc_elastic.membership.rounds import HeadSettings
 
 SAY_MISSING_EVERY_S = 30.0
-NODES_NAMED = 8  # by cause, in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,7 @@ class Gathering:
         if now < self._say_at or not missing:
             return []
         self._say_at = now + SAY_MISSING_EVERY_S
-        names = ", ".join(_with_cause(node, self._known.get(node)) for node in missing)
+        names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
         return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]
 
     def _are_enough(self) -> bool:
@@ -188,9 +187,8 @@ def _by_cause(missing: Sequence[MissingNode]) -> str:
     causes = dict.fromkeys(node.cause for node in missing)
     groups = []
     for cause in causes:
-        names = [node.node for node in missing if node.cause is cause]
-        more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
-        groups.append(f"{', '.join(names[:NODES_NAMED])}{more} ({_words(cause)})")
+        names = name_some([node.node for node in missing if node.cause is cause])
+        groups.append(f"{names} ({_words(cause)})")
     return ", ".join(groups) or "nobody, the others were lost"
 
 

@@ -218,9 +218,7 @@ class Head:
 
     def _gather(self, now: float) -> list[Action]:
         """Closes the round if everybody who can come is here, or the time is up."""
-        if self.phase is not Phase.GATHERING:
-            return []
-        if not self.gathering.is_closed(now):
+        if self.phase is not Phase.GATHERING or not self.gathering.is_closed(now):
             return []
         if (too_few := self.gathering.too_few()) is not None:
             said = timeout_announcement(too_few, self.attempt)
@@ -244,14 +242,14 @@ class Head:
                 return self._check_stopped(now)
             survivors = f"{', '.join(map(str, message.unkillable))} survived KILL"
             return self._observe(Trigger.UNKILLABLE, now, member=member, detail=survivors) + self._check_stopped(now)
-        if isinstance(message, messages.Started):
-            text = self._barriers.started(now) if self.phase is Phase.RUNNING else None
-            return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
         if isinstance(message, messages.Ended):
             self._barriers.ended(now)
-        elif self.phase is Phase.RUNNING and not self._roster.unfinished():
+        if self.phase is not Phase.RUNNING:
+            return []
+        if isinstance(message, messages.Finished) and not self._roster.unfinished():
             return self._observe(Trigger.SUCCEEDED, now)
-        return []
+        text = self._barriers.started(now)
+        return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
 
     def _observe(
         self,
@@ -327,7 +325,8 @@ class Head:
         if isinstance(decision, Finish):
             self.phase = Phase.CLOSING
             self._closing.exit_code = int(decision.exit_code)
-            result = run_result(self._settings, self._history, decision, self._world, self._tally)
+            running = self._roster.unfinished()
+            result = run_result(self._settings, self._history, decision, self._world, self._tally, running)
             return [WriteResult(result=result)]
         self._roster.unseat(self._verdict.roles)
         self.phase = Phase.PAUSING

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import World
+
+NODES_NAMED = 8  # in one line
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class Roster:
         if join.node in self._entries:
             return f"an agent of {join.node} has joined already; start exactly one task a node"
         if join.node not in self.expected:
-            return f"{join.node} is not one of the step's nodes, {', '.join(self.expected)}"
+            return f"{join.node} is not one of the step's nodes, {name_some(self.expected)}"
         return None
 
     @property
@@ -150,3 +152,9 @@ class Roster:
         for entry in self._entries.values():
             if roles is None or entry.role in roles:
                 entry.is_in_world = False
+
+
+def name_some(nodes: Sequence[str]) -> str:
+    """The nodes in a line that stays one: the first few by name, the others as a number."""
+    more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
+    return ", ".join(nodes[:NODES_NAMED]) + more

@@ -9,6 +9,7 @@ from hpc_elastic.membership.actions import Action, Note, Say
 from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import Seat, assign_worker_ranks, restart_roles
+from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
 
@@ -163,16 +164,24 @@ def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str,
 
 
 def run_result(
-    settings: HeadSettings, history: History, decision: Finish, world: World | None, tally: Tally
+    settings: HeadSettings,
+    history: History,
+    decision: Finish,
+    world: World | None,
+    tally: Tally,
+    running: Sequence[RosterEntry] = (),
 ) -> RunResult:
-    """The run's result, its end left empty; all or nothing, as torch's RunResult."""
+    """The run's result, its end left empty; all or nothing, as torch's RunResult.
+
+    `running` are the members that still have workers; of a success, those of roles whose failures are ignored.
+    """
     is_success = decision.state is RunState.SUCCEEDED
     return RunResult(
         run=settings.run,
         state=decision.state,
         exit_code=int(decision.exit_code),
         reason=decision.reason,
-        cause=decision.cause,
+        cause=decision.cause + _but_for(tally, running) if is_success else decision.cause,
         attempts=history.attempts,
         restarts=history.spend.restarts,
         failures={} if is_success else dict(sorted(tally.failures.items(), key=lambda item: int(item[0]))),
@@ -182,6 +191,14 @@ def run_result(
         ended="",
         written_by=settings.node,
     )
+
+
+def _but_for(tally: Tally, running: Sequence[RosterEntry]) -> str:
+    """What a success leaves out, because it is ignored."""
+    left_out = [f"{_count(len(tally.failures), 'rank')} that failed"] if tally.failures else []
+    if running:
+        left_out.append(f"those that still ran on {name_some([member.node for member in running])}")
+    return f", but for {' and '.join(left_out)}, which is ignored" if left_out else ""
 
 
 def _count(number: int, what: str) -> str:

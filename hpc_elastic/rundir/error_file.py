@@ -101,7 +101,10 @@ def merge_error(existing: Json, ours: Json) -> Json:
 
 
 def parse_error(data: Json) -> ParsedError | None:
-    """Reads an error file of torch's two formats or ours; None if it is none of them."""
+    """Reads an error file of torch's two formats or ours; None if it is none of them.
+
+    torch's `@record` bounds no message: what is read here is clipped as `build_error` clips its own.
+    """
     if not isinstance(data, dict):
         return None
     message, timestamp = data.get("message"), data.get("timestamp")
@@ -113,7 +116,7 @@ def parse_error(data: Json) -> ParsedError | None:
         return None
     failure_class = data.get("class")
     return ParsedError(
-        message=message,
+        message=clip(message, MESSAGE_LIMIT),
         timestamp=_unix_seconds(data.get("time_ns"), timestamp),
         failure_class=failure_class if isinstance(failure_class, str) else None,
     )

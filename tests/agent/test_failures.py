@@ -94,6 +94,16 @@ def test_what_torchs_record_wrote_alone_is_completed(rank: Rank) -> None:
     assert (error["class"], error["exit_code"], error["rank"], error["node"]) == ("exception", 1, 5, "node2")
 
 
+def test_a_message_without_end_that_torchs_record_wrote_fits_into_a_message_to_the_head(rank: Rank) -> None:
+    message = f"ValueError: {'x' * 20_000_000} the end"
+    rank.write("error.json", json.dumps({"message": {"message": message, "extraInfo": {"timestamp": "1"}}}))
+    failure = rank.fail(1)
+    assert len(failure.message) < 10_000
+    assert failure.message.startswith("ValueError: xxx")
+    assert failure.message.endswith("the end")
+    assert rank.error()["message"]["message"] == message, "the file keeps what it has"
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 7}'])
 def test_a_torn_error_file_is_replaced(rank: Rank, text: str) -> None:
     rank.write("error.json", text)

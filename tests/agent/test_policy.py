@@ -200,6 +200,8 @@ def test_who_may_save_before_the_end(trigger: Trigger, state: RunState, manner: 
     [
         (VALUE_ERROR, "rank 1 on node0 failed with exit code 1: ValueError: no"),
         (a_failure(1, exitcode=3, message=" \n"), "rank 1 on node0 failed with exit code 3"),
+        (a_failure(1, exitcode=3, message="exit code 3"), "rank 1 on node0 failed with exit code 3"),
+        (a_failure(1, message="x" * 501), f"rank 1 on node0 failed with exit code 1: {'x' * 500} [...]"),
         (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
         (KILLED, "rank 2 on node0 was killed by SIGKILL"),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
@@ -252,3 +254,14 @@ def test_a_failure_in_a_role_that_is_ignored_is_ignored_whatever_the_budget(fail
     decision = policy.decide(History(), observation, now=0)
     assert isinstance(decision, Ignore)
     assert "rank 1 on node0" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("others", "decided"), [("restart_role", Ignore), ("restart_all", Restart)], ids=["a store of its own", "shared"]
+)
+def test_a_store_that_only_an_ignored_role_has_is_not_worth_a_restart(others: str, decided: type[Decision]) -> None:
+    policy = Policy(restart=a_restart_plan(), roles={"trainer": others, "reader": "ignore"})
+    observation = Observation(
+        trigger=Trigger.NODE_BROKEN, attempt=1, role="reader", nodes=("node2",), detail="the store host ended"
+    )
+    assert isinstance(policy.decide(History(attempts=1), observation, 0.0), decided)

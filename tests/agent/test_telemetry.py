@@ -62,11 +62,11 @@ class Node:
         self.show(self.member.received(assign), after_s=2)
         self.show(self.member.workers_started(attempt, {"0": 100, "1": 101}), after_s=0.5)
 
-    def fail(self, attempt: int = 1, *, exitcode: int = 1) -> None:
+    def fail(self, attempt: int = 1, *, exitcode: int = 1, message: str = "ValueError: no") -> None:
         """Worker 1 fails after 10 s, and the head stops everybody within 1 s."""
         self.show(self.member.worker_exited(attempt, 1, exitcode, 0), after_s=10)
         path = self.layout.error(attempt, 1)
-        write_json(path, {"message": "ValueError: no"})
+        write_json(path, {"message": message})
         self.show(
             self.member.failure_recorded(replace(a_failure(1, exitcode=exitcode, attempt=attempt), error_file=path))
         )
@@ -117,6 +117,16 @@ def test_run_that_succeeds_at_once(node: Node) -> None:
     assert {(event["allocation"], event["attempt"]) for event in node.events()} == {(1, 1)}
     assert [event["metadata"]["worker_id"] for event in node.events()[1:5]] == ["100", "101"] * 2
     assert node.telemetry.group.state is WorkerState.SUCCEEDED
+
+
+def test_an_error_without_end_has_its_message_clipped_in_the_event(node: Node) -> None:
+    node.start()
+    node.fail(message=f"ValueError: {'x' * 3_000_000}")
+    node.close()
+    (failed,) = (event for event in node.events() if event["metadata"]["state"] == "FAILED")
+    raw_error = json.loads(failed["metadata"]["raw_error"])
+    assert raw_error["message"]["message"].startswith("ValueError: xxx")
+    assert len(failed["metadata"]["raw_error"]) < 20_000
 
 
 def test_run_that_fails_once_tells_how_each_worker_of_each_attempt_ended(node: Node) -> None:

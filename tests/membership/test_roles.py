@@ -209,6 +209,23 @@ def test_says_every_30_seconds_who_has_not_started() -> None:
     assert said == ["waiting 30 s for node1 to start its workers", "waiting 60 s for node1 to start its workers"]
 
 
+def test_names_a_few_of_many_nodes_and_counts_the_others() -> None:
+    script = HeadScript(1000)
+    script.run()
+    (said,) = of_kind(script.pass_time(31), Say)
+    named = ", ".join(f"node{number}" for number in range(8))
+    assert said.text == f"waiting 30 s for {named} and 992 more to start its workers"
+
+
+def test_nobody_waits_for_a_start_that_failed_in_a_role_that_is_ignored() -> None:
+    script = two_roles(reader="ignore")
+    for node in range(3):
+        assert script.start(node) == []
+    script.fail(3)
+    assert script.say(3, Finished(attempt=1)) == []  # none of its workers could be started
+    assert not of_kind(script.pass_time(100), Say)
+
+
 def test_says_every_30_seconds_for_whom_the_finished_ranks_wait() -> None:
     script = HeadScript(2)
     script.run()
@@ -244,6 +261,27 @@ def test_a_worker_that_failed_in_a_role_that_is_ignored_does_not_start_exit_time
     script.end(0)
     assert not sent(script.pass_time(49), Stop)
     assert sent(script.pass_time(2), Stop)
+
+
+def test_the_end_of_a_role_that_is_ignored_sets_no_bound_to_the_others() -> None:
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    for node in range(4):
+        script.start(node)
+    script.finish(2)
+    script.finish(3)
+    assert script.pass_time(1000) == [], "neither stopped nor said to be waited for"
+    script.finish(0)
+    assert list(sent(script.pass_time(51), Stop)) == ["node0", "node1", "node2", "node3"]
+
+
+def test_the_cause_of_a_success_has_what_was_ignored() -> None:
+    script = two_roles(reader="ignore", exit_timeout_s=50)
+    script.fail(2)
+    script.say(2, Finished(attempt=1))
+    script.finish(0)
+    script.finish(1)
+    said = the_result(script.pass_time(51)).cause
+    assert said == "every rank exited 0, but for 1 rank that failed and those that still ran on node3, which is ignored"
 
 
 def test_exit_timeout_counts_anew_after_a_restart() -> None:
