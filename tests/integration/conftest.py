@@ -68,6 +68,16 @@ class Run:
         what = f"rank {rank} of attempt {attempt} writes {text!r}"
         wait_until(lambda: text in self.stdout(attempt, rank), what, within_s=within_s, otherwise=self.story)
 
+    def wait_until_started(self, attempt: int = 1, *, within_s: float = 90) -> None:
+        """Waits until every rank has its process and every node's record says so: nothing is half written then."""
+
+        def is_started() -> bool:
+            lines = [line for path in self.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+            events = [json.loads(line) for line in lines if line.endswith("}")]
+            return any((event["name"], event["attempt"]) == ("attempt.started", attempt) for event in events)
+
+        wait_until(is_started, f"attempt {attempt} has started", within_s=within_s, otherwise=self.story)
+
     def wait_until_over(self, *, within_s: float = 120) -> Any:
         """Waits for the result, and gives it."""
         wait_until(self.is_over, f"run {self.path} is over", within_s=within_s, otherwise=self.story)

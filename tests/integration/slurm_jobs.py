@@ -80,6 +80,7 @@ def wait_for_ranks(run: Run, ranks: int = 8, *, attempt: int = 1) -> None:
     """Waits until each rank of an attempt waits."""
     for rank in range(ranks):
         run.wait_for_output(WAITING, attempt=attempt, rank=rank)
+    run.wait_until_started(attempt)
 
 
 def assert_over(run: Run, state: str, exit_code: int) -> Any:

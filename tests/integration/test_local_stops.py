@@ -84,6 +84,7 @@ def start(door: Door, script: str = WAITS, **options: str) -> Run:
 def wait_for_workers(run: Run) -> None:
     for rank in range(4):
         run.wait_for_output("waiting", rank=rank)
+    run.wait_until_started()
 
 
 def agent_pid(run: Run, node: str) -> int:
