@@ -15,7 +15,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
-from hpc_elastic.rundir.store import read_json, write_json
+from hpc_elastic.rundir.store import list_numbers, read_json, write_json
 
 LAST_LINE_BYTES = 4096
 LONGEST_LINE = 200
@@ -88,20 +88,22 @@ class Findings:
         return None
 
     def _sign_of_life(self, node: str) -> str:
-        """What the output of a node's agent says about an agent that does not."""
+        """What the output of a node's agent says about an agent that does not; each start of the job appends to it."""
         path = self._layout.agent_output(node)
         name = os.path.relpath(path, self._layout.root)
         try:
             with open(path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
                 lines = file.read().decode(errors="replace").split("\n")
+            is_first = len(list_numbers(self._layout.allocations)) <= 1
         except OSError:
             return f"there is no {name}, so no task was started there"
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if not last:
             return f"{name} is empty"
         printable = "".join(letter if letter.isprintable() else " " for letter in last)
-        return f"{name} ends with: {printable[:LONGEST_LINE]}"
+        whose = "" if is_first else ", perhaps of an earlier start of the job,"
+        return f"{name} ends{whose} with: {printable[:LONGEST_LINE]}"
 
 
 def judge(record: RendezvousRecord, *, head: str, own: Endpoint, port_range: Sequence[int]) -> Diagnosis:

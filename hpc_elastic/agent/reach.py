@@ -16,6 +16,7 @@ from hpc_elastic.membership.authentication import ProtocolError, WrongSecretErro
 # other nodes' slurmd must reach), and a port that nobody listens on, where its kernel answers with a reset.
 OTHER_PORTS = (22, 6818, 1)
 PROBE_BOUND_S = 2.0
+PROBE_AGAIN_S = 30.0
 
 
 class Answer(str, Enum):
@@ -95,6 +96,39 @@ async def explain(
     if answer is Answer.NOTHING:
         detail += f", neither on port {place.port} nor on {' or '.join(map(str, others))}"
     return _finding(RendezvousCause.CANNOT_ROUTE, place, detail)
+
+
+class Explainer:
+    """Explains one failure after the other, and knocks on other ports only now and then.
+
+    A search dials every few seconds, on up to thousands of nodes at once; the daemons on those ports
+    log each connection that says nothing, and some shut out who comes too often.
+
+    Args:
+        port_range: the site's, for what has to be opened.
+        others: ports that show whether the machine answers at all.
+    """
+
+    def __init__(self, port_range: Sequence[int], *, others: Sequence[int] = OTHER_PORTS) -> None:
+        self._port_range = port_range
+        self._others = others
+        self._failure: tuple[Place, str] | None = None
+        self._finding: Finding | None = None
+        self._holds_until = 0.0
+
+    async def explain(self, error: OSError | ProtocolError | NoHandshakeError, place: Place, now: float) -> Finding:
+        """As `explain`; the same failure at the same place is what it was `PROBE_AGAIN_S` before.
+
+        Args:
+            error: what `dial` raised.
+            place: where it dialled.
+            now: monotonic seconds.
+        """
+        failure = (place, repr(error))
+        if self._finding is None or failure != self._failure or now >= self._holds_until:
+            self._finding = await explain(error, place, self._port_range, others=self._others)
+            self._failure, self._holds_until = failure, now + PROBE_AGAIN_S
+        return self._finding
 
 
 def describe_blocked(place: Place, what: str, port_range: Sequence[int], answering: int | None = None) -> str:

@@ -10,7 +10,7 @@ from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import Lookup, resolve_node
-from hpc_elastic.agent.reach import Place, explain, not_answered, not_resolved
+from hpc_elastic.agent.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.transport import Connection, ConnectionFactory, NoHandshakeError, Receiver, dial
 from hpc_elastic.agent.trouble import Trouble
 from hpc_elastic.errors import RendezvousTimeoutError
@@ -117,6 +117,7 @@ class HeadSearch:
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
         self._lookup = Lookup()
+        self._explainer = Explainer(plan.network.port_range)
 
     async def claim(self) -> AllocationClaim | None:
         """Claims the allocation.
@@ -238,7 +239,7 @@ class HeadSearch:
                 why = await self._ask(place, join, listener, trouble, number)
             except (OSError, ProtocolError, NoHandshakeError) as error:
                 if place is places[0]:
-                    finding = await explain(error, place, self._plan.network.port_range)
+                    finding = await self._explainer.explain(error, place, self._loop.time())
                     trouble.met(finding, self._loop.time())
             else:
                 if why is None:

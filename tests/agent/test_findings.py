@@ -120,6 +120,19 @@ def test_who_says_nothing_has_never_started_and_its_output_tells_why(
     assert missing.cause is RendezvousCause.NEVER_STARTED
 
 
+def test_the_output_of_an_earlier_start_of_the_job_is_not_told_as_of_this_one(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    for path, text in (
+        (layout.agent_output("node1"), "got SIGTERM\n"),
+        (layout.allocation(1), ""),
+        (layout.allocation(2), ""),
+    ):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(text)
+    detail = read(tmp_path).missing.detail
+    assert detail.endswith("agents/node1.out ends, perhaps of an earlier start of the job, with: got SIGTERM")
+
+
 def test_a_run_directory_that_cannot_be_written_does_not_end_the_search(tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("a file where a folder should be")
     write(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -10,7 +11,7 @@ import socket
 import pytest
 
 from hpc_elastic.agent import reach
-from hpc_elastic.agent.reach import Answer, Finding, Place, explain, find_answering_port, knock, not_resolved
+from hpc_elastic.agent.reach import Answer, Explainer, Finding, Place, explain, find_answering_port, knock, not_resolved
 from hpc_elastic.agent.transport import NoHandshakeError
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.authentication import ProtocolError, WrongSecretError
@@ -55,6 +56,30 @@ def test_a_machine_answers_if_one_of_its_ports_accepts_or_refuses() -> None:
     refusing = closed_port()
     assert asyncio.run(find_answering_port("127.0.0.1", [refusing])) == refusing
     assert asyncio.run(find_answering_port("127.0.0.1", [])) is None
+
+
+def test_other_ports_are_knocked_on_now_and_then_however_often_a_search_fails() -> None:
+    elsewhere = a_place(is_certain=False)
+    tries = [(a_place(), 0.0), (a_place(), 5.0), (a_place(), 29.0), (a_place(), 31.0), (elsewhere, 32.0)]
+    knocks = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        explainer = Explainer(PORTS, others=[server.getsockname()[1]])
+        for place, now in tries:
+            finding = asyncio.run(explainer.explain(TimeoutError("no answer within 2 s"), place, now))
+            assert finding.cause is RendezvousCause.BLOCKED_PORT
+            knocks.append(count_connections(server))
+    assert knocks == [1, 0, 0, 1, 1]
+
+
+def count_connections(server: socket.socket) -> int:
+    """How many have come since the last look."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            count += 1
+    return count
 
 
 def test_nobody_listens() -> None:

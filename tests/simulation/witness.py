@@ -32,7 +32,7 @@ class Witness:
     kinds: set[str] = field(default_factory=set)
     incidents: list[Incident] = field(default_factory=list)
     ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
-    first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank first exited 0
+    first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank that counts first exited 0
     running: dict[str, int] = field(default_factory=dict)  # node: the attempt whose workers all have had their process
     joined: set[str] = field(default_factory=set)
     terminated: set[str] = field(default_factory=set)
@@ -63,7 +63,8 @@ class Witness:
             return
         if exitcode == 0:
             self.ended_well.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
-            self.first_end.setdefault(worker.attempt, self.run.clock.now)
+            if self.run.scenario.role(worker.role).restart != "ignore":
+                self.first_end.setdefault(worker.attempt, self.run.clock.now)
             return
         if self.run.scenario.role(worker.role).restart != "ignore":
             now = self.run.clock.now
