@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +20,7 @@ from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver,
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head, Phase
-from hpc_elastic.membership.messages import Failed, Join, Message
+from hpc_elastic.membership.messages import Failed, Finished, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
@@ -64,6 +65,8 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
+        self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
+        self._finished: dict[str, Finished] = {}  # by node, what waits for these
         self.over = asyncio.Event()
         self._diagnose = diagnose
         self._tasks.run(self._watch_requests())
@@ -127,7 +130,10 @@ class Coordinator:
 
     def _deliver(self, node: str, message: Message) -> None:
         if isinstance(message, Failed):
+            self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
+        elif isinstance(message, Finished) and self._judging[node]:
+            self._finished[node] = message  # else the run could succeed before it knows of the failure
         else:
             self._apply(self._head.received(node, message, self._loop.time()))
 
@@ -135,6 +141,9 @@ class Coordinator:
         """A failure is judged with the progress that the run had made when it came."""
         self._head.progress_seen(await self._disk.call(self._journal.progress))
         self._apply(self._head.received(node, message, self._loop.time()))
+        self._judging[node] -= 1
+        if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
+            self._deliver(node, finished)
 
     async def _watch_requests(self) -> None:
         while (by := await self._look_for_request()) is None:

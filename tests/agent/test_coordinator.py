@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import MissingNode, RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.messages import Assign, End, Finished, Message, Refused, Welcome
+from hpc_elastic.membership.messages import Assign, End, Failed, Finished, Message, Refused, Welcome
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line
-from tests.membership.script import HeadScript, a_join
+from tests.membership.script import HeadScript, a_failure, a_join
 from tests.plans import make_run_plan
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
@@ -32,7 +33,9 @@ Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 class Scene:
     """A head of one node, with its own member played by the test."""
 
-    def __init__(self, root: Path, nodes: int = 1, diagnose: Diagnose = lambda _: ()) -> None:
+    def __init__(
+        self, root: Path, nodes: int = 1, diagnose: Diagnose = lambda _: (), restart: str = "restart_all"
+    ) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
@@ -41,7 +44,7 @@ class Scene:
         journal = Journal(self.layout, plan, place, is_over=lambda _: None)
         telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
         self.coordinator = Coordinator(
-            self.head(nodes),
+            self.head(nodes, restart),
             node="node0",
             journal=journal,
             disk=self.disk,
@@ -51,19 +54,24 @@ class Scene:
         )
 
     @staticmethod
-    def head(nodes: int) -> Head:
-        head = HeadScript(nodes).head
+    def head(nodes: int, restart: str) -> Head:
+        head = HeadScript(nodes, restarts={"default": restart}).head
         head._leases_at = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
 
 
 def play(
-    root: Path, scene: Callable[[Scene], Awaitable[None]], *, nodes: int = 1, diagnose: Diagnose = lambda _: ()
+    root: Path,
+    scene: Callable[[Scene], Awaitable[None]],
+    *,
+    nodes: int = 1,
+    diagnose: Diagnose = lambda _: (),
+    restart: str = "restart_all",
 ) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root, nodes, diagnose)
+        made = Scene(root, nodes, diagnose, restart)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)
@@ -91,6 +99,21 @@ def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
         assert Path(made.layout.exit_code).read_text() == "0\n"
 
     play(tmp_path, scene)
+
+
+def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        is_fast = threading.Event()
+        made.disk.spare(is_fast.wait)
+        made.coordinator.received_from_own(Failed(attempt=1, failure=a_failure(0)))
+        made.coordinator.received_from_own(Finished(attempt=1))
+        is_fast.set()
+        end = await until(made, End)
+        assert end == End(exit_code=0, cause="every rank exited 0, but for 1 rank that failed, which is ignored")
+
+    play(tmp_path, scene, restart="ignore")
 
 
 def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
