@@ -17,9 +17,14 @@ from hpc_elastic.membership.messages import (
     Broken,
     Echo,
     End,
+    Ended,
+    Failed,
+    Finished,
     Refused,
+    Started,
     Stop,
     StopManner,
+    Stopped,
     Terminated,
     Welcome,
 )
@@ -172,6 +177,28 @@ def test_a_failure_of_an_older_attempt_changes_nothing() -> None:
     script.claimed()
     assert script.fail(1, attempt=1) == []
     assert script.head.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_a_report_of_another_attempt_changes_nothing_whatever_it_says(attempt: int) -> None:
+    script = HeadScript(2)
+    script.run()
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    script.claimed()
+    for message in (
+        Started(attempt=attempt),
+        Ended(attempt=attempt),
+        Failed(attempt=attempt, failure=a_failure(2, attempt=attempt)),
+        Broken(attempt=attempt, reason="the disk"),
+        Finished(attempt=attempt),
+        Stopped(attempt=attempt, failures=(), unkillable=(7,), store_port=1),
+    ):
+        assert [script.say(number, message) for number in range(2)] == [[], []]
+    assert script.head.phase is Phase.RUNNING
+    script.finish(0)
+    assert the_cause(script.finish(1)) == ("succeeded", ExitCode.SUCCESS)
 
 
 def test_waits_for_the_backoff_before_it_claims() -> None:

@@ -211,6 +211,16 @@ def test_a_stop_of_another_attempt_changes_nothing() -> None:
     assert working().received(stop(attempt=2)) == []
 
 
+def test_a_stop_and_an_assignment_of_an_older_attempt_change_nothing() -> None:
+    member = working()
+    member.received(stop())
+    member.workers_stopped(1, (), 26000)
+    member.received(an_assign(attempt=2))
+    assert member.received(stop(attempt=1)) == []
+    assert not of_kind(member.received(an_assign(attempt=1)), StartWorkers)
+    assert (member.phase, member.attempt) == (Phase.WORKING, 2)
+
+
 def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
     assert stopping().worker_exited(1, 0, -15, 1) == []
     assert stopping().worker_exited(1, 0, 143, 1) == []
