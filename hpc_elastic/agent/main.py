@@ -16,6 +16,7 @@ from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.telemetry import record_crash
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(layout: RunLayout) -> int:
     plan = parse_plan(_read(layout.plan).decode())
-    secret = _read(layout.secret)
+    secret = _read_secret(layout)
     allocation = derive_allocation(os.environ)
     journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued)
     become_subreaper()
@@ -64,6 +65,17 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_secret(layout: RunLayout) -> bytes:
+    """The run's secret; a shorter one, an empty one above all, could be guessed."""
+    secret = _read(layout.secret)
+    if len(secret) < SECRET_BYTES:
+        raise RunDirectoryError(
+            f"{layout.secret} holds {len(secret)} bytes, not {SECRET_BYTES}: it was changed after the submission",
+            tip="submit the job again",
+        )
+    return secret
 
 
 def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:

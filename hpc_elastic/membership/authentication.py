@@ -27,6 +27,7 @@ from enum import Enum
 from hpc_elastic.codec import Json
 
 PROTOCOL = 1
+SECRET_BYTES = 32
 NONCE_BYTES = 16
 MAC_BYTES = 32
 HEADER_BYTES = 4 + MAC_BYTES

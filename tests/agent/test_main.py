@@ -1,0 +1,31 @@
+"""What an agent refuses before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.main import main
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.plan.launch_plan import dump_plan
+from hpc_elastic.rundir.layout import RunLayout
+from tests.plans import make_run_plan
+
+
+@pytest.mark.parametrize("secret", [b"", b"s" * 31])
+def test_rejects_a_secret_that_could_be_guessed(
+    tmp_path: Path, secret: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = RunLayout(str(tmp_path))
+    Path(layout.plan).write_text(dump_plan(make_run_plan(tmp_path)))
+    Path(layout.secret).write_bytes(secret)
+    assert main([str(tmp_path)]) == ExitCode.RUN_DIRECTORY
+    told = capsys.readouterr().err
+    assert told.splitlines() == [
+        (
+            f"hpc-elastic agent: error: {layout.secret} holds {len(secret)} bytes, not 32: "
+            "it was changed after the submission"
+        ),
+        "tip: submit the job again",
+    ]
