@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Json = Any  # a value that `json.dumps` takes
+_PLAIN = frozenset({str, int, float, bool, type(None)})  # most values, and the same in JSON
 
 
 class DecodeError(ValueError):
@@ -23,8 +24,13 @@ def to_json(value: Any) -> Json:
 
     A field with `metadata={"json": name}` is written under that name.
     """
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: to_json(getattr(value, name)) for name, key, _, _ in _fields(type(value))}
+        return {
+            key: part if type(part := getattr(value, name)) in _PLAIN else to_json(part)
+            for name, key, _, _ in _fields(type(value))
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -47,11 +53,11 @@ def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
     described: Any = cls  # mypy takes a type variable for unhashable
     arguments = {}
     for name, key, hint, has_default in _fields(described):
-        path = f"{where}.{key}" if where else key
         if key in data:
-            arguments[name] = _decode(hint, data[key], path)
+            value = data[key]
+            arguments[name] = value if type(value) is hint else _decode(hint, value, f"{where}.{key}" if where else key)
         elif not has_default:
-            raise DecodeError(f"{path}: missing")
+            raise DecodeError(f"{where}.{key}: missing" if where else f"{key}: missing")
     return cls(**arguments)
 
 

@@ -224,9 +224,12 @@ class Coordinator:
         self._disk.spare(lambda: self._journal.say(text, level))
 
     def _set_timer(self) -> None:
+        at = self._head.next_tick()
         if self._timer is not None:
+            if self._timer.when() == at:
+                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._head.next_tick(), self._tick)
+        self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -33,6 +33,8 @@ MAC_BYTES = 32
 HEADER_BYTES = 4 + MAC_BYTES
 LARGEST_HANDSHAKE = 512  # twice what it takes, for the hello of a later protocol to be refused by its number
 LARGEST_FRAME = 4 * 1024 * 1024
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps makes one for every call
+_DECODER = json.JSONDecoder()
 
 
 class ProtocolError(Exception):
@@ -112,7 +114,7 @@ class Session:
             return b""
         return _frame(_hello(self._nonces[self._side]))
 
-    def receive(self, data: bytes) -> tuple[bytes, list[Json]]:
+    def receive(self, data: bytes | bytearray) -> tuple[bytes, list[Json]]:
         """Takes what the connection delivered.
 
         Returns:
@@ -233,12 +235,12 @@ def _frame(body: Json) -> bytes:
 
 
 def _dump(body: Json) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+    return _ENCODER.encode(body).encode()
 
 
 def _parse(body: bytes) -> Json:
     try:
-        data = json.loads(body)
+        data = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a frame is not JSON") from error
     if not isinstance(data, dict):

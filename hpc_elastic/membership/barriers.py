@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hpc_elastic.membership.roster import Roster, RosterEntry, name_some
 from hpc_elastic.membership.rounds import HeadSettings
@@ -54,13 +54,13 @@ class Barrier:
         """How long the wait lasts, in seconds; 0 before it began."""
         return max(0.0, now - self._since)
 
-    def reminder(self, now: float, waiting: Sequence[str]) -> str | None:
+    def reminder(self, now: float, waiting: Iterable[str]) -> str | None:
         """Every 30 s, whom the others wait for."""
         if now < self._say_at:
             return None
         self._say_at = now + SAY_WAITING_EVERY_S
         left = "" if self._deadline == NEVER else f"; {max(0.0, self._deadline - now):.0f} s left"
-        return f"waiting {self.waited_s(now):.0f} s for {name_some(waiting)} {self._what}{left}"
+        return f"waiting {self.waited_s(now):.0f} s for {name_some(tuple(waiting))} {self._what}{left}"
 
 
 class Barriers:
@@ -92,6 +92,8 @@ class Barriers:
 
     def ended(self, now: float) -> None:
         """A rank may have exited 0; in a role whose failures are ignored that says nothing of the others."""
+        if self._ends.is_on:
+            return
         if any(member.has_ended and not self._is_ignored(member) for member in self._roster.in_world()):
             self._ends.begin(now, self._settings.exit_timeout_s)
 
@@ -100,7 +102,7 @@ class Barriers:
 
         Nothing if some never got one in a role whose failures are ignored; nobody waits for those.
         """
-        if not self._starts.is_on or self._starting():
+        if not self._starts.is_on or any(self._roster.starting.of()):
             return None
         seconds = self._starts.waited_s(now)
         self._starts.clear()
@@ -114,8 +116,8 @@ class Barriers:
 
     def reminders(self, now: float) -> list[str]:
         """Every 30 s, whom the others wait for."""
-        starting = [member.node for member in self._starting()]
-        running = [member.node for member in self._roster.unfinished()]
+        starting = (member.node for member in self._roster.starting.of())
+        running = (member.node for member in self._roster.unfinished.of())
         said = (self._starts.reminder(now, starting), self._ends.reminder(now, running))
         return [text for text in said if text is not None]
 
@@ -126,12 +128,8 @@ class Barriers:
         """
         if not self._ends.is_over(now):
             return None
-        running = self._roster.unfinished()
+        running = self._roster.unfinished.of()
         return tuple(member.node for member in running if not self._is_ignored(member))
-
-    def _starting(self) -> list[RosterEntry]:
-        """The members that have neither all their processes nor, where failures are ignored, given up."""
-        return [member for member in self._roster.in_world() if not (member.has_started or member.is_finished)]
 
     def _is_ignored(self, member: RosterEntry) -> bool:
         return self._settings.restarts.get(member.role) == "ignore"

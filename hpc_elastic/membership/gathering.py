@@ -62,7 +62,7 @@ class Gathering:
         is_enough = self._has_waited and self._are_enough()
         is_in_time = now < self._deadline
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
-        if self._roster.missing() and is_in_time and not is_enough and not self._is_hopeless:
+        if not self._roster.is_complete and is_in_time and not is_enough and not self._is_hopeless:
             return False
         self._has_waited = True
         return True
@@ -94,7 +94,7 @@ class Gathering:
         lines = []
         for diagnosis in diagnoses:
             missing = diagnosis.missing
-            if missing.node not in self._roster.missing():
+            if not self._roster.is_missing(missing.node):
                 continue
             before = self._known.get(missing.node)
             self._known[missing.node] = missing
@@ -135,9 +135,9 @@ class Gathering:
 
     def reminder(self, now: float) -> list[Action]:
         """Every 30 s, whom the round waits for."""
-        missing = self._roster.missing()
-        if now < self._say_at or not missing:
+        if now < self._say_at or self._roster.is_complete:
             return []
+        missing = self._roster.missing()
         self._say_at = now + SAY_MISSING_EVERY_S
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
         return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]

@@ -20,6 +20,7 @@ stopped and start in the next attempt, and every member's reports are held again
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 
@@ -232,7 +233,8 @@ class Head:
     # Running and stopping.
 
     def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
-        self._tally.record(member, message)
+        self._roster.reported(member, message)
+        self._tally.record(message)
         if isinstance(message, messages.Failed):
             return self._observe(Trigger.WORKER_FAILED, now, member=member, failure=message.failure)
         if isinstance(message, messages.Broken):
@@ -246,7 +248,7 @@ class Head:
             self._barriers.ended(now)
         if self.phase is not Phase.RUNNING:
             return []
-        if isinstance(message, messages.Finished) and not self._roster.unfinished():
+        if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):
             return self._observe(Trigger.SUCCEEDED, now)
         text = self._barriers.started(now)
         return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
@@ -292,13 +294,12 @@ class Head:
         stops = (Send(node=member.node, message=stop_for(member.attempt, decision)) for member in self._stopping())
         return [*stops, *self._check_stopped(now)]
 
-    def _stopping(self) -> list[RosterEntry]:
+    def _stopping(self) -> Iterator[RosterEntry]:
         """The members whose workers must be gone before the decision can be carried on."""
-        members = self._roster.in_world()
-        return [member for member in members if not member.is_stopped and self._verdict.concerns(member)]
+        return self._roster.unstopped.of(self._verdict.roles)
 
     def _check_stopped(self, now: float) -> list[Action]:
-        if self.phase is Phase.STOPPING and not self._stopping():
+        if self.phase is Phase.STOPPING and not any(self._stopping()):
             return self._after_stop(now)
         return []
 
@@ -325,7 +326,7 @@ class Head:
         if isinstance(decision, Finish):
             self.phase = Phase.CLOSING
             self._closing.exit_code = int(decision.exit_code)
-            running = self._roster.unfinished()
+            running = tuple(self._roster.unfinished.of())
             result = run_result(self._settings, self._history, decision, self._world, self._tally, running)
             return [WriteResult(result=result)]
         self._roster.unseat(self._verdict.roles)

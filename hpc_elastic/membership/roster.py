@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import World
 
@@ -18,7 +19,7 @@ class RosterEntry:
     """A joined agent. `last_heard` is in monotonic seconds of the head.
 
     `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
-    the decision on which the head acts.
+    the decision on which the head acts. `has_started`: each has its process; `has_ended`: one has exited 0.
     """
 
     join: Join
@@ -27,8 +28,6 @@ class RosterEntry:
     is_in_world: bool = False
     has_started: bool = False
     has_ended: bool = False
-    is_finished: bool = False
-    is_stopped: bool = True
 
     @property
     def node(self) -> str:
@@ -45,6 +44,31 @@ class RosterEntry:
         self.join = replace(self.join, store_port=port)
 
 
+class Awaited:
+    """Members of the latest world that have yet to do something.
+
+    The head asks after every report whether there are some: that must not take a look at each of thousands.
+    """
+
+    __slots__ = ("_by_role",)
+
+    def __init__(self) -> None:
+        self._by_role: dict[str, dict[str, RosterEntry]] = {}
+
+    def add(self, member: RosterEntry) -> None:
+        """It is waited for."""
+        self._by_role.setdefault(member.role, {})[member.node] = member
+
+    def discard(self, member: RosterEntry) -> None:
+        """It has done it, or is gone."""
+        self._by_role.get(member.role, {}).pop(member.node, None)
+
+    def of(self, roles: Collection[str] | None = None) -> Iterator[RosterEntry]:
+        """Who is waited for, in these roles or, for None, in all."""
+        wanted = self._by_role if roles is None else sorted(roles)
+        return chain.from_iterable(self._by_role.get(role, {}).values() for role in wanted)
+
+
 class Roster:
     """Joined agents by node name.
 
@@ -52,12 +76,17 @@ class Roster:
         expected: the names of the step's nodes, in the order of their ids.
     """
 
-    __slots__ = ("_dead", "_entries", "expected")
+    __slots__ = ("_dead", "_entries", "_missing", "_names", "expected", "starting", "unfinished", "unstopped")
 
     def __init__(self, expected: tuple[str, ...]) -> None:
         self.expected = expected
+        self._names = frozenset(expected)
         self._entries: dict[str, RosterEntry] = {}
         self._dead: set[str] = set()
+        self._missing = dict.fromkeys(expected)  # as an ordered set
+        self.starting = Awaited()  # not every worker has its process
+        self.unfinished = Awaited()  # not every worker has ended
+        self.unstopped = Awaited()  # whoever has workers, until they are stopped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,17 +102,20 @@ class Roster:
         """A node has joined."""
         self._entries[join.node] = RosterEntry(join=join, last_heard=now)
         self._dead.discard(join.node)
+        self._missing.pop(join.node, None)
 
     def remove(self, node: str) -> RosterEntry | None:
         """A node is gone for good: Slurm never starts a task of a step again."""
         entry = self._entries.pop(node, None)
         if entry is not None:
             self._dead.add(node)
+            self._expect_nothing(entry)
         return entry
 
     def leave_out(self, node: str) -> None:
         """A node that is not here will not come."""
         self._dead.add(node)
+        self._missing.pop(node, None)
 
     def clear(self) -> None:
         """Nobody is here any more."""
@@ -93,7 +125,7 @@ class Roster:
         """Why a node cannot join, None if it can."""
         if join.node in self._entries:
             return f"an agent of {join.node} has joined already; start exactly one task a node"
-        if join.node not in self.expected:
+        if join.node not in self._names:
             return f"{join.node} is not one of the step's nodes, {name_some(self.expected)}"
         return None
 
@@ -104,15 +136,20 @@ class Roster:
 
     def missing(self) -> tuple[str, ...]:
         """Who can still come, in the order of the node ids."""
-        return tuple(node for node in self.expected if node not in self._entries and node not in self._dead)
+        return tuple(self._missing)
+
+    def is_missing(self, node: str) -> bool:
+        """Whether a node can still come."""
+        return node in self._missing
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody can come any more."""
+        return not self._missing
 
     def in_world(self) -> list[RosterEntry]:
         """The members of the latest world that are still here."""
         return [entry for entry in self._entries.values() if entry.is_in_world]
-
-    def unfinished(self) -> list[RosterEntry]:
-        """The members whose workers have not all ended."""
-        return [entry for entry in self.in_world() if not entry.is_finished]
 
     def silent(self, now: float, lease_s: float) -> list[str]:
         """The nodes that were not heard for longer than the lease."""
@@ -145,13 +182,34 @@ class Roster:
             if entry.node in starting:
                 entry.attempt = world.attempt
                 entry.is_in_world = True
-                entry.has_started = entry.has_ended = entry.is_finished = entry.is_stopped = False
+                entry.has_started = entry.has_ended = False
+                for awaited in (self.starting, self.unfinished, self.unstopped):
+                    awaited.add(entry)
+
+    def reported(self, member: RosterEntry, message: Report) -> None:
+        """A member of the world said how far its workers are."""
+        if isinstance(message, Started):
+            member.has_started = True
+            self.starting.discard(member)
+        elif isinstance(message, Ended):
+            member.has_ended = True
+        elif isinstance(message, Finished):
+            self.unfinished.discard(member)
+            self.starting.discard(member)  # where failures are ignored, it may never get all its processes
+        elif isinstance(message, Stopped):
+            self.unstopped.discard(member)
+            member.offer_store_port(message.store_port)
 
     def unseat(self, roles: Collection[str] | None) -> None:
         """No worker of these roles is left; None: of any."""
         for entry in self._entries.values():
             if roles is None or entry.role in roles:
                 entry.is_in_world = False
+                self._expect_nothing(entry)
+
+    def _expect_nothing(self, entry: RosterEntry) -> None:
+        for awaited in (self.starting, self.unfinished, self.unstopped):
+            awaited.discard(entry)
 
 
 def name_some(nodes: Sequence[str]) -> str:

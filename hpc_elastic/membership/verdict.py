@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.membership.decisions import Decision, Finish, Ignore, Restart
-from hpc_elastic.membership.roster import RosterEntry
 
 
 class Verdict:
@@ -30,10 +29,6 @@ class Verdict:
     def is_final(self) -> bool:
         """Whether the run ends, whatever comes."""
         return isinstance(self.decision, Finish)
-
-    def concerns(self, member: RosterEntry) -> bool:
-        """Whether this member's workers have to stop."""
-        return self._roles is None or member.role in self._roles
 
     def gathers(self) -> None:
         """The workers are gone and the next attempt is being opened: the decision is carried out so far."""

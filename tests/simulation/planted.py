@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hpc_elastic.agent.policy import Policy
@@ -21,8 +21,8 @@ from tests.simulation.plant import Plant
 
 
 class _StopsNobody(Head):
-    def _stopping(self) -> list[RosterEntry]:
-        return [] if self._verdict.roles is not None else super()._stopping()
+    def _stopping(self) -> Iterator[RosterEntry]:
+        return iter(()) if self._verdict.roles is not None else super()._stopping()
 
 
 class _CountsOldReports(Head):
@@ -51,6 +51,7 @@ class _OneHasStarted(Head):
         if isinstance(message, messages.Started):
             for other in self._roster:
                 other.has_started = True
+                self._roster.starting.discard(other)
         return super()._reported(member, message, now)
 
 
@@ -68,7 +69,7 @@ class _NotWidened(Verdict):
 class _FirstEndIsAll(Head):
     def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
         if isinstance(message, messages.Ended):
-            member.is_finished = True
+            self._roster.unfinished.discard(member)
         return super()._reported(member, message, now)
 
 
