@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 
 from hpc_elastic.agent.allocation import Allocation
@@ -15,6 +17,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 # How long after the start of the search a finding counts. That nobody listens is normal while node 0 starts.
 SETTLES_S = 2.0
 STARTS_WITHIN_S = 5.0
+LAST_WORD_WITHIN_S = 10.0
 _NORMAL_AT_FIRST = frozenset({RendezvousCause.REFUSED, RendezvousCause.SILENT})
 _NOTHING = Finding(cause=RendezvousCause.SILENT, detail="has not tried long enough to say why")
 
@@ -83,9 +86,11 @@ class Trouble:
             self._disk.spare(self._findings.remove)
 
     async def give_up(self, tries: int) -> MissingNode:
-        """The last word, on disk before this agent ends."""
+        """The last word, on disk before this agent ends, unless the file system hangs."""
         finding = self._finding
-        await self._disk.call(lambda: self._write(finding, tries, gave_up=True))
+        written = self._disk.call(lambda: self._write(finding, tries, gave_up=True))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(written, LAST_WORD_WITHIN_S)
         return MissingNode(node=self._place.node, cause=finding.cause, detail=finding.detail)
 
     def _write(self, finding: Finding, tries: int, *, gave_up: bool) -> None:

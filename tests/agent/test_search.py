@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +298,26 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
         record = made.record()
         assert (record["cause"], record["gave_up"], record["tries"]) == ("refused", True, 3)
         assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying(monkeypatch)
+    monkeypatch.setattr(troubling, "LAST_WORD_WITHIN_S", 0.05)
+    monkeypatch.setattr(searching, "READ_CLAIM_EVERY_S", 600.0)
+    hangs = threading.Event()
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_timeout_s=0.2)
+        made.disk.spare(hangs.wait)
+        try:
+            with pytest.raises(RendezvousTimeoutError):
+                await made.find()
+        finally:
+            hangs.set()
 
     play(tmp_path, scene)
 
