@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpc_elastic.membership.messages import Assign, Message, StopManner
+from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, World
 
 Level = Literal["error", "warning", "info", "debug"]
@@ -73,6 +74,13 @@ class HeadOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Superseded:
+    """Head: another head goes on with the run; drop everybody with a word, and be a member again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
     """Member: a message to the head."""
 
@@ -117,11 +125,19 @@ class WriteNodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seek:
+    """Member: no worker is left; close the connection to the lost head if there is one, and find another head."""
+
+    lost: LostHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Member: no worker is left; end this agent."""
+    """Member: no worker is left; end this agent, and the Slurm job too if `ends_job`."""
 
     exit_code: int
     cause: str
+    ends_job: bool = False
 
 
 Action = (
@@ -132,10 +148,12 @@ Action = (
     | ClaimAttempt
     | WriteResult
     | HeadOver
+    | Superseded
     | Tell
     | StartWorkers
     | StopWorkers
     | RecordFailure
     | WriteNodeResult
+    | Seek
     | Leave
 )

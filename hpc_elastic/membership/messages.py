@@ -21,7 +21,10 @@ class StopManner(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Member to head, first: who I am. `problem` says why this node cannot take part, if so."""
+    """Member to head, first: who I am. `problem` says why this node cannot take part, if so.
+
+    `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
+    """
 
     KIND: ClassVar[str] = "join"
     node: str
@@ -32,6 +35,8 @@ class Join:
     role: str
     versions: Mapping[str, str]
     problem: str | None = None
+    can_end_job: bool = False
+    is_launch_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +59,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Member to head: I am here. The head answers with an Echo of the same number."""
+    """Member to head: I am here. The head answers with an Echo of the same number.
+
+    `heard` is the number of the newest Echo that came; 0 before the first.
+    """
 
     KIND: ClassVar[str] = "beat"
     number: int
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +188,24 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Head to member: you are no member any more, and why. A close without it is a death."""
+
+    KIND: ClassVar[str] = "dropped"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Head to member: the run is over; leave with this exit code."""
+    """Head to member: the run is over; leave with this exit code.
+
+    `ends_job`: this member ends the Slurm job when it leaves, for the script that would have is gone.
+    """
 
     KIND: ClassVar[str] = "end"
     exit_code: int
     cause: str
+    ends_job: bool = False
 
 
 Message = (
@@ -202,6 +223,7 @@ Message = (
     | Terminated
     | Stop
     | Stopped
+    | Dropped
     | End
 )
 
@@ -225,6 +247,7 @@ _BY_KIND: dict[str, type[Message]] = {
         Terminated,
         Stop,
         Stopped,
+        Dropped,
         End,
     )
 }
