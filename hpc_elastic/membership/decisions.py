@@ -24,6 +24,7 @@ class Trigger(str, Enum):
     SUCCEEDED = "succeeded"  # every rank exited 0
     EXIT_TIMEOUT = "exit_timeout"  # ranks still run so long after the first one exited 0
     UNKILLABLE = "unkillable"  # processes survived KILL
+    NODE_JOINED = "node_joined"  # an agent came to a world that has room, and may make an attempt of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,8 @@ class Observation:
     """One thing that the head saw.
 
     `role` is the role of the node or worker that it is about; `progress` a digest of the progress
-    files, if there are any.
+    files, if there are any. After a loss `is_enough` says whether as many nodes as the run needs are
+    still there or can still come, and `node_losses` how many the run has lost, with this one.
     """
 
     trigger: Trigger
@@ -41,6 +43,8 @@ class Observation:
     nodes: tuple[str, ...] = ()
     detail: str = ""
     progress: str | None = None
+    is_enough: bool = False
+    node_losses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
