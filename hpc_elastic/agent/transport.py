@@ -65,6 +65,8 @@ class Connection(asyncio.BufferedProtocol):
         self._why = "the connection was closed"
         self._is_opened = False
         self._is_aborted = False
+        self._is_closed_here = False
+        self._is_closed_by_peer = False
         self.on_refused: Callable[[Connection, str], None] = lambda _connection, _why: None
         self._error: ProtocolError | DecodeError | None = None
         loop = asyncio.get_running_loop()
@@ -74,6 +76,14 @@ class Connection(asyncio.BufferedProtocol):
     def local_address(self) -> str:
         """This end's address, as the other side sees it."""
         return str(self._transport.get_extra_info("sockname")[0]) if self._transport else ""
+
+    @property
+    def is_closed_by_peer(self) -> bool:
+        """Whether the other machine's kernel ended the connection: who held that end has closed it, or is dead.
+
+        Not if this side closed it first, or if the network or the other machine only fell silent.
+        """
+        return self._is_closed_by_peer
 
     def send(self, message: Message) -> None:
         """Sends a message; passed over when the connection is closing."""
@@ -93,13 +103,14 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, why: str = "this side closed the connection") -> None:
         """Closes after what was sent is delivered."""
         self._why = why
+        self._is_closed_here = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
         """Closes at once."""
         self._why = why
-        self._is_aborted = True
+        self._is_aborted = self._is_closed_here = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -141,8 +152,16 @@ class Connection(asyncio.BufferedProtocol):
             self._error = error
             self.refuse(str(error))
 
+    def eof_received(self) -> None:
+        """Of asyncio.BufferedProtocol: nothing more will come; asyncio closes this end next."""
+        if not self._is_closed_here:
+            self._why = "the other side closed the connection"
+            self._is_closed_by_peer = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Of asyncio.BufferedProtocol: tells the receiver once."""
+        if isinstance(exc, (ConnectionResetError, BrokenPipeError)) and not self._is_closed_here:
+            self._is_closed_by_peer = True
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
         why = str(exc) if exc is not None else self._why

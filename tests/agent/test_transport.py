@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import signal
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -13,9 +16,34 @@ from hpc_elastic.agent import transport
 from hpc_elastic.agent.transport import Connection, NoHandshakeError, connection_factory, dial
 from hpc_elastic.membership.authentication import Scope, Side, WrongSecretError
 from hpc_elastic.membership.messages import Beat, Message, Welcome
+from tests.agent.conftest import Spawn
 
 SCOPE = Scope(run="run", job_id="42", restart_count=0)
 MAKE = connection_factory(b"s" * 32, SCOPE)
+DIALLING_AGENT = """
+import asyncio
+from hpc_elastic.agent.transport import connection_factory, dial
+from hpc_elastic.membership.authentication import Scope
+
+class Silent:
+    opened = received = closed = lambda *_: None
+
+async def main():
+    make = connection_factory(b"s" * 32, Scope(run="run", job_id="42", restart_count=0))
+    connection = await dial(make, Silent(), "127.0.0.1", {port}, timeout_s=5)
+    print("ready", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def reset(connection: Connection) -> None:
+    """Ends it with an RST, as the kernel of a process does that left something unread."""
+    assert connection._transport is not None
+    raw = connection._transport.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.abort("reset")
 
 
 class Recorder:
@@ -107,6 +135,88 @@ def test_what_was_sent_before_a_close_arrives() -> None:
         connection.close()
         await there.receiver.until(lambda: bool(there.receiver.closes))
         assert len(there.receiver.messages) == 2000
+
+    play(scene)
+
+
+def test_a_goodbye_is_the_closing_of_the_other_side_only() -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        await there.receiver.until(lambda: bool(there.receiver.opens))
+        connection.close()
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        await here.until(lambda: bool(here.closes))
+        assert there.receiver.opens[0].is_closed_by_peer
+        assert there.receiver.closes == ["the other side closed the connection"]
+        assert not connection.is_closed_by_peer
+
+    play(scene)
+
+
+def test_a_reset_is_the_other_kernels_word() -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        await there.receiver.until(lambda: bool(there.receiver.opens))
+        reset(connection)
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert there.receiver.opens[0].is_closed_by_peer
+        assert there.receiver.closes == ["[Errno 104] Connection reset by peer"]
+        assert not connection.is_closed_by_peer
+
+    play(scene)
+
+
+def test_an_agent_that_is_killed_has_closed_its_connection(spawn: Spawn) -> None:
+    async def scene(there: Listening) -> None:
+        agent = await asyncio.to_thread(spawn, DIALLING_AGENT.format(port=there.port))
+        await there.receiver.until(lambda: bool(there.receiver.opens))
+        connection = there.receiver.opens[0]
+        assert not connection.is_closed_by_peer
+        agent.kill()
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert connection.is_closed_by_peer
+
+    play(scene)
+
+
+def test_an_agent_that_is_only_cut_off_has_not_closed_its_connection(spawn: Spawn) -> None:
+    """The end of this side's patience, the kernel's or the agent's, says nothing about the other side."""
+
+    async def scene(there: Listening) -> None:
+        agent = await asyncio.to_thread(spawn, DIALLING_AGENT.format(port=there.port))
+        await there.receiver.until(lambda: bool(there.receiver.opens))
+        connection = there.receiver.opens[0]
+        agent.send_signal(signal.SIGSTOP)
+        connection.abort("not heard for 3 s")
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert not connection.is_closed_by_peer
+        assert there.receiver.closes == ["not heard for 3 s"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_theirs"),
+    [
+        (ConnectionResetError(errno.ECONNRESET, "reset"), True),
+        (BrokenPipeError(errno.EPIPE, "broken pipe"), True),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), False),
+        (OSError(errno.EHOSTUNREACH, "no route to host"), False),
+        (OSError(errno.ENETDOWN, "network is down"), False),
+    ],
+)
+def test_what_the_kernel_says_of_a_connection_is_the_other_sides_doing_or_the_networks(
+    error: OSError, is_theirs: bool
+) -> None:
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        connection = await dial(MAKE, here, "127.0.0.1", there.port, timeout_s=5)
+        assert connection._transport is not None
+        connection._transport._fatal_error(error)  # type: ignore[attr-defined]  # no such network here
+        await here.until(lambda: bool(here.closes))
+        assert connection.is_closed_by_peer is is_theirs
 
     play(scene)
 
