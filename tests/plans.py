@@ -40,7 +40,12 @@ _PLAN = LaunchPlan(
     python="python3",
     env={},
     worker_env_slurm="hide",
-    restart=RestartPlan(max_restarts=3, backoff=BackoffPlan(first_s=0.0, factor=2.0, max_s=60.0), no_progress_limit=3),
+    restart=RestartPlan(
+        max_restarts=3,
+        backoff=BackoffPlan(first_s=0.0, factor=2.0, max_s=60.0),
+        no_progress_limit=3,
+        max_node_losses=64,
+    ),
     progress_file=None,
     elastic=ElasticPlan(join_timeout_s=600.0, join_retries=3, lease_s=10.0, exit_timeout_s=None, rejoin="at_restart"),
     signals=SignalsPlan(notice="USR2", lead_s=120.0, grace_s=60.0, restart_grace_s=5.0),

@@ -142,7 +142,13 @@ class Journal:
         if not claim(self._layout.claim(wanted.attempt), to_json(stamped)):
             return False, ""
         write_bytes(self._layout.world(wanted.attempt), content)
-        budget = Budget(attempt=wanted.attempt, spend=wanted.spend, max_restarts=self._plan.restart.max_restarts)
+        restart = self._plan.restart
+        budget = Budget(
+            attempt=wanted.attempt,
+            spend=wanted.spend,
+            max_restarts=restart.max_restarts,
+            max_node_losses=restart.max_node_losses,
+        )
         write_json(self._layout.budget, to_json(budget))
         return True, hashlib.sha256(content).hexdigest()
 

@@ -45,11 +45,25 @@ class Policy:
                 return Ignore(reason=f"{observation.detail} on {', '.join(observation.nodes)}")
             what = f"{observation.detail} on {', '.join(observation.nodes)}"
             return self._restart(history, observation, what, observation.detail, now)
+        if observation.trigger is Trigger.NODE_LOST and observation.is_enough:
+            return self._go_on_without(history, observation, now)
+        if observation.trigger is Trigger.NODE_JOINED:
+            reason = f"{', '.join(observation.nodes)} joined"
+            return Restart(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
         """Whether the store of this role's nodes serves roles whose failures are ignored, and no other."""
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
+
+    def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
+        """A restart of everybody, which spends no restart: the head counts the loss when it claims the attempt."""
+        what, limit = _describe_loss(observation), self.restart.max_node_losses
+        if observation.node_losses > limit:
+            lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
+            cause = f"{what}; {lost} in this run, expected at most restart.max_node_losses, which is {limit}"
+            return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, StopManner.FENCE)
+        return Restart(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
         """A restart, unless the budget is spent or the run does not get on."""
@@ -142,7 +156,7 @@ def _finish(observation: Observation) -> Finish:
             cause=_describe_stop(observation),
         )
     reason, exit_code, cause = {
-        Trigger.NODE_LOST: ("node_lost", ExitCode.NODE_LOST, f"{nodes} was lost: {detail}"),
+        Trigger.NODE_LOST: ("node_lost", ExitCode.NODE_LOST, _describe_loss(observation)),
         Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, f"{nodes}: {detail}"),
         Trigger.NODES_MISSING: ("nodes_missing", ExitCode.NODES_MISSING, detail),
         Trigger.EXIT_TIMEOUT: (
@@ -154,6 +168,11 @@ def _finish(observation: Observation) -> Finish:
     }.get(observation.trigger, ("agent_failed", ExitCode.NODE_LOST, detail))
     is_lost = observation.trigger is Trigger.NODE_LOST
     return _failed(reason, exit_code, cause, StopManner.FENCE if is_lost else StopManner.RESTART)
+
+
+def _describe_loss(observation: Observation) -> str:
+    were = "was" if len(observation.nodes) == 1 else "were"
+    return f"{', '.join(observation.nodes)} {were} lost: {observation.detail}"
 
 
 def _describe_stop(observation: Observation) -> str:

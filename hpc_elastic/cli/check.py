@@ -63,6 +63,7 @@ def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
         ("in", plan.workdir),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
+        ("node losses", _losses(plan)),
         ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
         ("run directory", plan.run_dir),
     ]
@@ -79,6 +80,13 @@ def _describe_roles(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "role", f"{role.name}: {nodes}, workers a node {_workers(role)}"
         yield "  runs", _command(plan, role)
         yield "  a failure", _RESTARTS[role.restart]
+
+
+def _losses(plan: LaunchPlan) -> str:
+    least, most = plan.nodes.min, plan.nodes.max + plan.nodes.spares
+    if least == most or plan.restart.max_node_losses == 0:
+        return "the first one ends the run"
+    return f"at most {plan.restart.max_node_losses}, while {count(least, 'node')} or more are left"
 
 
 def _range(nodes: NodesPlan) -> str:

@@ -37,6 +37,7 @@ DEFAULTS = JobDefaults(
         max_restarts=3,
         backoff=BackoffSpec(first=timedelta(0), factor=2.0, max=timedelta(seconds=60)),
         no_progress_limit=3,
+        max_node_losses=64,
     ),
     elastic=ElasticSpec(
         join_timeout=timedelta(minutes=10), join_retries=3, lease=timedelta(seconds=10), rejoin="at_restart"

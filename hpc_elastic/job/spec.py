@@ -74,6 +74,7 @@ class RestartSpec(Section):
     no_progress_limit: values.Positive | None = _key(
         "the same failure so often with no progress between them ends the run"
     )
+    max_node_losses: values.Count | None = _key("lost nodes that the whole run survives, requeues included")
 
 
 class ProgressSpec(Section):

@@ -49,11 +49,12 @@ class BackoffPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPlan:
-    """When the workers start again after a failure."""
+    """When the workers start again after a failure or the loss of a node."""
 
     max_restarts: int
     backoff: BackoffPlan
     no_progress_limit: int
+    max_node_losses: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,7 @@ def _restart(spec: JobSpec) -> RestartPlan:
             max_s=_known(backoff.max).total_seconds(),
         ),
         no_progress_limit=_known(restart.no_progress_limit),
+        max_node_losses=_known(restart.max_node_losses),
     )
 
 

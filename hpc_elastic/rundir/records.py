@@ -109,7 +109,7 @@ class Spend:
     """What the run has used up, over all its attempts."""
 
     restarts: int = 0  # worker failures that were answered with a restart
-    node_losses: int = 0
+    node_losses: int = 0  # nodes of a world that were lost, with their agent or with the way to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +145,7 @@ class Budget:
     attempt: int
     spend: Spend
     max_restarts: int
+    max_node_losses: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +288,8 @@ RESULT_REASONS = {
     "stop_requested": "a person asked for it, by `hpc-elastic cancel`",
     "terminated": "the agents got a TERM: scancel, preemption or a time limit",
     "nodes_missing": "too few nodes joined within join_timeout",
-    "node_lost": "a node or its agent was lost",
+    "node_lost": "a node or its agent was lost, and too few were left",
+    "node_losses_used_up": "a node or its agent was lost, and so many before it that max_node_losses was spent",
     "setup_failed": "a setup line failed, or a node is not what the plan needs",
     "start_failed": "the workers of a node could not be started",
     "exit_timeout": "ranks still ran elastic.exit_timeout after the first one had exited 0",

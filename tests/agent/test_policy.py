@@ -31,16 +31,26 @@ class Seen:
     progress: str | None = None
     nodes: tuple[str, ...] = ("node1",)
     detail: str = ""
+    is_enough: bool = False
 
 
 def failed(failure: FailureRecord, progress: str | None = None) -> Seen:
     return Seen(failure=failure, progress=progress)
 
 
+LOSS = Seen(Trigger.NODE_LOST, detail="not heard for 3 s", is_enough=True)
+NOT_ENOUGH = replace(LOSS, is_enough=False)
+JOINED = Seen(Trigger.NODE_JOINED)
+FAILURES = (Trigger.WORKER_FAILED, Trigger.NODE_BROKEN)
+
+
 def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) -> list[str]:
     """What is decided: `restart`, or the reason and exit code of the end, which is the last word."""
     history, words = history or History(), []
     for number, one in enumerate(seen, 1):
+        if one.trigger is Trigger.NODE_LOST:  # the head counts them
+            spend = replace(history.spend, node_losses=history.spend.node_losses + len(one.nodes))
+            history = replace(history, spend=spend)
         observation = Observation(
             trigger=one.trigger,
             attempt=number,
@@ -48,6 +58,8 @@ def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) ->
             nodes=one.nodes,
             detail=one.detail,
             progress=one.progress,
+            is_enough=one.is_enough,
+            node_losses=history.spend.node_losses,
         )
         decision = policy.decide(replace(history, attempts=number), observation, now=100.0)
         words.append(word(decision))
@@ -110,7 +122,38 @@ HISTORIES: dict[str, tuple[RestartPlan, list[Seen], list[str]]] = {
         [Seen(Trigger.NODE_BROKEN, detail="the store host ended")] * 2,
         ["restart", "restarts_used_up 1"],
     ),
-    "a lost node": (a_restart_plan(), [Seen(Trigger.NODE_LOST)], ["node_lost 7"]),
+    "a lost node with too few left": (a_restart_plan(), [NOT_ENOUGH], ["node_lost 7"]),
+    "a lost node with enough left costs no restart": (
+        a_restart_plan(1),
+        [LOSS, LOSS, LOSS, failed(VALUE_ERROR), LOSS, failed(KILLED)],
+        ["restart"] * 5 + ["restarts_used_up 1"],
+    ),
+    "lost nodes until their own budget is spent": (
+        a_restart_plan(0, max_node_losses=2),
+        [LOSS, LOSS, LOSS],
+        ["restart", "restart", "node_losses_used_up 7"],
+    ),
+    "two nodes lost at once are two losses": (
+        a_restart_plan(max_node_losses=2),
+        [replace(LOSS, nodes=("node1", "node2")), LOSS],
+        ["restart", "node_losses_used_up 7"],
+    ),
+    "no lost node is survived with no budget for them": (
+        a_restart_plan(max_node_losses=0),
+        [LOSS],
+        ["node_losses_used_up 7"],
+    ),
+    "too few nodes is said before a spent budget": (a_restart_plan(max_node_losses=0), [NOT_ENOUGH], ["node_lost 7"]),
+    "a lost node between two failures does not make them different ones": (
+        a_restart_plan(9, no_progress_limit=2),
+        [failed(VALUE_ERROR, "p0"), LOSS, failed(VALUE_ERROR, "p0")],
+        ["restart", "restart", "no_progress 8"],
+    ),
+    "a node that joins costs nothing": (
+        a_restart_plan(0, max_node_losses=0),
+        [JOINED, JOINED, failed(VALUE_ERROR)],
+        ["restart", "restart", "restarts_used_up 1"],
+    ),
     "an unfit node": (a_restart_plan(), [Seen(Trigger.NODE_UNFIT)], ["setup_failed 3"]),
     "missing nodes": (a_restart_plan(), [Seen(Trigger.NODES_MISSING)], ["nodes_missing 6"]),
     "a request to stop": (a_restart_plan(), [Seen(Trigger.STOP_REQUESTED)], ["stop_requested 10"]),
@@ -135,21 +178,28 @@ SEEN = st.builds(
     trigger=st.sampled_from(Trigger),
     failure=st.none() | st.sampled_from([VALUE_ERROR, KEY_ERROR, KILLED, NO_START]),
     progress=st.none() | st.sampled_from(["p0", "p1"]),
+    nodes=st.sampled_from([("node1",), ("node1", "node2")]),
+    is_enough=st.booleans(),
 )
 
 
-@given(st.integers(0, 6), st.integers(1, 4), st.lists(SEEN, max_size=30))
-def test_restarts_never_exceed_max_restarts_whatever_happens(limit: int, no_progress: int, seen: list[Seen]) -> None:
-    policy = Policy(restart=a_restart_plan(limit, no_progress_limit=no_progress))
-    assert tell(policy, seen).count("restart") <= limit
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 4), st.lists(SEEN, max_size=30))
+def test_neither_budget_is_ever_exceeded_whatever_happens(
+    limit: int, losses: int, no_progress: int, seen: list[Seen]
+) -> None:
+    policy = Policy(restart=a_restart_plan(limit, no_progress_limit=no_progress, max_node_losses=losses))
+    words = tell(policy, seen)
+    answered = [one for one, word in zip(seen, words, strict=False) if word == "restart"]
+    assert sum(one.trigger in FAILURES for one in answered) <= limit
+    assert sum(len(one.nodes) for one in answered if one.trigger is Trigger.NODE_LOST) <= losses
 
 
 @given(st.lists(SEEN, max_size=10))
-def test_only_failures_are_answered_with_a_restart(seen: list[Seen]) -> None:
+def test_only_failures_and_changes_of_nodes_are_answered_with_a_restart(seen: list[Seen]) -> None:
     policy = Policy(restart=a_restart_plan(99, no_progress_limit=99))
     for one, decided in zip(seen, tell(policy, seen), strict=False):
         if decided == "restart":
-            assert one.trigger in (Trigger.WORKER_FAILED, Trigger.NODE_BROKEN)
+            assert one.trigger in (*FAILURES, Trigger.NODE_LOST, Trigger.NODE_JOINED)
 
 
 def test_a_restart_spends_one_and_keeps_what_it_saw() -> None:
@@ -162,10 +212,51 @@ def test_a_restart_spends_one_and_keeps_what_it_saw() -> None:
     assert (decision.manner, decision.reason) == (StopManner.RESTART, "rank 2 on node0 was killed by SIGKILL")
 
 
+@pytest.mark.parametrize(
+    ("seen", "manner", "reason"),
+    [
+        (LOSS, StopManner.FENCE, "node1 was lost: not heard for 3 s"),
+        (replace(LOSS, nodes=("node1", "node4")), StopManner.FENCE, "node1, node4 were lost: not heard for 3 s"),
+        (JOINED, StopManner.GRACE, "node1 joined"),
+    ],
+    ids=["lost", "two lost", "joined"],
+)
+def test_a_change_of_nodes_restarts_everybody_at_once_and_leaves_the_history_as_it_is(
+    seen: Seen, manner: StopManner, reason: str
+) -> None:
+    policy = Policy(restart=a_restart_plan(first_s=2), roles=ROLES)
+    history = History(attempts=3, failure_signature="x", same_failures=1, progress="p0")
+    observation = Observation(
+        trigger=seen.trigger,
+        attempt=3,
+        role="reader",
+        nodes=seen.nodes,
+        detail=seen.detail,
+        progress="p1",
+        is_enough=seen.is_enough,
+        node_losses=len(seen.nodes),
+    )
+    decided = policy.decide(history, observation, 100.0)
+    assert decided == Restart(roles=None, at=100.0, manner=manner, reason=reason, history=history)
+
+
+@pytest.mark.parametrize(("limit", "losses", "said"), [(0, 1, "1 lost node"), (64, 65, "65 lost nodes")])
+def test_the_end_for_too_many_lost_nodes_says_how_many_and_the_limit(limit: int, losses: int, said: str) -> None:
+    observation = Observation(
+        trigger=Trigger.NODE_LOST, attempt=9, nodes=("node3",), detail="why", is_enough=True, node_losses=losses
+    )
+    decided = Policy(restart=a_restart_plan(max_node_losses=limit)).decide(History(attempts=9), observation, 0.0)
+    assert isinstance(decided, Finish)
+    assert decided.manner is StopManner.FENCE
+    assert decided.cause == (
+        f"node3 was lost: why; {said} in this run, expected at most restart.max_node_losses, which is {limit}"
+    )
+
+
 @pytest.mark.parametrize(("used", "pause"), [(0, 1.0), (1, 3.0), (2, 9.0), (3, 20.0), (10_000, 20.0)])
 def test_the_pause_grows_by_the_factor_up_to_its_maximum(used: int, pause: float) -> None:
     backoff = BackoffPlan(first_s=1, factor=3, max_s=20)
-    policy = Policy(restart=RestartPlan(max_restarts=9, backoff=backoff, no_progress_limit=3))
+    policy = Policy(restart=RestartPlan(max_restarts=9, backoff=backoff, no_progress_limit=3, max_node_losses=9))
     assert policy.backoff_s(used) == pause
 
 

@@ -262,6 +262,23 @@ def test_check_says_what_it_would_do_and_schema_is_json(
     assert runs(workplace) == []
 
 
+@pytest.mark.parametrize(
+    ("nodes", "limit", "said"),
+    [
+        ("{min: 3, max: 4}", 64, "at most 64, while 3 nodes or more are left"),
+        ("{min: 1, max: 2}", 5, "at most 5, while 1 node or more are left"),
+        ("4", 64, "the first one ends the run"),
+        ("{min: 3, max: 4}", 0, "the first one ends the run"),
+    ],
+)
+def test_check_says_how_many_lost_nodes_are_survived(
+    nodes: str, limit: int, said: str, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    overrides = ["--set", f"nodes={nodes}", "--set", f"restart.max_node_losses={limit}"]
+    assert main(["check", "job.yaml", *overrides, *SITE]) == 0
+    assert f"  node losses    {said}\n" in capsys.readouterr().out
+
+
 def test_check_says_which_role_runs_what_on_how_many_nodes(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

@@ -52,6 +52,7 @@ def test_the_example_of_the_design_is_read_but_for_what_is_not_built() -> None:
           max_restarts: 3
           backoff: {first: 0s, factor: 2, max: 60s}
           no_progress_limit: 3
+          max_node_losses: 64
         progress: {file: null}
         elastic: {join_timeout: 10m, join_retries: 3, lease: 10s, exit_timeout: null, rejoin: at_restart}
         signals: {notice: USR2, lead: 2m, grace: 60s, restart_grace: 5s}

@@ -81,9 +81,16 @@ def an_assign(
     )
 
 
-def a_restart_plan(max_restarts: int = 3, *, first_s: float = 0, no_progress_limit: int = 3) -> RestartPlan:
+def a_restart_plan(
+    max_restarts: int = 3, *, first_s: float = 0, no_progress_limit: int = 3, max_node_losses: int = 64
+) -> RestartPlan:
     backoff = BackoffPlan(first_s=first_s, factor=2, max_s=60)
-    return RestartPlan(max_restarts=max_restarts, backoff=backoff, no_progress_limit=no_progress_limit)
+    return RestartPlan(
+        max_restarts=max_restarts,
+        backoff=backoff,
+        no_progress_limit=no_progress_limit,
+        max_node_losses=max_node_losses,
+    )
 
 
 def of_kind(actions: Sequence[Action], kind: type[A]) -> list[A]:

@@ -242,5 +242,8 @@ def restart_plan(scenario: Scenario) -> RestartPlan:
     """The limits of the run."""
     backoff = BackoffPlan(first_s=scenario.backoff_first_s, factor=2, max_s=60)
     return RestartPlan(
-        max_restarts=scenario.max_restarts, backoff=backoff, no_progress_limit=scenario.no_progress_limit
+        max_restarts=scenario.max_restarts,
+        backoff=backoff,
+        no_progress_limit=scenario.no_progress_limit,
+        max_node_losses=64,
     )
