@@ -24,6 +24,7 @@ from hpc_elastic.membership.messages import Failed, Finished, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
+from hpc_elastic.rundir.records import AttemptClaim
 
 LOOK_FOR_REQUESTS_EVERY_S = 1.0
 DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
@@ -213,12 +214,16 @@ class Coordinator:
             self._apply(self._head.result_written(int(ExitCode.REQUEUE), cause, self._loop.time()))
             return
         try:
-            exit_code, cause = await self._disk.call(lambda: self._journal.write_result(action.result))
+            answer = await self._disk.call(lambda: self._journal.write_result(action.result))
         except RunDirectoryError as error:
             self._apply(self._head.disk_failed(str(error), self._loop.time()))
-        else:
-            self._telemetry.run_ended(action.result)
-            self._apply(self._head.result_written(exit_code, cause, self._loop.time()))
+            return
+        if isinstance(answer, AttemptClaim):
+            cause = f"{answer.head} has opened attempt {answer.attempt}"
+            self._apply(self._head.disk_failed(cause, self._loop.time()))
+            return
+        self._telemetry.run_ended(action.result)
+        self._apply(self._head.result_written(*answer, self._loop.time()))
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))

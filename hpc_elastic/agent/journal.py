@@ -9,14 +9,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.chain import ClaimChain
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
+from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.rundir.layout import RunLayout
@@ -37,14 +38,14 @@ from hpc_elastic.rundir.store import (
     append_lines,
     claim,
     dump_json,
-    list_numbers,
     read_json,
     read_lines,
+    remove,
+    rename,
     write_bytes,
     write_json,
 )
 
-Record = TypeVar("Record")
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
@@ -81,6 +82,7 @@ class Journal:
         self._place = allocation
         self._is_over = is_over
         self._is_requeued = is_requeued
+        self._chain = ClaimChain(layout, allocation)
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self.allocation = 0
         self.is_head = False
@@ -88,14 +90,16 @@ class Journal:
     # Claims.
 
     def find_allocation(self) -> AllocationClaim | None:
-        """The claim of this start of the job, if somebody made it already.
+        """The claim of this start of the job, if somebody made it already, with the head that it has now.
 
         Raises:
             RunDirectoryError: the run is over, so that nobody will.
         """
         self._refuse_if_over()
-        latest = self._latest_allocation()
-        return latest if latest is not None and self._is_this_start(latest) else None
+        latest = self._chain.latest_allocation()
+        if latest is None or not self._chain.is_this_start(latest):
+            return None
+        return self._chain.with_latest_head(latest)
 
     def claim_allocation(self, head: Endpoint) -> Claimed:
         """Claims the next allocation for this start of the job.
@@ -104,9 +108,9 @@ class Journal:
             RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
         """
         while True:
-            latest = self._latest_allocation()
-            if latest is not None and self._is_this_start(latest):
-                return self._took(Claimed(claim=latest, is_ours=False))
+            latest = self._chain.latest_allocation()
+            if latest is not None and self._chain.is_this_start(latest):
+                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=False))
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
@@ -120,11 +124,22 @@ class Journal:
 
     def history(self) -> History:
         """What the run went through, by its latest claim."""
-        for number in reversed(list_numbers(self._layout.attempts)):
-            data = read_json(self._layout.claim(number))
-            if data is not None:
-                return history_after(self._decode(AttemptClaim, data))
+        latest = self._chain.latest_attempt()
+        if latest is not None:
+            return history_after(latest)
         return History(progress=self.progress())
+
+    def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
+        """The claim of the run's latest attempt, if it is above this one."""
+        return self._chain.latest_attempt(above=above)
+
+    def read_records(self) -> Records:
+        """What an agent without a head has to know.
+
+        Raises:
+            RunDirectoryError: something is there and cannot be read.
+        """
+        return self._chain.read_records()
 
     def first_start(self) -> str:
         """When the run's first allocation was claimed."""
@@ -134,14 +149,19 @@ class Journal:
     def claim_attempt(self, wanted: AttemptClaim, world: World) -> tuple[bool, str]:
         """Claims an attempt and writes its roster.
 
+        The roster is complete before the claim: a head that dies in between leaves one to its successor.
+
         Returns:
-            Whether the claim is ours, and the SHA-256 of `world.json`.
+            Whether the claim is ours and the run goes on, and the SHA-256 of `world.json`.
         """
         stamped = replace(wanted, time=utc_text(time.time()))
         content = dump_json(to_json(world))
+        proposed = self._layout.proposed_world(wanted.attempt, wanted.head)
+        write_bytes(proposed, content)
         if not claim(self._layout.claim(wanted.attempt), to_json(stamped)):
+            remove(proposed)
             return False, ""
-        write_bytes(self._layout.world(wanted.attempt), content)
+        rename(proposed, self._layout.world(wanted.attempt))
         restart = self._plan.restart
         budget = Budget(
             attempt=wanted.attempt,
@@ -150,21 +170,33 @@ class Journal:
             max_node_losses=restart.max_node_losses,
         )
         write_json(self._layout.budget, to_json(budget))
-        return True, hashlib.sha256(content).hexdigest()
+        # Another head may have ended the run while this one was on its way to the claim.
+        return read_json(self._layout.result) is None, hashlib.sha256(content).hexdigest()
 
     # Results.
 
-    def write_result(self, result: RunResult) -> tuple[int, str]:
+    def find_result(self) -> RunResult | None:
+        """The run's result, if it is over."""
+        return self._chain.result()
+
+    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim:
         """Creates the run's result, unless there is one.
 
         Returns:
-            Exit code and cause of the result that is there now.
+            Exit code and cause of the result that is there now; or the claim of a later attempt than
+            the result knows of: then the run goes on under its head, and nothing is written.
         """
-        stamped = replace(result, ended=utc_text(time.time()))
-        if claim(self._layout.result, to_json(stamped)):
-            write_bytes(self._layout.exit_code, f"{stamped.exit_code}\n".encode())
-            return stamped.exit_code, stamped.cause
-        standing = self._decode(RunResult, read_json(self._layout.result))
+        standing = self._chain.result()
+        if standing is None:
+            if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
+                return later
+            stamped = replace(result, ended=utc_text(time.time()))
+            if claim(self._layout.result, to_json(stamped)):
+                write_bytes(self._layout.exit_code, f"{stamped.exit_code}\n".encode())
+                return stamped.exit_code, stamped.cause
+            standing = self._chain.result()
+        if standing is None:
+            raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
         return standing.exit_code, standing.cause
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
@@ -242,16 +274,6 @@ class Journal:
 
     # Steps.
 
-    def _latest_allocation(self) -> AllocationClaim | None:
-        for number in reversed(list_numbers(self._layout.allocations)):
-            data = read_json(self._layout.allocation(number))
-            if data is not None:
-                return self._decode(AllocationClaim, data)
-        return None
-
-    def _is_this_start(self, record: AllocationClaim) -> bool:
-        return (record.job_id, record.restart_count) == (self._place.job_id, self._place.restart_count)
-
     def _refuse_if_over(self) -> None:
         if read_json(self._layout.result) is not None:
             raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
@@ -287,12 +309,6 @@ class Journal:
     def _took(self, claimed: Claimed) -> Claimed:
         self.allocation = claimed.claim.allocation
         return claimed
-
-    def _decode(self, cls: type[Record], data: object) -> Record:
-        try:
-            return from_json(cls, data)
-        except DecodeError as error:
-            raise RunDirectoryError(f"a record in {self._layout.root} cannot be read: {error}") from error
 
 
 def _private(path: str, flags: int) -> int:

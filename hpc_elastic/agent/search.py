@@ -198,8 +198,8 @@ class HeadSearch:
         return min(CLAIM_AFTER_S + CLAIM_STEP_S * number, latest)
 
     def _knows(self, claim: AllocationClaim | None) -> None:
-        """From now on it is the head of this claim that has to answer."""
-        if claim is not None and self._known is None:
+        """From now on it is the head of this claim that has to answer; it may be another one than before."""
+        if claim is not None and (self._known is None or self._known.head != claim.head):
             self._asked_since = self._loop.time()
         self._known = claim
 

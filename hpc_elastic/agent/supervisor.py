@@ -30,7 +30,7 @@ from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection, Receiver, connection_factory
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
@@ -50,7 +50,7 @@ from hpc_elastic.membership.messages import Message, StopManner, Welcome
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint
 
 HEAD_CLOSES_WITHIN_S = 10.0
 DISK_DRAINS_WITHIN_S = 30.0
@@ -314,8 +314,10 @@ class Supervisor:
 
     async def _write_result(self, action: WriteResult) -> None:
         await asyncio.sleep(action.after_s)
-        exit_code, cause = await self._disk.call(lambda: self._journal.write_result(action.result))
-        self._apply(self._member.run_result_written(exit_code, cause))
+        answer = await self._disk.call(lambda: self._journal.write_result(action.result))
+        if isinstance(answer, AttemptClaim):
+            answer = int(ExitCode.NODE_LOST), f"{answer.head} has opened attempt {answer.attempt}"
+        self._apply(self._member.run_result_written(*answer))
 
     # The frame.
 

@@ -126,6 +126,10 @@ class RunLayout:
         """The World record: the roster."""
         return os.path.join(self.attempt(attempt), "world.json")
 
+    def proposed_world(self, attempt: int, node: str) -> str:
+        """The roster of a head on this node, which is `world` once the attempt's claim is its own."""
+        return os.path.join(self.attempt(attempt), f".world.{node}.json")
+
     def node_result(self, attempt: int, node: str) -> str:
         """The NodeResult record of one node."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.json")

@@ -46,6 +46,27 @@ def write_json(path: str, data: Json) -> None:
     write_bytes(path, dump_json(data))
 
 
+def rename(old: str, new: str) -> None:
+    """Gives a complete file its name, at once and durably, in the same directory.
+
+    Raises:
+        RunDirectoryError: it cannot be renamed; it has its old name.
+    """
+    with file_system_errors(new):
+        os.replace(old, new)
+        _sync_directory(os.path.dirname(new))
+
+
+def remove(path: str) -> None:
+    """Removes a file; fine if there is none.
+
+    Raises:
+        RunDirectoryError: it is there and cannot be removed.
+    """
+    with file_system_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def claim(path: str, data: Json) -> bool:
     """Creates `path` with a record in it, if nobody did before.
 

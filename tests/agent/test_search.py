@@ -27,7 +27,7 @@ from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcom
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
 from hpc_elastic.rundir.store import write_json
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
@@ -269,6 +269,40 @@ def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch
         assert claim is not None
         assert claim.node == "local1"
         assert made.said == ["no head showed, so this node is the head now"]
+
+    play(tmp_path, scene)
+
+
+def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
+    """The one that claimed the allocation is gone, and another node goes on."""
+
+    async def scene(made: Scene) -> None:
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        head, endpoint = await made.listen(Welcome(allocation=1, is_late=True), port=0)
+        world = World(
+            run="run",
+            attempt=1,
+            allocation=1,
+            head="local0",
+            roles=(),
+            nodes=(WorldNode(node="local0", node_id=0, role="", agent=endpoint, first_rank=0, workers=1),),
+            ranks=(),
+        )
+        claim = AttemptClaim(
+            run="run",
+            attempt=1,
+            allocation=1,
+            predecessor=None,
+            head="local0",
+            members=("local0",),
+            roles=(),
+            reason="",
+            spend=Spend(),
+            time="",
+        )
+        made.journal(0).claim_attempt(claim, world)
+        assert await made.find()
+        assert head.joins == [made.join(1)]
 
     play(tmp_path, scene)
 

@@ -1,0 +1,121 @@
+"""Reads the chain of claims: who opened the latest attempt, with whom, and whether its workers are done; blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.codec import DecodeError, from_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.succession import Records
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Endpoint,
+    NodeResult,
+    RunResult,
+    WorkerState,
+    World,
+)
+from hpc_elastic.rundir.store import list_numbers, read_json
+
+Record = TypeVar("Record")
+
+
+class ClaimChain:
+    """The claims of one run, as one agent finds them.
+
+    A claim without content is one that is being made; it is passed over until it is complete.
+
+    Args:
+        layout: the file names.
+        place: this node's place.
+    """
+
+    def __init__(self, layout: RunLayout, place: Allocation) -> None:
+        self._layout = layout
+        self._place = place
+
+    def latest_allocation(self) -> AllocationClaim | None:
+        """The run's latest start by a scheduler."""
+        for number in reversed(list_numbers(self._layout.allocations)):
+            if (claim := self._read(AllocationClaim, self._layout.allocation(number))) is not None:
+                return claim
+        return None
+
+    def is_this_start(self, claim: AllocationClaim) -> bool:
+        """Whether a claim is of the start that this agent belongs to."""
+        return (claim.job_id, claim.restart_count) == (self._place.job_id, self._place.restart_count)
+
+    def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
+        """The claim of the run's latest attempt, if it is above this one."""
+        for number in reversed(list_numbers(self._layout.attempts)):
+            if number <= above:
+                return None
+            if (claim := self._read(AttemptClaim, self._layout.claim(number))) is not None:
+                return claim
+        return None
+
+    def world(self, claim: AttemptClaim) -> World | None:
+        """The roster of a claimed attempt; its head may have died before it gave it its name."""
+        written, proposed = self._layout.world(claim.attempt), self._layout.proposed_world(claim.attempt, claim.head)
+        return self._read(World, written) or self._read(World, proposed)
+
+    def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
+        """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
+        claim = self._latest_attempt_of(allocation)
+        world = None if claim is None else self.world(claim)
+        head = None if world is None else head_of(world)
+        return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
+
+    def result(self) -> RunResult | None:
+        """The run's result, if it is over."""
+        return self._read(RunResult, self._layout.result)
+
+    def read_records(self) -> Records:
+        """All that an agent without a head has to know.
+
+        Raises:
+            RunDirectoryError: something is there and cannot be read.
+        """
+        latest = self.latest_allocation()
+        first = latest if latest is not None and self.is_this_start(latest) else None
+        claim = None if first is None else self._latest_attempt_of(first)
+        world = None if claim is None else self.world(claim)
+        is_finished = world is not None and self.is_finished(world)
+        return Records(result=self.result(), first=first, claim=claim, world=world, is_finished=is_finished)
+
+    def is_finished(self, world: World) -> bool:
+        """Whether the records of its nodes say that every worker exited 0.
+
+        A role works in the attempt that it was started in last. One whose failures are ignored
+        does not count, unless there is no other.
+        """
+        attempts = {role.role: role.attempt for role in world.roles}
+        ignored = {role.role for role in world.roles if role.restart == "ignore"}
+        counting = [node for node in world.nodes if node.role not in ignored] or world.nodes
+        return all(self._has_succeeded(attempts[node.role], node.node) for node in counting)
+
+    def _has_succeeded(self, attempt: int, node: str) -> bool:
+        record = self._read(NodeResult, self._layout.node_result(attempt, node))
+        return record is not None and record.state is WorkerState.SUCCEEDED
+
+    def _latest_attempt_of(self, allocation: AllocationClaim) -> AttemptClaim | None:
+        claim = self.latest_attempt()
+        return claim if claim is not None and claim.allocation == allocation.allocation else None
+
+    def _read(self, cls: type[Record], path: str) -> Record | None:
+        data = read_json(path)
+        if data is None:
+            return None
+        try:
+            return from_json(cls, data)
+        except DecodeError as error:
+            raise RunDirectoryError(f"a record in {self._layout.root} cannot be read: {error}") from error
+
+
+def head_of(world: World) -> Endpoint | None:
+    """Where the head of a world listens; None if it is none of its nodes."""
+    return next((node.agent for node in world.nodes if node.node == world.head), None)
