@@ -1,6 +1,8 @@
-"""What a node asks the scheduler about jobs of its run: whether one is over, whether one will start again."""
+"""What a node asks the scheduler about jobs of its run: is one over, will one start again, which nodes has it lost."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from hpc_elastic.scheduler.protocol import JobState
 
@@ -31,3 +33,16 @@ def is_job_requeued(job_id: str, restart_count: int) -> bool:
 
     restarts = count_restarts(job_id)
     return restarts is not None and restarts > restart_count
+
+
+def dead_nodes(job_id: str, nodes: Collection[str]) -> frozenset[str]:
+    """Those of the job's nodes that the scheduler has given up for this job, for good.
+
+    Never raises, and takes 5 s at most. A node that is not in the answer may be alive or dead: nobody
+    may need this answer, it can only spare the wait for a lease. On this machine nobody can be asked.
+    """
+    if job_id.startswith("local-") or not nodes:
+        return frozenset()
+    from hpc_elastic.scheduler.slurm import nodes_taken_away
+
+    return nodes_taken_away(job_id, nodes)

@@ -116,6 +116,23 @@ def _record_slow_states(cluster: Cluster, recorder: Recorder) -> None:
     recorder.queue("timeout", late)
 
 
+def _record_lost_nodes(cluster: Cluster, recorder: Recorder) -> None:
+    """A job that survives: a node that its administrator marks, one that is powered off, one set down by hand."""
+    job_id = cluster.submit(*_script("--nodes=4", "--no-kill"))
+    cluster.wait_for_job(job_id, "RUNNING")
+    cluster.run("scontrol", "update", "NodeName=node4", "State=FAIL", "Reason=looks bad")
+    recorder.queue("node-marked-fail", job_id)
+    cluster.kill("node3")
+    wait_until(lambda: cluster.node_states()["node3"] == "mixed*", "node3 does not respond", within_s=60)
+    recorder.queue("node-silent", job_id)
+    wait_until(lambda: cluster.node_states()["node3"] == "down*", "node3 is down", within_s=60)
+    recorder.queue("node-down", job_id)
+    cluster.boot("node3")
+    wait_until(lambda: cluster.node_states()["node3"] == "idle", "node3 is back", within_s=60)
+    recorder.queue("node-back", job_id)
+    cluster.run("scancel", job_id)
+
+
 def _record_refusals(recorder: Recorder) -> None:
     refused = {
         "partition": ["--partition=nowhere"],
@@ -155,6 +172,8 @@ def main() -> None:
             _record_plain_states(cluster, recorder)
         with _quiet(cluster):
             _record_slow_states(cluster, recorder)
+        with _quiet(cluster):
+            _record_lost_nodes(cluster, recorder)
         cluster.run_on("controller", "pkill", "-x", "slurmctld")
         _record_without_controller(cluster, recorder, "no-controller")
         cluster.kill("controller")

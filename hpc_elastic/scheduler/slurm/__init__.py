@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.runner import run_command
@@ -111,6 +111,20 @@ def count_restarts(job_id: str, *, timeout_s: float = 4.0) -> int | None:
         return SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id].restarts
     except SchedulerError:
         return None
+
+
+def nodes_taken_away(job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0) -> frozenset[str]:
+    """Those of a running job's nodes that Slurm has taken away from it; none if it cannot be asked from here.
+
+    One question about one job, which the controller answers without a look at its other jobs or nodes.
+    """
+    try:
+        command, environ = commands.squeue_command([job_id]), commands.query_environment(os.environ)
+        told = output.parse_queue(run_command(command, environ=environ, timeout_s=timeout_s), [job_id])
+        left = output.nodes_left(told.get(job_id))
+    except (HpcElasticError, ValueError):  # no Slurm, no answer, or one that this version cannot read
+        return frozenset()
+    return frozenset() if left is None else frozenset(nodes).difference(left)
 
 
 def _gone(job_id: str) -> JobStatus:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import SchedulerError
+from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
@@ -85,6 +86,22 @@ def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobS
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
     rows = [_queue_status(row) for row in _rows(output.stdout, QUEUE_FIELDS)]
     return _by_id(rows, job_ids)
+
+
+def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
+    """The nodes that a running job still has; None if this cannot be told.
+
+    Slurm (22.05) takes a node out of a job that runs with --no-kill in the moment when it sets the node
+    DOWN, and never gives it back, though the node may be IDLE a second later. The node's own state says
+    less: with FAIL, which an administrator sets, the job goes on there. A job that ends gives its nodes
+    back one by one, so then they say nothing.
+
+    Raises:
+        HostlistError: the node list cannot be read.
+    """
+    if status is None or status.state is not JobState.RUNNING or status.nodes is None:
+        return None
+    return expand_hostlist(status.nodes)
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:

@@ -77,6 +77,29 @@ def test_queue_finds_a_task_by_its_own_number(version: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("case", "left"),
+    [
+        ("node-marked-fail", {"node1", "node2", "node3", "node4"}),  # sinfo says "fail" of node4, where the job runs
+        ("node-silent", {"node1", "node2", "node3", "node4"}),
+        ("node-down", {"node1", "node2", "node4"}),
+        ("node-back", {"node1", "node2", "node4"}),  # node3 is idle, and free for other jobs
+    ],
+)
+def test_a_job_loses_a_node_for_good_when_slurm_sets_it_down_and_no_sooner(
+    version: str, case: str, left: set[str]
+) -> None:
+    (status,) = queue(version, case)
+    assert set(output.nodes_left(status) or ()) == left
+
+
+@pytest.mark.parametrize("case", ["pending", "completing", "completed", "requeued", "node-fail"])
+def test_a_job_that_does_not_run_says_nothing_of_its_nodes(version: str, case: str) -> None:
+    (status,) = queue(version, case)
+    assert output.nodes_left(status) is None
+    assert output.nodes_left(None) is None
+
+
+@pytest.mark.parametrize(
     ("case", "words", "tip"),
     [
         ("partition", "invalid partition specified: nowhere; Batch job submission failed: Invalid partition", "sinfo"),

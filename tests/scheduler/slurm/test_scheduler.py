@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.liveness import dead_nodes
 from hpc_elastic.scheduler.protocol import JobState
-from hpc_elastic.scheduler.slurm import SlurmScheduler, allocation_is_over, slurm_answers
+from hpc_elastic.scheduler.slurm import SlurmScheduler, allocation_is_over, nodes_taken_away, slurm_answers
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -103,6 +104,37 @@ def test_cancel_rejects_if_slurm_refuses(program: Program) -> None:
     assert caught.value.tip == "it belongs to somebody else"
 
 
+def test_a_node_that_is_not_in_the_job_any_more_is_dead(program: Program, tmp_path: Path) -> None:
+    program("squeue", f"echo \"$@\" >> {tmp_path}/asked; echo '7|7|RUNNING|0|0|node[1-2,4]|None|'")
+    program("sacct", f"echo >> {tmp_path}/asked")
+    assert dead_nodes("7", ["node2", "node3"]) == {"node3"}
+    assert dead_nodes("7", ["node1"]) == frozenset()
+    assert (tmp_path / "asked").read_text().count("\n") == 2
+    assert dead_nodes("7", []) == dead_nodes("local-1-1", ["local1"]) == frozenset()
+    assert (tmp_path / "asked").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "exec /bin/sleep 600",
+        "exit 1",
+        "exit 0",
+        "echo '7|7|RUNNING|many|0|node[1|None|'",
+        "echo '7|7|RUNNING|0|0|node[1|None|'",
+        "echo '7|7|COMPLETING|0|0|node1|None|'",
+        "printf '\\xff\\x00|'",
+    ],
+)
+def test_no_node_is_dead_if_slurm_gives_no_answer_that_can_be_read(program: Program, lines: str) -> None:
+    program("squeue", lines)
+    assert nodes_taken_away("7", ["node3"], timeout_s=0.5) == frozenset()
+
+
+def test_no_node_is_dead_if_there_is_no_slurm(program: Program) -> None:
+    assert dead_nodes("7", ["node3"]) == frozenset()
+
+
 def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")  # as in a shell of salloc
     monkeypatch.setenv("SBATCH_PARTITION", "urgent")
@@ -140,3 +172,13 @@ def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     slurm.kill("controller")
     assert not slurm_answers(timeout_s=0.5)
     assert allocation_is_over("1", timeout_s=0.5) is None
+
+
+def test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is(slurm: Cluster) -> None:
+    job_id = slurm.submit("--nodes=3", "--no-kill", "--output=/dev/null", "--wrap=sleep 600")
+    slurm.wait_for_job(job_id, "RUNNING")
+    nodes = [f"node{number}" for number in range(1, 4)]
+    assert dead_nodes(job_id, nodes) == frozenset()
+    slurm.run("scontrol", "update", "NodeName=node3", "State=DOWN", "Reason=for a test")
+    wait_until(lambda: dead_nodes(job_id, nodes) == {"node3"}, "node3 is dead for the job")
+    slurm.run("scancel", job_id)
