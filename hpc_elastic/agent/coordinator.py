@@ -94,7 +94,7 @@ class Coordinator:
         node = self._names.pop(connection, None)
         if node is not None and self._connections.get(node) is connection:
             del self._connections[node]
-            self._apply(self._head.lost(node, why, self._loop.time()))
+            self._apply(self._head.lost(node, why, self._loop.time(), is_gone=connection.is_closed_by_peer))
 
     # This node's own member.
 
@@ -107,7 +107,7 @@ class Coordinator:
 
     def own_member_left(self) -> None:
         """This node's member is done; only its head is left."""
-        self._apply(self._head.lost(self._node, "left", self._loop.time()))
+        self._apply(self._head.lost(self._node, "left", self._loop.time(), is_gone=True))
 
     async def close(self) -> None:
         """Ends what is still under way."""

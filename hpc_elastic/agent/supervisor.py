@@ -38,11 +38,11 @@ from hpc_elastic.membership.actions import (
     Note,
     RecordFailure,
     Say,
+    Seek,
     StartWorkers,
     StopWorkers,
     Tell,
     WriteNodeResult,
-    WriteResult,
 )
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.member import Member
@@ -50,7 +50,7 @@ from hpc_elastic.membership.messages import Message, StopManner, Welcome
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint
+from hpc_elastic.rundir.records import Endpoint
 
 HEAD_CLOSES_WITHIN_S = 10.0
 DISK_DRAINS_WITHIN_S = 30.0
@@ -165,12 +165,12 @@ class Supervisor:
         """The head sent something."""
         if isinstance(message, Welcome):
             self._journal.allocation = message.allocation
-        self._apply(self._member.received(message))
+        self._apply(self._member.received(message, self._loop.time()))
 
     def head_lost(self, why: str) -> None:
         """The connection to the head is over."""
         self._connection = None
-        self._apply(self._member.disconnected(why))
+        self._apply(self._member.disconnected(why, is_dead=False))
 
     async def _find_head(self) -> None:
         search = HeadSearch(
@@ -252,8 +252,8 @@ class Supervisor:
             self._tasks.run(self._record_failure(action))
         elif isinstance(action, WriteNodeResult):
             self._tasks.run(self._write_node_result(action))
-        elif isinstance(action, WriteResult):
-            self._tasks.run(self._write_result(action))
+        elif isinstance(action, Seek):
+            self._apply(self._member.leaves(int(ExitCode.NODE_LOST), f"{action.lost.node} was lost: {action.lost.why}"))
         elif isinstance(action, Say):
             self._say(action.text, action.level)
         elif isinstance(action, Note):
@@ -311,13 +311,6 @@ class Supervisor:
         started = self._group.started
         await self._disk.call(lambda: self._journal.write_node_result(action.result, started=started))
         self._apply(self._member.node_result_written(action.result))
-
-    async def _write_result(self, action: WriteResult) -> None:
-        await asyncio.sleep(action.after_s)
-        answer = await self._disk.call(lambda: self._journal.write_result(action.result))
-        if isinstance(answer, AttemptClaim):
-            answer = int(ExitCode.NODE_LOST), f"{answer.head} has opened attempt {answer.attempt}"
-        self._apply(self._member.run_result_written(*answer))
 
     # The frame.
 

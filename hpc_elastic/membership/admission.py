@@ -14,17 +14,22 @@ def why_not(roster: Roster, join: Join) -> Refused | None:
     return None if reason is None else Refused(reason=reason, exit_code=int(ExitCode.SETUP))
 
 
-def admit(roster: Roster, join: Join, now: float, *, allocation: int, attempt: int, is_late: bool) -> list[Action]:
+def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: int) -> list[Action]:
     """Takes an agent in that is not refused; a late one that is unfit has to go, the others do without it already."""
+    if join.problem is not None and welcome.is_late:
+        return dismiss(join, f"{join.node} came late, unfit: {join.problem}")
     roster.add(join, now)
-    if join.problem is not None and is_late:
-        roster.remove(join.node)
-        refused = Refused(reason=join.problem, exit_code=int(ExitCode.SETUP))
-        return [Say(text=f"{join.node} came late, unfit: {join.problem}"), Send(node=join.node, message=refused)]
     actions: list[Action] = [
-        Send(node=join.node, message=Welcome(allocation=allocation, is_late=is_late)),
+        Send(node=join.node, message=welcome),
         Note(name="node.joined", message=f"{join.node} joined", attempt=attempt, metadata=join.versions),
     ]
-    if is_late:
-        actions.append(Say(text=f"{join.node} joined late and waits for the next attempt"))
+    if welcome.is_late:
+        text = f"{join.node} joined late and waits for the next attempt"
+        actions += [Say(text=text), Note(name="node.parked", message=text, attempt=attempt)]
     return actions
+
+
+def dismiss(join: Join, text: str) -> list[Action]:
+    """Sends an unfit node away; the others do without it."""
+    refused = Refused(reason=join.problem or text, exit_code=int(ExitCode.SETUP))
+    return [Say(text=text, level="warning"), Send(node=join.node, message=refused)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, Drop, HeadOver, Send
+from hpc_elastic.membership.actions import Action, Drop, HeadOver, Say, Send
+from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
 
@@ -30,12 +31,19 @@ class Closing:
         """When to ask again at the latest."""
         return self._deadline
 
-    def begin(self, exit_code: int, cause: str, now: float) -> list[Action]:
+    def begin(self, exit_code: int, cause: str, now: float, job_end: JobEnd) -> list[Action]:
         """Tells everybody."""
         self.exit_code = exit_code
         self._deadline = now + CLOSING_BOUND_S
-        end = End(exit_code=exit_code, cause=cause)
-        return [*(Send(node=member.node, message=end) for member in self._roster), *self.left()]
+        actions: list[Action] = []
+        ends_job = job_end.who(self._roster) if job_end.is_ours() else None
+        if job_end.is_ours() and ends_job is None:
+            text = "the node of the batch script is lost and no agent can reach Slurm: cancel the job to end it"
+            actions.append(Say(text=text, level="warning"))
+        for member in self._roster:
+            end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job)
+            actions.append(Send(node=member.node, message=end))
+        return actions + self.left()
 
     def left(self) -> list[Action]:
         """Somebody left: after the last one it is over."""

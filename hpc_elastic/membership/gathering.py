@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
+from hpc_elastic.membership import losses
 from hpc_elastic.membership.actions import Action, Note, Say
 from hpc_elastic.membership.admission import why_not
 from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster, name_some
 from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.succession import Succession
 
 SAY_MISSING_EVERY_S = 30.0
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Gathering:
 
     The first round waits `join_timeout` for everybody who can still come. Who did not come then is
     not waited for again at every restart, as long as there are enough without. Nor is who was
-    refused, or gave up.
+    refused, or gave up. A successor waits for who was in the world that it carries on, see `losses`.
 
     Args:
         roster: who is here.
@@ -36,7 +39,9 @@ class Gathering:
         now: monotonic seconds, as in every method.
     """
 
-    def __init__(self, roster: Roster, settings: HeadSettings, now: float) -> None:
+    def __init__(
+        self, roster: Roster, settings: HeadSettings, now: float, succession: Succession | None = None
+    ) -> None:
         self._roster = roster
         self._settings = settings
         self._min_nodes = settings.min_nodes
@@ -46,6 +51,7 @@ class Gathering:
         self._has_waited = False
         self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
+        self.succession = succession  # until the round for it is closed
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -55,17 +61,38 @@ class Gathering:
 
     def next_tick(self) -> float:
         """When to ask again at the latest."""
-        return min(self._deadline, self._say_at)
+        closes_at = NEVER
+        if self.succession is not None:
+            closes_at = losses.closes_at(self.succession, self._roster.names(), self._settings.lease_s)
+        return min(self._deadline, self._say_at, closes_at)
 
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""
-        is_enough = self._has_waited and self._are_enough()
+        if self.succession is not None:
+            return now >= losses.closes_at(self.succession, self._roster.names(), self._settings.lease_s)
+        is_enough = self._has_waited and self.is_enough()
         is_in_time = now < self._deadline
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
         if not self._roster.is_complete and is_in_time and not is_enough and not self._is_hopeless:
             return False
         self._has_waited = True
         return True
+
+    def can_be_enough(self) -> bool:
+        """Whether there are enough here, or can be when others come who have not come yet."""
+        short = sum(self._roster.short_of(self._settings.role_nodes).values())
+        return self._roster.possible >= self._min_nodes and short <= len(self._roster.missing())
+
+    def is_enough(self) -> bool:
+        """Whether there are enough here."""
+        return len(self._roster) >= self._min_nodes and not self._roster.short_of(self._settings.role_nodes)
+
+    def succeeds(self) -> None:
+        """The round of a successor is closed: who did not come is not waited for, but may come later."""
+        self.succession = None
+        self._has_waited = True
+        for node in self._roster.missing():
+            self._roster.leave_out(node)
 
     def waits_for(self) -> tuple[str, ...]:
         """Who can still come."""
@@ -114,7 +141,7 @@ class Gathering:
 
     def too_few(self) -> RendezvousTimeoutError | None:
         """What is wrong with a closed round, None if there are enough."""
-        if self._are_enough():
+        if self.is_enough():
             return None
         least, missing = self._min_nodes, self.missing()
         counts = f"{len(self._roster)} of at least {least} nodes joined within {self._join_timeout_s:g} s"
@@ -141,9 +168,6 @@ class Gathering:
         self._say_at = now + SAY_MISSING_EVERY_S
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
         return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]
-
-    def _are_enough(self) -> bool:
-        return len(self._roster) >= self._min_nodes and not self._roster.short_of(self._settings.role_nodes)
 
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing

@@ -1,25 +1,31 @@
-"""A member's lease, by its own clock: when it beats, and since when its head is silent."""
+"""Leases, each by its own clock: when a member beats, since when its head is silent, and which members are."""
 
 from __future__ import annotations
 
 from hpc_elastic.membership.messages import Beat
 
 NEVER = float("inf")
+BEATS = 6  # in a lease; half as many in a world of very many nodes, for the head's sake
+BEATS_OF_MANY = 3
+MANY_NODES = 1024
 
 
 class Lease:
     """Counts from when the newest beat that the head echoed was *sent*; there is none before `start`.
 
     Args:
-        seconds: the whole lease; a beat goes every third of it.
+        seconds: the whole lease.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._sent: dict[int, float] = {}
         self._number = 0
+        self._heard = 0
         self._heard_until = NEVER
         self.next_beat = NEVER
+        self._beats = BEATS_OF_MANY
+        self.contact = -NEVER  # when anything of the head came
 
     @property
     def patience_s(self) -> float:
@@ -32,9 +38,15 @@ class Lease:
         return self._heard_until + self.patience_s
 
     def start(self, now: float) -> None:
-        """The head was heard now."""
-        self._heard_until = now
-        self.next_beat = now + self.seconds / 3
+        """There is a head, which was heard now; another one perhaps than before."""
+        self._sent.clear()
+        self._number = self._heard = 0
+        self._heard_until = self.contact = now
+        self.next_beat = now + self.seconds / self._beats
+
+    def share(self, nodes: int) -> None:
+        """The head has so many members."""
+        self._beats = BEATS if nodes <= MANY_NODES else BEATS_OF_MANY
 
     def end(self) -> None:
         """There is no head to beat to any more."""
@@ -44,14 +56,41 @@ class Lease:
         """The beat that is due, if one is."""
         if now < self.next_beat:
             return []
-        self.next_beat = now + self.seconds / 3
+        self.next_beat = now + self.seconds / self._beats
         self._number += 1
         self._sent[self._number] = now
-        return [Beat(number=self._number)]
+        return [Beat(number=self._number, heard=self._heard)]
 
     def echoed(self, number: int) -> None:
         """The head answered a beat, and so heard all that were sent before it."""
         sent = self._sent.pop(number, None)
         if sent is not None and self._heard_until < NEVER:
+            self._heard = max(self._heard, number)
             self._heard_until = max(self._heard_until, sent)
             self._sent = {other: at for other, at in self._sent.items() if other > number}
+
+
+class MemberLease:
+    """The head's lease of one member, by the head's clock: two times, for two questions.
+
+    `heard` is when the newest beat came: that member has no workers 2/3 of the lease later, if it hears
+    nothing more. `acked` is when the newest echo was sent that the member says it got: it has had contact
+    since, so whoever succeeds this head there does not start before `acked` and a whole lease. Beats that
+    come while the echoes are lost would hide that, if the head counted from `heard`.
+    """
+
+    __slots__ = ("_echoed", "acked", "heard")
+
+    def __init__(self, now: float) -> None:
+        self.heard = self.acked = now
+        self._echoed: dict[int, float] = {}
+
+    def beat(self, beat: Beat, now: float) -> None:
+        """A beat came, and is answered now."""
+        self.heard = now
+        acked = self._echoed.get(beat.heard)
+        if acked is not None:
+            self.acked = acked
+            for number in [number for number in self._echoed if number <= beat.heard]:
+                del self._echoed[number]
+        self._echoed[beat.number] = now

@@ -2,18 +2,20 @@
 
 Theory of operation. A member goes through phases:
 
-    JOINING  --Welcome--> PARKED
+    JOINING, SEEKING --Welcome--> PARKED
     PARKED   --Assign--> WORKING
     WORKING  --every worker has its process, the node's record is durable--> WORKING, told by Started
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
-    STOPPING --no worker is left, every failure is recorded--> PARKED, or LEAVING if the run ended meanwhile
+    STOPPING --no worker is left, every failure is recorded--> PARKED, or SEEKING if the head is lost,
+                                                              or LEAVING if the run ended meanwhile
+    PARKED   --the head is lost--> SEEKING
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
 A worker's failure is only reported; the head decides and tells everybody. In a role whose failures
 are ignored the others work on, and the node is finished when none runs any more. A member that has not
 heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
-whether the others go on without it. Without workers the same silence makes it leave.
+whether the others go on without it. Then it seeks another head, or the same one again (`seeker`).
 """
 
 from __future__ import annotations
@@ -26,18 +28,20 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
+    Note,
     RecordFailure,
     Say,
+    Seek,
     StartWorkers,
     StopWorkers,
     Tell,
     WriteNodeResult,
-    WriteResult,
 )
 from hpc_elastic.membership.exits import ENDED_BY_TERM, Exits
 from hpc_elastic.membership.lease import NEVER, Lease
 from hpc_elastic.membership.messages import Assign, Message, StopManner
-from hpc_elastic.membership.reports import failure_note, headless_result, node_result
+from hpc_elastic.membership.reports import failure_note, node_result
+from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
@@ -49,6 +53,7 @@ class Phase(str, Enum):
     WORKING = "working"
     FINISHED = "finished"
     STOPPING = "stopping"
+    SEEKING = "seeking"
     LEAVING = "leaving"
 
 
@@ -74,11 +79,11 @@ class Member:
         self._is_terminated = False
         self._expects_term = False
         self._have_workers_term = False
-        self._is_late = False
         self._is_head_here = False
         self._leave: Leave | None = None
-        self._lost_head: str | None = None
-        self._result_after_s = 0.0
+        self._head: str | None = None
+        self._lost: LostHead | None = None  # the head of an attempt, until there is another one
+        self._is_headless = False
         self._lease = Lease(lease_s)
 
     @property
@@ -106,19 +111,24 @@ class Member:
 
     def connected(self, now: float, *, is_joined: bool) -> list[Action]:
         """There is a head: another node's, which has got this node's join already, or this node's own."""
-        self._is_head_here = not is_joined
+        self._is_head_here, self._is_headless = not is_joined, False
+        self._head = None
         self._lease.start(now)
         return [] if is_joined else [Tell(message=self._join)]
 
-    def received(self, message: Message) -> list[Action]:
+    def received(self, message: Message, now: float) -> list[Action]:
         """The head sent something."""
+        self._lease.contact = now
         if isinstance(message, messages.Echo):
             self._lease.echoed(message.number)
             return []
         if isinstance(message, messages.Welcome):
             self.phase = Phase.PARKED
-            self._is_late = message.is_late
+            self._head = message.head
+            self._lost = self._lost if message.gathers else None
             return []
+        if isinstance(message, messages.Dropped):
+            return self.disconnected(message.reason, is_dead=False)
         if isinstance(message, Assign):
             return self._assigned(message)
         if isinstance(message, messages.Stop):
@@ -129,16 +139,24 @@ class Member:
             return self._end(message)
         return [Say(text=f"the head sent a {message.KIND}, which only a member sends")]
 
-    def disconnected(self, why: str) -> list[Action]:
-        """The connection to the head closed without its goodbye: its agent is dead, or the network is."""
-        if self._leave is not None or self._lost_head is not None:
+    def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
+        """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
+        if self._leave is not None or self._is_headless:
             return []
-        self._lost_head = why
+        self._is_headless = True
+        if self._lost is None:  # else who is lost has only gathered, and no attempt was its own
+            self._lost = LostHead(node=self._head, contact=self._lease.contact, is_dead=is_dead, why=why)
         self._lease.end()
-        lost = f"the head is lost: {why}"
+        lost = f"{self._head or 'the head'} is lost, which was head: {why}"
         if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
-            return [Say(text=f"{lost}; killing this node's workers"), *self._stop(StopManner.FENCE, lost)]
-        return [Say(text=lost), *self._end_without_head()]
+            text = Say(text=f"{lost}; killing this node's workers", level="warning")
+            return [text, *self._stop(StopManner.FENCE, lost)]
+        return [Say(text=lost, level="warning"), *self._seek()]
+
+    def leaves(self, exit_code: int, cause: str) -> list[Action]:
+        """There is no head to be found, or the run is over."""
+        self._leave = Leave(exit_code=exit_code, cause=cause)
+        return self._depart()
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -146,9 +164,7 @@ class Member:
         if now >= self._exits.judge_held_at:
             actions += self._record_held()
         if now >= self._silence_deadline():
-            # The head may live on and miss this node, after a whole lease: then its word counts.
-            self._result_after_s = self._lease.seconds
-            actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s")
+            actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s", is_dead=False)
         return [*actions, *(Tell(message=beat) for beat in self._lease.beat(now))]
 
     # The workers.
@@ -221,9 +237,8 @@ class Member:
         self._is_terminated = True
         self._have_workers_term = have_workers
         self._exits.forget_held()
-        if self.phase is Phase.JOINING:
-            self._leave = Leave(exit_code=int(ExitCode.STOPPED), cause=f"{signal_name} before there was a head")
-            return self._depart()
+        if self.phase in (Phase.JOINING, Phase.SEEKING):
+            return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
         told: list[Action] = [
             Say(text=f"got {signal_name}"),
             Tell(message=messages.Terminated(signal_name=signal_name)),
@@ -247,8 +262,11 @@ class Member:
             actions += self._record(state, self._stop_reason, unkillable)
         if self._leave is not None:
             return [*actions, *self._depart()]
-        if self._lost_head is not None:
-            return actions + self._end_without_head()
+        if self._is_headless and unkillable:
+            survivors = f"{', '.join(map(str, unkillable))} survived KILL, and the head is lost"
+            return [*actions, *self.leaves(int(ExitCode.STALLED), survivors)]
+        if self._is_headless:
+            return actions + self._seek()
         self.phase = Phase.PARKED
         stopped = messages.Stopped(
             attempt=self.attempt,
@@ -258,17 +276,14 @@ class Member:
         )
         return [*actions, Tell(message=stopped)]
 
-    def run_result_written(self, exit_code: int, cause: str) -> list[Action]:
-        """The result that was written for want of a head is on disk, or another one was there before."""
-        self._leave = Leave(exit_code=exit_code, cause=cause)
-        return self._depart()
-
     # Steps.
 
     def _assigned(self, assign: Assign) -> list[Action]:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
             return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         self._assign = assign
+        self._lost = None
+        self._lease.share(assign.group_world_size)
         self._exits.clear()
         self._pids = {}
         self._emptied = None
@@ -305,7 +320,8 @@ class Member:
         cause = message.cause if isinstance(message, messages.End) else message.reason
         if self._leave is not None:
             return []
-        self._leave = Leave(exit_code=message.exit_code, cause=cause)
+        ends_job = isinstance(message, messages.End) and message.ends_job
+        self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
         if self.phase is Phase.STOPPING:
             return []  # `workers_stopped` departs
         if self.phase in (Phase.WORKING, Phase.FINISHED):
@@ -317,21 +333,18 @@ class Member:
         self._lease.end()
         return [self._leave] if self._leave is not None else []
 
-    def _end_without_head(self) -> list[Action]:
-        """Nobody is left to decide: this node says so in the result, unless there is one.
+    def _seek(self) -> list[Action]:
+        """No worker is left: this node may be anybody's member now.
 
-        Who waits beside a world that it was never in does not know how that one fares, and only leaves;
-        and so does who got a TERM like the head: the scheduler knows what it was for, a requeue perhaps.
+        Who got a TERM like the head leaves: the scheduler knows what it was for, a requeue perhaps.
         """
-        self.phase = Phase.LEAVING
-        cause = f"{self._assign.head if self._assign else 'the head'} was lost: {self._lost_head}"
-        if self._is_terminated or (self._is_late and self._assign is None):
-            self._leave = Leave(exit_code=int(ExitCode.NODE_LOST), cause=cause)
-            return self._depart()
-        result = headless_result(
-            self._run, self._join, attempt=self.attempt, cause=cause, failures=self._exits.failures
-        )
-        return [WriteResult(result=result, after_s=self._result_after_s)]
+        if self._lost is None:
+            return []
+        if self._is_terminated:
+            return self.leaves(int(ExitCode.NODE_LOST), f"{self._lost.node or 'the head'} was lost: {self._lost.why}")
+        self.phase = Phase.SEEKING
+        note = Note(name="head.lost", message=self._lost.why, attempt=self.attempt, metadata={"head": self._lost.node})
+        return [note, Seek(lost=self._lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:

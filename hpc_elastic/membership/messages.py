@@ -41,11 +41,17 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Head to member: you have joined this allocation. `is_late`: while a world is at work without you."""
+    """Head to member: you have joined this allocation, with this head.
+
+    `is_late`: while a world is at work without you; `gathers`: the head has not opened an attempt yet, and
+    there was one of another head before.
+    """
 
     KIND: ClassVar[str] = "welcome"
     allocation: int
+    head: str
     is_late: bool = False
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,12 @@
-"""What a member writes about its own part: the node's record, and a result where nobody else can."""
+"""What a member writes about its own part: the node's record, and the event of a failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note
-from hpc_elastic.membership.messages import Assign, Join
-from hpc_elastic.rundir.records import FailureRecord, NodeResult, RunResult, RunState, WorkerState
+from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
 def node_result(
@@ -36,27 +35,6 @@ def node_result(
         unkillable=unkillable,
         started="",
         ended=None if state.is_running else "",
-    )
-
-
-def headless_result(
-    run: str, join: Join, *, attempt: int, cause: str, failures: Mapping[str, FailureRecord]
-) -> RunResult:
-    """The run's result, as far as a member knows it that has lost its head; its end left empty."""
-    return RunResult(
-        run=run,
-        state=RunState.FAILED,
-        exit_code=int(ExitCode.NODE_LOST),
-        reason="node_lost",
-        cause=cause,
-        attempts=attempt,
-        restarts=0,
-        failures=dict(failures),
-        return_values={},
-        nodes=(),
-        started=None,
-        ended="",
-        written_by=join.node,
     )
 
 

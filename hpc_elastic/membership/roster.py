@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import World
@@ -16,14 +17,14 @@ NODES_NAMED = 8  # in one line
 
 @dataclass(slots=True, kw_only=True)
 class RosterEntry:
-    """A joined agent. `last_heard` is in monotonic seconds of the head.
+    """A joined agent, and its lease by the head's clock.
 
     `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
     the decision on which the head acts. `has_started`: each has its process; `has_ended`: one has exited 0.
     """
 
     join: Join
-    last_heard: float
+    lease: MemberLease
     attempt: int = 0
     is_in_world: bool = False
     has_started: bool = False
@@ -100,12 +101,12 @@ class Roster:
 
     def add(self, join: Join, now: float) -> None:
         """A node has joined."""
-        self._entries[join.node] = RosterEntry(join=join, last_heard=now)
+        self._entries[join.node] = RosterEntry(join=join, lease=MemberLease(now))
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
 
     def remove(self, node: str) -> RosterEntry | None:
-        """A node is gone for good: Slurm never starts a task of a step again."""
+        """A node is gone; Slurm never starts a task of a step again, but an agent that lived may join again."""
         entry = self._entries.pop(node, None)
         if entry is not None:
             self._dead.add(node)
@@ -147,18 +148,27 @@ class Roster:
         """Whether nobody can come any more."""
         return not self._missing
 
+    def oldest(self, nodes: Iterable[str]) -> float:
+        """When the one of these nodes did answer that has not for the longest time; endless if none is here."""
+        entries = (self._entries[node] for node in nodes if node in self._entries)
+        return min((entry.lease.acked for entry in entries), default=float("inf"))
+
+    def names(self) -> set[str]:
+        """Who is here."""
+        return set(self._entries)
+
     def in_world(self) -> list[RosterEntry]:
         """The members of the latest world that are still here."""
         return [entry for entry in self._entries.values() if entry.is_in_world]
 
     def silent(self, now: float, lease_s: float) -> list[str]:
-        """The nodes that were not heard for longer than the lease."""
-        return [node for node, entry in self._entries.items() if now - entry.last_heard > lease_s]
+        """The nodes that have not answered for a whole lease."""
+        return [node for node, entry in self._entries.items() if now - entry.lease.acked >= lease_s]
 
-    def short_of(self, least: Mapping[str, int]) -> tuple[str, ...]:
-        """The roles that have fewer nodes here than they must."""
+    def short_of(self, least: Mapping[str, int]) -> dict[str, int]:
+        """The roles that have fewer nodes here than they must, and how many are wanting."""
         here = Counter(entry.role for entry in self._entries.values())
-        return tuple(role for role, nodes in least.items() if here[role] < nodes)
+        return {role: nodes - here[role] for role, nodes in least.items() if here[role] < nodes}
 
     def seats(self) -> list[Seat]:
         """What the nodes bring, in the order of their ids."""

@@ -32,6 +32,7 @@ class HeadSettings:
     lease_s: float
     started: str
     exit_timeout_s: float | None = None
+    rejoin: str = "at_restart"  # or immediately
     restarts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least

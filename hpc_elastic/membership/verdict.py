@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.membership.decisions import Decision, Finish, Ignore, Restart
+from hpc_elastic.membership.messages import StopManner
 
 
 class Verdict:
     """The decision that stands, and the roles whose workers stop or wait for their next start.
 
     A Finish replaces everything and nothing replaces it. A Restart can only be widened, by a failure
-    in a role that runs on: the roles that wait already start with it.
+    in a role that runs on: the roles that wait already start with it. A restart for a lost node takes
+    the place of one for a worker's failure, which most likely came of the loss, and is not paid for then.
     """
 
     __slots__ = ("_roles", "decision")
@@ -45,7 +47,9 @@ class Verdict:
             return None
         if isinstance(decision, Restart):
             decision = replace(decision, roles=self._widened(decision.roles))
-            if isinstance(self.decision, Restart) and decision.roles == self._roles:
+            standing = self.decision
+            is_harder = decision.manner is StopManner.FENCE and not (standing and standing.manner is StopManner.FENCE)
+            if isinstance(standing, Restart) and decision.roles == self._roles and not is_harder:
                 return None
         self.decision = decision
         self._roles = decision.roles if isinstance(decision, Restart) else None

@@ -185,7 +185,11 @@ class WorldRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks."""
+    """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks.
+
+    `launch_node` is the node of the step on which srun runs, None if it runs elsewhere or is not known;
+    `is_launch_node_lost`: it fell silent, and nobody but the agents will end the Slurm job.
+    """
 
     format_version: int = FORMAT_VERSION
     run: str
@@ -195,6 +199,8 @@ class World:
     roles: tuple[WorldRole, ...]
     nodes: tuple[WorldNode, ...]
     ranks: tuple[WorldRank, ...]
+    launch_node: str | None = None
+    is_launch_node_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

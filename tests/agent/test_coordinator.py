@@ -56,7 +56,7 @@ class Scene:
     @staticmethod
     def head(nodes: int, restart: str) -> Head:
         head = HeadScript(nodes, restarts={"default": restart}).head
-        head._leases_at = head.gathering._deadline = head.gathering._say_at = float("inf")
+        head._leases.next_tick = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
 
 
@@ -89,7 +89,7 @@ async def until(scene: Scene, kind: type[Message]) -> Message:
 def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.coordinator.received_from_own(a_join(0))
-        assert await made.heard.get() == Welcome(allocation=1)
+        assert await made.heard.get() == Welcome(allocation=1, head="node0")
         assert isinstance(await made.heard.get(), Assign)
         assert Path(made.layout.claim(1)).exists()
         made.coordinator.received_from_own(Finished(attempt=1))

@@ -191,19 +191,19 @@ def test_node_0_claims_the_allocation_and_is_the_head(tmp_path: Path) -> None:
 
 def test_another_node_joins_along_the_ports_that_all_derive(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        head, _ = await made.listen(Welcome(allocation=1))
+        head, _ = await made.listen(Welcome(allocation=1, head="node0"))
         assert await made.find()
         assert head.joins == [made.join(1)]
-        assert made.member.heard == [Welcome(allocation=1)]
+        assert made.member.heard == [Welcome(allocation=1, head="node0")]
 
     play(tmp_path, scene)
 
 
 def test_strangers_on_the_first_ports_are_passed_by(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        stranger, _ = await made.listen(Welcome(allocation=9), make=connection_factory(b"x" * 32, SCOPE))
+        stranger, _ = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
         with socket.create_server(("127.0.0.2", made.ports[1])):  # says nothing; a bound cuts it off elsewhere
-            head, _ = await made.listen(Welcome(allocation=1), port=made.ports[2])
+            head, _ = await made.listen(Welcome(allocation=1, head="node0"), port=made.ports[2])
             made.ports = [made.ports[0], made.ports[2]]
             assert await made.find()
         assert stranger.joins == []
@@ -214,7 +214,7 @@ def test_strangers_on_the_first_ports_are_passed_by(tmp_path: Path) -> None:
 
 def test_a_head_elsewhere_is_found_by_its_claim(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        head, endpoint = await made.listen(Welcome(allocation=1), port=0)
+        head, endpoint = await made.listen(Welcome(allocation=1, head="node0"), port=0)
         made.journal(0).claim_allocation(endpoint)
         assert await made.find()
         assert head.joins
@@ -239,7 +239,7 @@ def test_an_agent_that_is_no_head_is_asked_again(tmp_path: Path, answer: Message
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert not looking.done()
-        agent.answer = Welcome(allocation=1)
+        agent.answer = Welcome(allocation=1, head="node0")
         assert await looking
         assert made.member.losses == []
 
@@ -248,7 +248,7 @@ def test_an_agent_that_is_no_head_is_asked_again(tmp_path: Path, answer: Message
 
 def test_the_end_of_the_connection_is_told_once_it_is_the_heads(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        await made.listen(Welcome(allocation=1))
+        await made.listen(Welcome(allocation=1, head="node0"))
         assert await made.find()
         assert made.member.connection is not None
         made.member.connection.abort("cut")
@@ -278,7 +278,7 @@ def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> N
 
     async def scene(made: Scene) -> None:
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
-        head, endpoint = await made.listen(Welcome(allocation=1, is_late=True), port=0)
+        head, endpoint = await made.listen(Welcome(allocation=1, head="node0", is_late=True), port=0)
         world = World(
             run="run",
             attempt=1,
@@ -372,7 +372,7 @@ def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path, monkeypatc
     retrying(monkeypatch, persists_s=0.01)
 
     async def scene(made: Scene) -> None:
-        _, endpoint = await made.listen(Welcome(allocation=9), make=connection_factory(b"x" * 32, SCOPE))
+        _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
         made.journal(0).claim_allocation(endpoint)
         with pytest.raises(RendezvousTimeoutError) as caught:
             await made.find(1)
@@ -394,7 +394,7 @@ def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
         assert not made.record()["gave_up"]
         for _ in range(50):
             await asyncio.sleep(0.001)
-        await made.listen(Welcome(allocation=1), port=made.ports[0])
+        await made.listen(Welcome(allocation=1, head="node0"), port=made.ports[0])
         assert await looking
         await made.disk.call(lambda: None)
         assert not Path(made.layout.rendezvous("local1")).exists()
@@ -408,7 +408,7 @@ class Slow(Answering):
     """A head that is busy: it keeps the connection and says nothing yet."""
 
     def __init__(self) -> None:
-        super().__init__(Welcome(allocation=1))
+        super().__init__(Welcome(allocation=1, head="node0"))
 
     def received(self, connection: Connection, message: Message) -> None:
         self.joins.append(message)
@@ -429,9 +429,9 @@ def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(
             await asyncio.sleep(0.001)
         assert made.record()["cause"] == "silent"
         (connection,) = head.connections
-        connection.send(Welcome(allocation=1))
+        connection.send(Welcome(allocation=1, head="node0"))
         assert await looking
-        assert (head.joins, made.member.heard) == ([made.join(1)], [Welcome(allocation=1)])
+        assert (head.joins, made.member.heard) == ([made.join(1)], [Welcome(allocation=1, head="node0")])
 
     play(tmp_path, scene)
 
@@ -463,7 +463,7 @@ def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(
         (line,) = made.said
         assert line.startswith("cannot resolve no-such-node.invalid: ")
         assert len(line) > len("cannot resolve no-such-node.invalid: ")
-        _, endpoint = await made.listen(Welcome(allocation=1), port=0)
+        _, endpoint = await made.listen(Welcome(allocation=1, head="node0"), port=0)
         made.journal(0).claim_allocation(endpoint)
         assert await looking
 

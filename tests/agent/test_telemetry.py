@@ -47,7 +47,7 @@ class Node:
         )
         self.member = Member(a_join(0), run=self.plan.run, lease_s=1000)
         self.member.connected(0, is_joined=True)
-        self.member.received(Welcome(allocation=1))
+        self.member.received(Welcome(allocation=1, head="node0"), 0)
 
     def show(self, actions: Sequence[Action], *, after_s: float = 0) -> None:
         self.now += after_s
@@ -59,7 +59,7 @@ class Node:
     def start(self, attempt: int = 1, *, restarts: int = 0) -> None:
         """A rendezvous of 2 s, and a start of half a second."""
         assign = replace(an_assign(attempt=attempt, group_rank=0), restarts=restarts)
-        self.show(self.member.received(assign), after_s=2)
+        self.show(self.member.received(assign, 0), after_s=2)
         self.show(self.member.workers_started(attempt, {"0": 100, "1": 101}), after_s=0.5)
 
     def fail(self, attempt: int = 1, *, exitcode: int = 1, message: str = "ValueError: no") -> None:
@@ -70,13 +70,13 @@ class Node:
         self.show(
             self.member.failure_recorded(replace(a_failure(1, exitcode=exitcode, attempt=attempt), error_file=path))
         )
-        self.show(self.member.received(Stop(attempt=attempt, manner=StopManner.RESTART, reason="rank 1 failed")))
+        self.show(self.member.received(Stop(attempt=attempt, manner=StopManner.RESTART, reason="rank 1 failed"), 0))
         self.show(self.member.workers_stopped(attempt, (), 25001), after_s=1)
 
     def succeed(self, attempt: int = 1) -> None:
         self.show(self.member.worker_exited(attempt, 0, 0, 0), after_s=10)
         self.show(self.member.worker_exited(attempt, 1, 0, 0))
-        self.show(self.member.received(End(exit_code=0, cause="every rank exited 0")))
+        self.show(self.member.received(End(exit_code=0, cause="every rank exited 0"), 0))
         self.show(self.member.workers_stopped(attempt, (), 25001))
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def test_states_are_told_with_the_restarts_that_are_left(node: Node) -> None:
 def test_workers_that_a_stop_from_outside_ended_were_terminated(node: Node) -> None:
     node.start()
     node.show(node.member.terminated("SIGTERM", have_workers=True))
-    node.show(node.member.received(End(exit_code=10, cause="node0 got SIGTERM from outside")))
+    node.show(node.member.received(End(exit_code=10, cause="node0 got SIGTERM from outside"), 0))
     node.show(node.member.workers_stopped(1, (), 25001), after_s=1)
     node.close()
     assert node.told()[3:] == [
@@ -195,7 +195,7 @@ def test_workers_that_a_stop_from_outside_ended_were_terminated(node: Node) -> N
 
 
 def test_workers_that_could_not_be_started_are_no_success_of_the_start(node: Node) -> None:
-    node.show(node.member.received(an_assign(group_rank=0)))
+    node.show(node.member.received(an_assign(group_rank=0), 0))
     node.show(node.member.failure_recorded(a_failure(0, failure_class="start_failed")))
     node.show(node.member.failure_recorded(a_failure(1, failure_class="start_failed")))
     node.close()
@@ -206,7 +206,7 @@ def test_workers_that_could_not_be_started_are_no_success_of_the_start(node: Nod
 
 def test_a_stop_that_leaves_a_process_is_a_failure_of_the_stop(node: Node) -> None:
     node.start()
-    node.show(node.member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="a peer failed")))
+    node.show(node.member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="a peer failed"), 0))
     node.show(node.member.workers_stopped(1, (4711,), 25001))
     node.close()
     assert node.metrics("stop_workers.failure") == [1]

@@ -114,8 +114,8 @@ def test_messages_go_both_ways_and_a_close_is_told_once() -> None:
         connection.send(Beat(number=2))
         await there.receiver.until(lambda: len(there.receiver.messages) == 2)
         assert there.receiver.messages == [Beat(number=1), Beat(number=2)]
-        there.receiver.opens[0].send(Welcome(allocation=1))
-        await here.until(lambda: here.messages == [Welcome(allocation=1)])
+        there.receiver.opens[0].send(Welcome(allocation=1, head="node0"))
+        await here.until(lambda: here.messages == [Welcome(allocation=1, head="node0")])
         connection.close("done")
         await here.until(lambda: bool(here.closes))
         await there.receiver.until(lambda: bool(there.receiver.closes))
@@ -332,8 +332,8 @@ def test_every_message_is_shown_with_its_peer_and_nothing_of_the_secret() -> Non
         connection = await dial(make, here, "127.0.0.1", port, timeout_s=5)
         connection.send(Beat(number=7))
         await there.until(lambda: there.messages == [Beat(number=7)])
-        there.opens[0].send(Welcome(allocation=1))
-        await here.until(lambda: here.messages == [Welcome(allocation=1)])
+        there.opens[0].send(Welcome(allocation=1, head="node0"))
+        await here.until(lambda: here.messages == [Welcome(allocation=1, head="node0")])
         assert connection._transport is not None
         own_port = connection._transport.get_extra_info("sockname")[1]
         connection.close("done")

@@ -140,6 +140,8 @@ class HeadScript:
         self.now = 0.0
         self.lease_s = lease_s
         self.beating: set[int] = set()
+        self.beats = 0
+        self.heard: dict[int, int] = {}  # by node, the newest echo that came
         self.head = Head(settings, history=history or History(), decide=policy.decide, now=self.now)
 
     def join(self, *node_ids: int, problem: str | None = None) -> list[Action]:
@@ -189,7 +191,7 @@ class HeadScript:
 
     def lose(self, node_id: int) -> list[Action]:
         self.beating.discard(node_id)
-        return self.head.lost(f"node{node_id}", "the connection closed", self.now)
+        return self.head.lost(f"node{node_id}", "the connection closed", self.now, is_gone=True)
 
     def pass_time(self, seconds: float) -> list[Action]:
         """Ticks whenever the head wants to, as an agent does; who is `beating` beats."""
@@ -198,8 +200,10 @@ class HeadScript:
         while (at := self.head.next_tick()) <= end:
             assert at >= self.now, "a timer in the past would spin"
             self.now = at
-            for node_id in self.beating:
-                self.say(node_id, Beat(number=0))
+            for node_id in sorted(self.beating):
+                self.beats += 1
+                self.say(node_id, Beat(number=self.beats, heard=self.heard.get(node_id, 0)))
+                self.heard[node_id] = self.beats
             actions += self.head.tick(self.now)
         self.now = end
         return actions

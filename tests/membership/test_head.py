@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, Send, Superseded, WriteResult
 from hpc_elastic.membership.closing import CLOSING_BOUND_S
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.head import Phase
@@ -15,6 +15,7 @@ from hpc_elastic.membership.messages import (
     Assign,
     Beat,
     Broken,
+    Dropped,
     Echo,
     End,
     Ended,
@@ -304,11 +305,12 @@ def test_names_processes_that_survived_kill() -> None:
     assert "node0" in result.cause
 
 
-def test_ends_all_if_the_claim_is_another_heads() -> None:
+def test_is_no_head_any_more_if_the_claim_is_another_heads() -> None:
     script = HeadScript(2)
     script.join(0, 1)
     actions = script.claimed(is_ours=False)
-    assert {end.exit_code for end in sent(actions, End).values()} == {ExitCode.RUN_DIRECTORY}
+    assert set(sent(actions, Dropped)) == {"node1"}  # its own member hears it from the agent
+    assert of_kind(actions, Superseded) == [Superseded(reason="another head has opened attempt 1")]
     assert not of_kind(actions, WriteResult)
 
 
@@ -443,9 +445,11 @@ def test_answers_each_beat_with_its_number() -> None:
 def test_a_node_that_is_silent_for_a_whole_lease_is_lost() -> None:
     script = running()
     script.beating.discard(1)
-    assert not of_kind(script.pass_time(9), Drop)
-    actions = script.pass_time(4)
-    assert Drop(node="node1") in actions
+    assert not of_kind(script.pass_time(8.9), Drop)
+    actions = script.pass_time(0.2)
+    assert actions.index(Drop(node="node1")) > actions.index(
+        Send(node="node1", message=Dropped(reason="no answer for 9 s"))
+    )
     assert set(sent(actions, Stop)) == {"node0"}
 
 
@@ -464,7 +468,7 @@ def test_the_heads_own_node_needs_no_lease() -> None:
 
 
 def test_drops_who_sends_what_only_a_head_sends() -> None:
-    assert Drop(node="node1") in running().say(1, Welcome(allocation=1))
+    assert Drop(node="node1") in running().say(1, Welcome(allocation=1, head="node0"))
 
 
 def test_drops_who_has_not_joined() -> None:

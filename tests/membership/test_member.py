@@ -11,17 +11,18 @@ from hpc_elastic.membership.actions import (
     Action,
     Leave,
     RecordFailure,
+    Seek,
     StartWorkers,
     StopWorkers,
     Tell,
     WriteNodeResult,
-    WriteResult,
 )
 from hpc_elastic.membership.exits import TERM_SETTLES_S
 from hpc_elastic.membership.member import Member, Phase
 from hpc_elastic.membership.messages import (
     Beat,
     Broken,
+    Dropped,
     Echo,
     End,
     Ended,
@@ -35,6 +36,7 @@ from hpc_elastic.membership.messages import (
     Terminated,
     Welcome,
 )
+from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import WorkerState
 from tests.membership.script import a_failure, a_join, an_assign, of_kind
 
@@ -49,16 +51,16 @@ def joining(node_id: int = 1) -> Member:
     return Member(a_join(node_id), run="run", lease_s=LEASE_S)
 
 
-def parked(*, is_late: bool = False) -> Member:
+def parked() -> Member:
     member = joining()
     member.connected(0, is_joined=True)
-    member.received(Welcome(allocation=1, is_late=is_late))
+    member.received(Welcome(allocation=1, head="node0"), 0)
     return member
 
 
 def working(*, nodes: int = 2) -> Member:
     member = parked()
-    (start,) = of_kind(member.received(an_assign(nodes=nodes)), StartWorkers)
+    (start,) = of_kind(member.received(an_assign(nodes=nodes), 0), StartWorkers)
     assert start.assign.attempt == 1
     return member
 
@@ -77,7 +79,7 @@ def succeed(member: Member) -> list[Action]:
 
 def stopping() -> Member:
     member = working()
-    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="rank 0 failed"))
+    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="rank 0 failed"), 0)
     return member
 
 
@@ -103,7 +105,7 @@ def test_does_not_join_twice() -> None:
 def test_leaves_with_the_heads_code_if_it_is_refused() -> None:
     member = joining()
     member.connected(0, is_joined=True)
-    actions = member.received(Refused(reason="node1 has joined already", exit_code=3))
+    actions = member.received(Refused(reason="node1 has joined already", exit_code=3), 0)
     assert actions == [Leave(exit_code=3, cause="node1 has joined already")]
 
 
@@ -137,7 +139,7 @@ def test_reports_success_when_the_nodes_record_is_durable() -> None:
 def test_a_stop_between_success_and_its_record_comes_first() -> None:
     member = working()
     (write,) = of_kind(succeed(member), WriteNodeResult)
-    assert member.received(stop()) == [stop_workers(StopManner.RESTART)]
+    assert member.received(stop(), 0) == [stop_workers(StopManner.RESTART)]
     assert member.node_result_written(write.result) == []
 
 
@@ -156,14 +158,14 @@ def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_dura
 def test_a_stop_before_the_start_was_reported_comes_first() -> None:
     member = working()
     (write,) = of_kind(member.workers_started(1, {}), WriteNodeResult)
-    member.received(stop())
+    member.received(stop(), 0)
     assert member.node_result_written(write.result) == []
     assert member.workers_started(1, {}) == []
 
 
 def test_works_on_after_a_failure_that_is_ignored() -> None:
     member = parked()
-    member.received(an_assign(is_failure_ignored=True))
+    member.received(an_assign(is_failure_ignored=True), 0)
     member.worker_exited(1, 0, 1, 1)
     failure = a_failure(2)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
@@ -175,7 +177,7 @@ def test_works_on_after_a_failure_that_is_ignored() -> None:
 
 def test_is_not_finished_before_an_ignored_failure_is_written_down() -> None:
     member = parked()
-    member.received(an_assign(is_failure_ignored=True))
+    member.received(an_assign(is_failure_ignored=True), 0)
     assert not of_kind(member.worker_exited(1, 1, 0, 1), WriteNodeResult)
     assert not of_kind(member.worker_exited(1, 0, -9, 1), WriteNodeResult)
     (write,) = of_kind(member.failure_recorded(a_failure(2, exitcode=-9)), WriteNodeResult)
@@ -185,8 +187,8 @@ def test_is_not_finished_before_an_ignored_failure_is_written_down() -> None:
 def test_passes_over_an_assignment_of_an_attempt_that_it_had() -> None:
     member = stopping()
     member.workers_stopped(1, (), 26000)
-    assert not of_kind(member.received(an_assign(attempt=1)), StartWorkers)
-    assert of_kind(member.received(an_assign(attempt=2)), StartWorkers)
+    assert not of_kind(member.received(an_assign(attempt=1), 0), StartWorkers)
+    assert of_kind(member.received(an_assign(attempt=2), 0), StartWorkers)
 
 
 def test_reports_what_broke_beside_the_workers() -> None:
@@ -199,7 +201,7 @@ def test_reports_what_broke_beside_the_workers() -> None:
 
 def test_tells_that_it_has_stopped_when_no_worker_is_left() -> None:
     member = working()
-    assert member.received(stop()) == [stop_workers(StopManner.RESTART)]
+    assert member.received(stop(), 0) == [stop_workers(StopManner.RESTART)]
     actions = member.workers_stopped(1, (), 26000)
     (write,) = of_kind(actions, WriteNodeResult)
     assert (write.result.state, write.result.reason) == (WorkerState.STOPPED, "because")
@@ -208,16 +210,16 @@ def test_tells_that_it_has_stopped_when_no_worker_is_left() -> None:
 
 
 def test_a_stop_of_another_attempt_changes_nothing() -> None:
-    assert working().received(stop(attempt=2)) == []
+    assert working().received(stop(attempt=2), 0) == []
 
 
 def test_a_stop_and_an_assignment_of_an_older_attempt_change_nothing() -> None:
     member = working()
-    member.received(stop())
+    member.received(stop(), 0)
     member.workers_stopped(1, (), 26000)
-    member.received(an_assign(attempt=2))
-    assert member.received(stop(attempt=1)) == []
-    assert not of_kind(member.received(an_assign(attempt=1)), StartWorkers)
+    member.received(an_assign(attempt=2), 0)
+    assert member.received(stop(attempt=1), 0) == []
+    assert not of_kind(member.received(an_assign(attempt=1), 0), StartWorkers)
     assert (member.phase, member.attempt) == (Phase.WORKING, 2)
 
 
@@ -236,7 +238,7 @@ def test_a_worker_that_failed_by_itself_while_the_others_stop_is_recorded_too() 
 
 def test_a_worker_that_ends_while_slurms_term_is_expected_has_not_failed() -> None:
     member = working()
-    member.received(Stop(attempt=1, manner=StopManner.GRACE, reason="node0 got TERM", is_term_coming=True))
+    member.received(Stop(attempt=1, manner=StopManner.GRACE, reason="node0 got TERM", is_term_coming=True), 0)
     assert member.worker_exited(1, 0, 1, 1) == []
 
 
@@ -245,7 +247,7 @@ def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
     member.worker_exited(1, 0, 1, 1)
     member.worker_exited(1, 1, 1, 1)
     member.failure_recorded(a_failure(2))
-    member.received(stop())
+    member.received(stop(), 0)
     assert member.workers_stopped(1, (), 26000) == []
     actions = member.failure_recorded(a_failure(3))
     (stopped,) = told(actions)
@@ -257,7 +259,7 @@ def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
 
 def test_a_finished_nodes_record_of_success_stands_when_the_others_failed() -> None:
     member = finished()
-    member.received(stop())
+    member.received(stop(), 0)
     actions = member.workers_stopped(1, (), 26000)
     assert not of_kind(actions, WriteNodeResult)
     assert told(actions)
@@ -265,13 +267,13 @@ def test_a_finished_nodes_record_of_success_stands_when_the_others_failed() -> N
 
 def test_only_a_fence_is_harder_than_a_stop_under_way() -> None:
     member = stopping()
-    assert member.received(stop(StopManner.GRACE)) == []
-    assert member.received(stop(StopManner.FENCE)) == [stop_workers(StopManner.FENCE)]
+    assert member.received(stop(StopManner.GRACE), 0) == []
+    assert member.received(stop(StopManner.FENCE), 0) == [stop_workers(StopManner.FENCE)]
 
 
 def test_the_end_while_working_stops_the_workers_with_grace_and_then_leaves() -> None:
     member = working()
-    assert member.received(End(exit_code=5, cause="no space left")) == [stop_workers(StopManner.GRACE)]
+    assert member.received(End(exit_code=5, cause="no space left"), 0) == [stop_workers(StopManner.GRACE)]
     actions = member.workers_stopped(1, (), 26000)
     assert actions[-1] == Leave(exit_code=5, cause="no space left")
     assert not told(actions)
@@ -279,14 +281,14 @@ def test_the_end_while_working_stops_the_workers_with_grace_and_then_leaves() ->
 
 def test_the_end_while_stopping_lets_the_stop_finish() -> None:
     member = stopping()
-    assert member.received(End(exit_code=10, cause="cancelled")) == []
+    assert member.received(End(exit_code=10, cause="cancelled"), 0) == []
     assert member.workers_stopped(1, (), 26000)[-1] == Leave(exit_code=10, cause="cancelled")
 
 
 @pytest.mark.parametrize("make", [parked, finished])
 def test_the_end_makes_a_member_without_workers_leave(make: Callable[[], Member]) -> None:
     member = make()
-    actions = member.received(End(exit_code=0, cause="done"))
+    actions = member.received(End(exit_code=0, cause="done"), 0)
     if member.phase is Phase.STOPPING:  # what a worker left behind has its grace
         actions = member.workers_stopped(1, (), 26000)
     assert actions == [Leave(exit_code=0, cause="done")]
@@ -309,18 +311,18 @@ def test_a_signal_for_the_agent_alone_is_passed_on_to_the_workers() -> None:
 def test_workers_that_start_after_the_term_get_one_of_their_own() -> None:
     member = parked()
     member.terminated("SIGTERM", have_workers=True)
-    member.received(an_assign())
-    assert member.received(stop(StopManner.GRACE)) == [stop_workers(StopManner.GRACE, is_terminated=False)]
+    member.received(an_assign(), 0)
+    assert member.received(stop(StopManner.GRACE), 0) == [stop_workers(StopManner.GRACE, is_terminated=False)]
 
 
 def test_workers_are_left_to_the_term_that_is_coming_if_the_head_knows_of_one() -> None:
     coming = Stop(attempt=1, manner=StopManner.GRACE, reason="scancel", is_term_coming=True)
-    (action,) = working().received(coming)
+    (action,) = working().received(coming, 0)
     assert action == StopWorkers(attempt=1, manner=StopManner.GRACE, is_terminated=False, is_term_coming=True)
     member = parked()
     member.terminated("SIGTERM", have_workers=True)
-    member.received(an_assign())  # these workers are too young for it
-    assert member.received(coming) == [stop_workers(StopManner.GRACE, is_terminated=False)]
+    member.received(an_assign(), 0)  # these workers are too young for it
+    assert member.received(coming, 0) == [stop_workers(StopManner.GRACE, is_terminated=False)]
 
 
 def test_a_second_term_changes_nothing() -> None:
@@ -348,7 +350,7 @@ def test_a_worker_that_died_of_term_is_recorded_if_its_peers_failure_comes_first
     member = working()
     member.worker_exited(1, 0, -15, 1.0)
     record = RecordFailure(attempt=1, local_rank=0, exitcode=-15)
-    assert member.received(stop()) == [record, stop_workers(StopManner.RESTART)]
+    assert member.received(stop(), 0) == [record, stop_workers(StopManner.RESTART)]
 
 
 # Leases.
@@ -365,13 +367,13 @@ def test_the_lease_counts_from_when_the_echoed_beat_was_sent() -> None:
     member = working()
     member.tick(3)
     assert member.fence_deadline() == 6
-    member.received(Echo(number=1))
+    member.received(Echo(number=1), 0)
     assert member.fence_deadline() == 3 + 6
 
 
 def test_an_echo_of_no_beat_is_no_news() -> None:
     member = working()
-    member.received(Echo(number=99))
+    member.received(Echo(number=99), 0)
     assert member.fence_deadline() == 6
 
 
@@ -391,14 +393,14 @@ def test_the_guard_is_told_no_deadline_while_there_are_no_workers() -> None:
 def test_a_member_without_workers_notices_a_silent_head_too() -> None:
     member = parked()
     member.tick(3)
-    assert of_kind(member.tick(6), WriteResult)
+    assert of_kind(member.tick(6), Seek)
 
 
 def test_a_world_of_one_beside_its_head_has_no_lease() -> None:
     member = joining(0)
     member.connected(0, is_joined=False)
-    member.received(Welcome(allocation=1))
-    member.received(an_assign(nodes=1, group_rank=0))
+    member.received(Welcome(allocation=1, head="node0"), 0)
+    member.received(an_assign(nodes=1, group_rank=0), 0)
     assert member.fence_deadline() == float("inf")
     assert not of_kind(member.tick(1000), StopWorkers)
 
@@ -409,7 +411,7 @@ def test_a_world_of_one_with_its_head_elsewhere_has_a_lease() -> None:
 
 def test_does_not_spin_if_the_head_is_silent_while_the_last_stop_takes_long() -> None:
     member = stopping()
-    member.received(End(exit_code=0, cause="done"))
+    member.received(End(exit_code=0, cause="done"), 0)
     member.tick(100)
     assert member.next_tick() > 100
 
@@ -420,36 +422,68 @@ def test_does_not_spin_if_the_head_is_silent_while_the_last_stop_takes_long() ->
 @pytest.mark.parametrize("make", [working, finished, stopping])
 def test_kills_its_workers_if_the_head_is_lost(make: Callable[[], Member]) -> None:
     member = make()
-    assert of_kind(member.disconnected("reset"), StopWorkers) == [stop_workers(StopManner.FENCE)]
-    (write,) = of_kind(member.workers_stopped(1, (), 26000), WriteResult)
-    assert (write.result.reason, write.result.cause) == ("node_lost", "node0 was lost: reset")
-    assert member.run_result_written(7, "node0 was lost") == [Leave(exit_code=7, cause="node0 was lost")]
+    assert of_kind(member.disconnected("reset", is_dead=True), StopWorkers) == [stop_workers(StopManner.FENCE)]
+    (seek,) = of_kind(member.workers_stopped(1, (), 26000), Seek)
+    assert seek.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset")
 
 
-def test_ends_the_run_if_the_head_is_lost_before_the_first_attempt() -> None:
-    (write,) = of_kind(parked().disconnected("reset"), WriteResult)
-    assert write.result.exit_code == ExitCode.NODE_LOST
+def test_seeks_another_head_if_it_has_no_workers() -> None:
+    assert of_kind(parked().disconnected("reset", is_dead=True), Seek)
 
 
-def test_a_late_comer_that_loses_the_head_ends_nobodys_run() -> None:
-    actions = parked(is_late=True).disconnected("reset")
-    assert not of_kind(actions, WriteResult)
-    (leave,) = of_kind(actions, Leave)
+def test_is_a_member_again_when_it_has_found_a_head() -> None:
+    member = working()
+    member.disconnected("reset", is_dead=True)
+    member.workers_stopped(1, (), 26000)
+    member.connected(10, is_joined=True)
+    member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
+    assert of_kind(member.received(an_assign(attempt=2), 11), StartWorkers)
+    assert told(member.tick(13)) == [Beat(number=1)]
+
+
+def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> None:
+    member = working()
+    member.disconnected("no answer", is_dead=False)
+    member.workers_stopped(1, (), 26000)
+    member.connected(10, is_joined=True)
+    member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
+    (seek,) = of_kind(member.disconnected("closed", is_dead=True), Seek)
+    assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer")
+
+
+def test_a_word_of_the_head_before_it_closes_is_no_death() -> None:
+    member = parked()
+    (seek,) = of_kind(member.received(Dropped(reason="no answer for 9 s"), 20), Seek)
+    assert (seek.lost.is_dead, seek.lost.contact) == (False, 20)
+
+
+def test_who_got_a_term_leaves_when_its_head_is_lost() -> None:
+    member = working()
+    member.terminated("SIGTERM", have_workers=True)
+    member.disconnected("reset", is_dead=True)
+    (leave,) = of_kind(member.workers_stopped(1, (), 26000), Leave)
     assert leave.exit_code == ExitCode.NODE_LOST
+
+
+def test_who_has_workers_that_survive_kill_takes_no_part_any_more() -> None:
+    member = working()
+    member.disconnected("reset", is_dead=True)
+    (leave,) = of_kind(member.workers_stopped(1, (77,), 26000), Leave)
+    assert (leave.exit_code, leave.cause) == (ExitCode.STALLED, "77 survived KILL, and the head is lost")
 
 
 def test_a_closed_connection_after_the_end_is_no_loss() -> None:
     member = finished()
-    member.received(End(exit_code=0, cause="done"))
-    assert member.disconnected("closed") == []
+    member.received(End(exit_code=0, cause="done"), 0)
+    assert member.disconnected("closed", is_dead=True) == []
 
 
 def test_the_head_is_lost_once() -> None:
     member = working()
-    member.disconnected("reset")
-    assert member.disconnected("reset again") == []
+    member.disconnected("reset", is_dead=True)
+    assert member.disconnected("reset again", is_dead=True) == []
 
 
 def test_passes_over_what_only_a_member_says() -> None:
     member = working()
-    assert not of_kind(member.received(a_join(0)), StopWorkers)
+    assert not of_kind(member.received(a_join(0), 0), StopWorkers)

@@ -199,7 +199,7 @@ class Agent:
             self.run.witness.joined.add(self.name)
         self.is_told = self.is_told or isinstance(message, End)
         self.is_refused = self.is_refused or isinstance(message, Refused)
-        self._apply(self.member.received(message))
+        self._apply(self.member.received(message, self.run.clock.now))
 
     def loses_head(self, link: Link, why: str) -> None:
         if link is self.link and not self._is_answered:
@@ -207,7 +207,7 @@ class Agent:
         elif link is self.link:
             self.link = None
             self.run.trace(self, f"loses the head: {why}")
-            self._apply(self.member.disconnected(why))
+            self._apply(self.member.disconnected(why, is_dead=False))
 
     def head_hears(self, link: Link, message: Message) -> None:
         if self.headquarters is not None:
@@ -336,7 +336,7 @@ class Agent:
 
     def _result_written(self, written: tuple[int, str]) -> None:
         self.is_told = True
-        self._apply(self.member.run_result_written(*written))
+        self._apply(self.member.leaves(*written))
 
     def crash(self) -> None:
         """The run directory cannot be written: an agent that is no head ends with the error."""

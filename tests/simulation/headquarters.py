@@ -106,7 +106,7 @@ class Headquarters:
         if self._links.get(link.member.name) is link:
             del self._links[link.member.name]
             self._run.trace("head", f"lost {link.member.name}: {why}")
-            self._apply(self.head.lost(link.member.name, why, self._run.clock.now))
+            self._apply(self.head.lost(link.member.name, why, self._run.clock.now, is_gone=True))
 
     # People, time, the end.
 
@@ -137,7 +137,7 @@ class Headquarters:
         self._agent.later(self._agent.dice.uniform(0, DIAGNOSE_EVERY_S), read)
 
     def own_member_left(self) -> None:
-        self._apply(self.head.lost(self._agent.name, "left", self._run.clock.now))
+        self._apply(self.head.lost(self._agent.name, "left", self._run.clock.now, is_gone=True))
         self._agent.later(HEAD_CLOSES_WITHIN_S, self._end)
 
     def close(self, why: str) -> None:

@@ -104,8 +104,8 @@ class _NeverFences(Member):
 
 
 class _OwnExitCode(Member):
-    def run_result_written(self, exit_code: int, cause: str) -> list[Action]:
-        return super().run_result_written(7, cause)
+    def leaves(self, exit_code: int, cause: str) -> list[Action]:
+        return super().leaves(7, cause)
 
 
 class _LeavesWorkers(Member):

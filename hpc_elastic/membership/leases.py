@@ -1,0 +1,48 @@
+"""The leases of a head's members: who has fallen silent, and until when the head's own workers may run."""
+
+from __future__ import annotations
+
+from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.rundir.records import World
+
+NEVER = float("inf")
+LOOKS_IN_A_LEASE = 12
+
+
+class Leases:
+    """Looks through the members again and again; what one look costs grows with their number.
+
+    Args:
+        roster: the members.
+        settings: the lease, and the head's own node, which has none.
+        now: monotonic seconds, as in every method.
+    """
+
+    __slots__ = ("_roster", "_settings", "_world", "deadline", "next_tick")
+
+    def __init__(self, roster: Roster, settings: HeadSettings, now: float) -> None:
+        self._roster = roster
+        self._settings = settings
+        self._world: tuple[str, ...] = ()
+        self.deadline = NEVER  # until when no member of the world can have a successor of this head at work
+        self.next_tick = now + settings.lease_s / LOOKS_IN_A_LEASE
+
+    def begin(self, world: World, now: float) -> None:
+        """These are the members now that could succeed this head."""
+        self._world = tuple(node.node for node in world.nodes if node.node != self._settings.node)
+        self._look(now)
+
+    def tick(self, now: float) -> list[str]:
+        """Who has been silent for a whole lease."""
+        if now < self.next_tick:
+            return []
+        self._look(now)
+        silent = self._roster.silent(now, self._settings.lease_s)
+        return [node for node in silent if node != self._settings.node]
+
+    def _look(self, now: float) -> None:
+        self.deadline = self._roster.oldest(self._world) + self._settings.lease_s
+        self.next_tick = now + self._settings.lease_s / LOOKS_IN_A_LEASE
+        if now < self.deadline:
+            self.next_tick = min(self.next_tick, self.deadline)

@@ -1,0 +1,78 @@
+"""What the loss of members forbids: an attempt before they have fenced, an end while they may go on."""
+
+from __future__ import annotations
+
+from hpc_elastic.membership.lease import MemberLease
+from hpc_elastic.membership.succession import Succession
+
+FENCED_AFTER_S = 0.25  # a member's guard kills so long after the lease at the latest
+SUCCESSOR_STARTS_AFTER_S = 0.5  # beyond the lease: its clock and ours run not quite alike
+NEVER = float("inf")
+
+
+class Losses:
+    """The members that a head has lost, until they return.
+
+    Args:
+        lease_s: the lease, in seconds.
+        count: how many nodes the run has lost so far.
+    """
+
+    __slots__ = ("_fenced_at", "_lease_s", "_lost", "_rivals", "_yields_until", "count")
+
+    def __init__(self, lease_s: float, count: int) -> None:
+        self._lease_s = lease_s
+        self.count = count
+        self._lost: set[str] = set()
+        self._rivals: set[str] = set()  # lost by silence: for all that is known here, they may be at work together
+        self._fenced_at = self._yields_until = -NEVER
+
+    @property
+    def may_start_at(self) -> float:
+        """When nobody who is lost has workers any more, in monotonic seconds."""
+        return self._fenced_at
+
+    def add(self, node: str, lease: MemberLease, now: float, *, is_gone: bool, is_counted: bool) -> None:
+        """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world."""
+        self.count += is_counted
+        self._lost.add(node)
+        if not is_gone:
+            self._rivals.add(node)
+            self._fenced_at = max(self._fenced_at, lease.heard + self._lease_s * 2 / 3 + FENCED_AFTER_S)
+            self._yields_until = max(self._yields_until, now + 3 * self._lease_s + 1)
+
+    def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...]) -> tuple[str, ...]:
+        """This head carries on from another one with those who are here; whom of that world it has lost."""
+        lost = succession.lost
+        absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
+        self.count += len(absent)
+        self._lost.update(absent)
+        self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
+        self._yields_until = lost.contact + 3 * self._lease_s + 1
+        return absent
+
+    def returned(self, node: str) -> bool:
+        """A node has joined; whether it was lost before."""
+        was_lost = node in self._lost
+        self._lost.discard(node)
+        self._rivals.discard(node)
+        return was_lost
+
+    def yields_until(self, min_nodes: int) -> float:
+        """Until when those who are lost may go on without this head, in monotonic seconds; long ago if they cannot."""
+        return self._yields_until if len(self._rivals) >= min_nodes else -NEVER
+
+
+def closes_at(succession: Succession, here: set[str], lease_s: float) -> float:
+    """When a successor may open the next attempt with those who are here, in monotonic seconds.
+
+    The head that is lost has killed its own workers a lease after the last contact, for it lost this
+    member then, and has told its members to do the same: they have done it 2/3 of a lease later, if they
+    did not hear. When all of them are here they have fenced, and only the head's own workers matter; those of
+    a dead agent are dead.
+    """
+    lost = succession.lost
+    is_complete = all(node.node in here or node.node == lost.node for node in succession.world.nodes)
+    if is_complete and lost.is_dead:
+        return lost.contact
+    return lost.contact + lease_s * (1 if is_complete else 2) + SUCCESSOR_STARTS_AFTER_S
