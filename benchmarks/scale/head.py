@@ -1,0 +1,119 @@
+"""The head's process of `rendezvous_scale`: the real Coordinator, Head, Journal and Telemetry, and its own member."""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
+
+import psutil
+
+from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.coordinator import Coordinator, become_head
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Failed, Message
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import AttemptClaim, World
+from tests.membership.script import a_failure
+
+BOUND_S = 60.0
+
+
+def run_head(pipe: Pipe, setting: Setting, profile: str | None) -> None:
+    """Sends its port, then answers `wait`, `round`, `usage` and `leave`; a profile goes to that file."""
+    if profile is None:
+        asyncio.run(HeadProcess(setting).serve(pipe))
+    else:
+        profiler = cProfile.Profile()
+        profiler.runcall(asyncio.run, HeadProcess(setting).serve(pipe))
+        profiler.dump_stats(profile)
+
+
+class WatchedJournal(Journal):
+    """A journal that tells when an attempt was claimed and when it has started everywhere."""
+
+    on_started: Callable[[float], None]
+    claiming_s: tuple[float, float] = (0.0, 0.0)
+
+    def claim_attempt(self, wanted: AttemptClaim, world: World) -> tuple[bool, str]:
+        began = time.monotonic()
+        claimed = super().claim_attempt(wanted, world)
+        self.claiming_s = (began, time.monotonic())
+        return claimed
+
+    def note(self, name: str, message: str, attempt: int, metadata: dict[str, object]) -> None:
+        if name == "attempt.started":
+            self.on_started(time.monotonic())
+        super().note(name, message, attempt, metadata)
+
+    def say(self, text: str, level: str = "info") -> None:
+        """Not on this benchmark's output."""
+
+
+class HeadProcess:
+    """The agent of node 0 without what is not the head's: no workers, no guard, no way for others to find it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._own = setting.join(0)
+        self._member = Member(self._own, run="run", lease_s=setting.lease_s)
+        self._coordinator: Coordinator | None = None
+
+    async def serve(self, pipe: Pipe) -> None:
+        loop, plan = asyncio.get_running_loop(), self._setting.plan()
+        place = Allocation(
+            job_id="42", restart_count=0, array_task=None, node_id=0, nodes=self._setting.names, is_local=False
+        )
+        disk = BackgroundThread("disk", loop)
+        journal = WatchedJournal(RunLayout(plan.run_dir), plan, place, is_over=lambda _: None)
+        started: asyncio.Queue[float] = asyncio.Queue()
+        journal.on_started = lambda at: loop.call_soon_threadsafe(started.put_nowait, at)
+        await disk.call(lambda: journal.claim_allocation(self._own.agent))
+        telemetry = Telemetry(plan, place, journal=journal, disk=disk, say=print)
+        coordinator = self._coordinator = await become_head(
+            plan, place, self._own, journal=journal, disk=disk, telemetry=telemetry, to_own_member=self._received
+        )
+        make = connection_factory(SECRET, SCOPE)
+        backlog = self._setting.nodes
+        server = await loop.create_server(lambda: make(Side.LISTENING, coordinator), ADDRESS, 0, backlog=backlog)
+        alone = psutil.Process().memory_info().rss
+        pipe.send(server.sockets[0].getsockname()[1])
+        coordinator.received_from_own(self._own)
+        while (asked := await loop.run_in_executor(None, pipe.recv)) != "leave":
+            if asked == "wait":
+                await asyncio.wait_for(started.get(), BOUND_S)
+                await disk.call(lambda: None)
+                pipe.send(True)
+            elif asked == "round":
+                pipe.send(await self._round(coordinator, journal, started))
+            else:
+                resident = psutil.Process().memory_info().rss
+                pipe.send({"cpu_s": time.process_time(), "resident": resident, "alone": alone})
+        await coordinator.close()
+        server.close()
+        pipe.send(True)
+
+    def _received(self, message: Message) -> None:
+        assert self._coordinator is not None
+        for told in carry_out(self._member, self._member.received(message)):
+            self._coordinator.received_from_own(told)
+
+    async def _round(
+        self, coordinator: Coordinator, journal: WatchedJournal, started: asyncio.Queue[float]
+    ) -> dict[str, float]:
+        """Seconds from a worker's failure on this node until every node has started the next attempt, and its parts."""
+        attempt = self._member.attempt
+        cpu_s, began = time.process_time(), time.monotonic()
+        coordinator.received_from_own(Failed(attempt=attempt, failure=a_failure(attempt=attempt, node=self._own.node)))
+        ended = await asyncio.wait_for(started.get(), BOUND_S)
+        claiming, claimed = journal.claiming_s
+        parts = {"stop_s": claiming - began, "claim_s": claimed - claiming, "start_s": ended - claimed}
+        return {"round_s": ended - began, **parts, "head_cpu_s": time.process_time() - cpu_s}
