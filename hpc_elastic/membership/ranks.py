@@ -1,9 +1,17 @@
-"""Ranks of a world: which node gets which global, group and role ranks, and which store."""
+"""Ranks of a world: which node gets which global, group and role ranks, and which store.
+
+Who stays keeps his place. In the first world of an allocation nodes are in the order of their ids. In
+each one after it, those of the world before that are still here are in the order that they had. The
+place of one that is gone is taken by a newcomer of the same role with as many workers, so that nobody
+else's rank changes; if there is none, by one of the same role with another number of workers; if there
+is none either, the others close up. Newcomers that found no such place come last, while there is room.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hpc_elastic.rundir.records import Endpoint, World, WorldNode, WorldRank, WorldRole
 
@@ -22,27 +30,49 @@ class Seat:
     role: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLimits:
+    """How many nodes may take part: in all, and of each role; a role that is left out has no limit of its own."""
+
+    all_nodes: int
+    of_role: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_LIMITS = NodeLimits(all_nodes=2**31)
+
+
 def assign_worker_ranks(
-    seats: Sequence[Seat], *, run: str, attempt: int, allocation: int, head: str, restarts: Mapping[str, str]
+    seats: Sequence[Seat],
+    *,
+    run: str,
+    attempt: int,
+    allocation: int,
+    head: str,
+    restarts: Mapping[str, str],
+    before: World | None = None,
+    limits: NodeLimits = NO_LIMITS,
 ) -> World:
-    """Gives every worker its ranks, in the order of the node ids.
+    """Chooses who takes part, and gives every worker its ranks.
 
     Global ranks count through the nodes; role ranks count through the nodes of the same role, as
     torch's `_assign_worker_ranks` does. The store is on the node of rank 0; a role that restarts
     alone has one of its own, on its first node.
 
     Args:
-        seats: the nodes.
+        seats: the nodes that are here, in any order.
         run: the run's name.
         attempt: the attempt's number.
         allocation: the allocation's number.
         head: the head's node.
         restarts: the restart policy of each role by its name; `restart_all` for one that is left out.
+        before: the world of the attempt before, None for the first one of an allocation.
+        limits: how many nodes may take part.
     """
+    chosen = _choose(seats, before, limits)
     nodes: list[WorldNode] = []
     ranks: list[WorldRank] = []
     sizes: dict[str, int] = {}
-    for seat in sorted(seats, key=lambda seat: seat.node_id):
+    for seat in chosen:
         nodes.append(
             WorldNode(
                 node=seat.node,
@@ -65,7 +95,7 @@ def assign_worker_ranks(
         attempt=attempt,
         allocation=allocation,
         head=head,
-        roles=_roles(seats, sizes, policies, attempt),
+        roles=_roles(chosen, sizes, policies, attempt),
         nodes=tuple(nodes),
         ranks=tuple(ranks),
     )
@@ -89,16 +119,43 @@ def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -
     return replace(world, attempt=attempt, roles=tuple(again))
 
 
+def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits) -> list[Seat]:
+    """Who takes part, in the order of the group ranks: those of the world before, then newcomers."""
+    places, newcomers = _fill_places(before.nodes if before is not None else (), seats)
+    chosen = [seat for seat in places if seat is not None]
+    sizes = Counter(seat.role for seat in chosen)
+    for seat in newcomers:
+        if len(chosen) < limits.all_nodes and sizes[seat.role] < limits.of_role.get(seat.role, limits.all_nodes):
+            chosen.append(seat)
+            sizes[seat.role] += 1
+    return chosen
+
+
+def _fill_places(old: Sequence[WorldNode], seats: Sequence[Seat]) -> tuple[list[Seat | None], list[Seat]]:
+    """Who has each place of the world before, None if nobody has; and the other newcomers, by node id."""
+    here = {seat.node: seat for seat in seats}
+    places = [here.pop(node.node, None) for node in old]
+    newcomers = sorted(here.values(), key=lambda seat: seat.node_id)
+    fits: Sequence[Callable[[WorldNode, Seat], bool]] = (
+        lambda gone, seat: (gone.role, gone.workers) == (seat.role, seat.workers),
+        lambda gone, seat: gone.role == seat.role,
+    )
+    for is_fit in fits:
+        for place, gone in enumerate(old):
+            found = next((seat for seat in newcomers if is_fit(gone, seat)), None) if places[place] is None else None
+            if found is not None:
+                places[place] = found
+                newcomers.remove(found)
+    return places, newcomers
+
+
 def _roles(
     seats: Sequence[Seat], sizes: Mapping[str, int], policies: Mapping[str, str], attempt: int
 ) -> tuple[WorldRole, ...]:
-    ordered = sorted(seats, key=lambda seat: seat.node_id)
     roles = []
     for role, size in sizes.items():
         is_alone = policies[role] == RESTARTS_ALONE
-        sharing = [
-            seat for seat in ordered if (seat.role == role if is_alone else policies[seat.role] != RESTARTS_ALONE)
-        ]
+        sharing = [seat for seat in seats if (seat.role == role if is_alone else policies[seat.role] != RESTARTS_ALONE)]
         first = sharing[0]
         roles.append(
             WorldRole(

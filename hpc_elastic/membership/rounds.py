@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hpc_elastic.membership.actions import Action, Note, Say
 from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
-from hpc_elastic.membership.ranks import Seat, assign_worker_ranks, restart_roles
+from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
@@ -36,6 +36,7 @@ class HeadSettings:
     restarts: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least
+    role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # and how many at the most
 
 
 def open_attempt(
@@ -51,9 +52,10 @@ def open_attempt(
     Args:
         settings: the head's.
         history: the run so far.
-        seats: the nodes that are here, in the order of their ids; a new world takes no more than `max_nodes`.
+        seats: the nodes that are here.
         reason: why it is opened.
-        before: the world of the attempt before, None if it is another one now.
+        before: the world of the attempt before, in which nodes that are still here keep their places; None
+            for the first of an allocation.
         roles: the roles that start in it while the others run on; None: every worker starts.
     """
     attempt = history.attempts + 1
@@ -61,12 +63,14 @@ def open_attempt(
         world = restart_roles(before, roles, seats)
     else:
         world = assign_worker_ranks(
-            seats[: settings.max_nodes],
+            seats,
             run=settings.run,
             attempt=attempt,
             allocation=settings.allocation,
             head=settings.node,
             restarts=settings.restarts,
+            before=before,
+            limits=NodeLimits(all_nodes=settings.max_nodes, of_role=settings.role_max_nodes),
         )
     claim = AttemptClaim(
         run=settings.run,

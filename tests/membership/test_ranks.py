@@ -1,17 +1,20 @@
-"""Ranks of uneven nodes, as torch assigns them."""
+"""Ranks of uneven nodes, as torch assigns them; and who keeps them when nodes go and come."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.membership.ranks import Seat, assign_worker_ranks, restart_roles
+from hpc_elastic.membership.ranks import NO_LIMITS, NodeLimits, Seat, assign_worker_ranks, restart_roles
 from hpc_elastic.membership.rounds import assignments
-from hpc_elastic.rundir.records import Endpoint, World
+from hpc_elastic.rundir.records import Endpoint, World, WorldNode
 
 
 def seats(workers: Sequence[int], roles: Sequence[str] = (), ids: Sequence[int] = ()) -> list[Seat]:
@@ -30,16 +33,20 @@ def seats(workers: Sequence[int], roles: Sequence[str] = (), ids: Sequence[int] 
     ]
 
 
-def world_of(taken: Sequence[Seat]) -> World:
-    return assign_worker_ranks(taken, run="run", attempt=1, allocation=1, head="node0", restarts={})
+def world_of(taken: Sequence[Seat], before: World | None = None, limits: NodeLimits = NO_LIMITS) -> World:
+    return assign_worker_ranks(
+        taken, run="run", attempt=1, allocation=1, head="node0", restarts={}, before=before, limits=limits
+    )
 
 
-def torchs_assignments(taken: Sequence[Seat]) -> list[tuple[int, int, int, int, int]]:
-    """torch's rule, from `SimpleElasticAgent._assign_worker_ranks`: prefix sums over the agents' records.
+def assigned(world: World) -> list[tuple[int, int, int, int, int]]:
+    """Each worker's global rank, local rank, role rank, role world size, world size."""
+    sizes = {role.role: role.size for role in world.roles}
+    return [(r.rank, r.local_rank, r.role_rank, sizes[r.role], len(world.ranks)) for r in world.ranks]
 
-    A worker's global rank, local rank, role rank, role world size, world size.
-    """
-    records = sorted(taken, key=lambda seat: seat.node_id)
+
+def torchs_assignments(records: Sequence[Seat | WorldNode]) -> list[tuple[int, int, int, int, int]]:
+    """torch's rule, from `SimpleElasticAgent._assign_worker_ranks`: prefix sums over the agents' records."""
     rows = []
     for index, record in enumerate(records):
         same = [other for other in records if other.role == record.role]
@@ -61,14 +68,11 @@ def torchs_assignments(taken: Sequence[Seat]) -> list[tuple[int, int, int, int, 
     st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["trainer", "reader"])), min_size=1, max_size=12),
     st.randoms(use_true_random=False),
 )
-def test_ranks_follow_torchs_rule_for_uneven_nodes(nodes: list[tuple[int, str]], random: object) -> None:
+def test_ranks_follow_torchs_rule_for_uneven_nodes(nodes: list[tuple[int, str]], chance: random.Random) -> None:
     taken = seats([count for count, _ in nodes], [role for _, role in nodes])
     expected = torchs_assignments(taken)
-    getattr(random, "shuffle")(taken)  # noqa: B009 - hypothesis types it as Random only for checkers
-    world = world_of(taken)
-    sizes = {role.role: role.size for role in world.roles}
-    found = [(r.rank, r.local_rank, r.role_rank, sizes[r.role], len(world.ranks)) for r in world.ranks]
-    assert found == expected
+    chance.shuffle(taken)
+    assert assigned(world_of(taken)) == expected
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
@@ -124,3 +128,142 @@ def test_a_restart_of_a_role_keeps_all_ranks_and_gives_it_a_new_store() -> None:
     assert (reader.attempt, reader.master.port) == (4, world.roles[0].master.port + 1000)
     assert trainer == world.roles[1]
     assert list(assignments(again, "digest")) == [node.node for node in world.nodes[:2]]
+
+
+# Who stays keeps his place.
+
+
+def names(world: World) -> list[str]:
+    return [node.node for node in world.nodes]
+
+
+def first_ranks(world: World) -> dict[str, int]:
+    return {node.node: node.first_rank for node in world.nodes}
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([0, 1, 3], [0, 1, 3]),  # the hole closes up
+        ([0, 1, 3, 4], [0, 1, 4, 3]),  # a spare takes it
+        ([1, 2, 3, 4, 5], [4, 1, 2, 3]),  # the lowest one, also of rank 0
+        ([2, 3, 4, 5], [4, 5, 2, 3]),
+        ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3]),  # nobody makes room for a newcomer
+    ],
+)
+def test_a_spare_takes_the_place_of_a_lost_node(here: list[int], expected: list[int]) -> None:
+    spares = seats([1] * 6)
+    limits = NodeLimits(all_nodes=4)
+    before = world_of(spares, limits=limits)
+    assert names(before) == ["node0", "node1", "node2", "node3"]
+    after = world_of([spares[index] for index in here], before, limits)
+    assert names(after) == [f"node{index}" for index in expected]
+
+
+def test_a_world_that_shrank_grows_at_its_end() -> None:
+    nodes = seats([1] * 4)
+    shrunk = world_of([nodes[0], nodes[3]], world_of(nodes))
+    assert names(world_of(nodes, shrunk)) == ["node0", "node3", "node1", "node2"]
+
+
+def test_a_node_that_is_back_before_the_next_attempt_has_its_old_place() -> None:
+    nodes = seats([1] * 3)
+    before = world_of([nodes[2], nodes[0]], world_of([nodes[2]]))
+    assert names(before) == ["node2", "node0"]
+    again = [replace(seat, agent=Endpoint(address="10.9.9.9", port=2)) for seat in (nodes[0], nodes[2])]
+    after = world_of(again, before)
+    assert names(after) == ["node2", "node0"]
+    assert {node.agent.address for node in after.nodes} == {"10.9.9.9"}
+
+
+def test_a_newcomer_with_as_many_workers_is_better_than_one_with_a_lower_id() -> None:
+    nodes = seats([2, 2, 1, 2])
+    before = world_of(nodes[:2])
+    assert names(world_of([nodes[1], nodes[2], nodes[3]], before, NodeLimits(all_nodes=2))) == ["node3", "node1"]
+    assert names(world_of([nodes[1], nodes[2]], before, NodeLimits(all_nodes=2))) == ["node2", "node1"]
+
+
+def test_a_world_has_no_more_nodes_than_the_run_may_have_whatever_their_roles() -> None:
+    nodes = seats([1] * 4, ["reader", "reader", "trainer", "trainer"])
+    assert names(world_of(nodes, limits=NodeLimits(all_nodes=3))) == ["node0", "node1", "node2"]
+
+
+def test_a_newcomer_takes_no_place_of_another_role_and_no_role_outgrows_its_own_limit() -> None:
+    nodes = seats([1] * 5, ["reader", "reader", "trainer", "trainer", "trainer"])
+    limits = NodeLimits(all_nodes=4, of_role={"reader": 2, "trainer": 2})
+    before = world_of(nodes, limits=limits)
+    assert names(before) == ["node0", "node1", "node2", "node3"]
+    assert names(world_of([nodes[0], *nodes[2:]], before, limits)) == ["node0", "node2", "node3"]
+    assert names(world_of([*nodes[:3], nodes[4]], before, limits)) == ["node0", "node1", "node2", "node4"]
+
+
+def test_the_store_is_on_the_newcomer_that_has_rank_0() -> None:
+    nodes = seats([1] * 3)
+    (role,) = world_of(nodes[1:], world_of(nodes[:2])).roles
+    assert (role.master_node, role.master) == ("node2", Endpoint(address="10.0.0.2", port=102))
+
+
+def test_the_store_of_a_role_of_its_own_is_on_its_first_node_in_the_order_of_the_ranks() -> None:
+    nodes = seats([1] * 4, ["trainer", "reader", "reader", "reader"])
+    restarts = {"reader": "restart_role"}
+    world: World | None = None
+    for here in (nodes[:3], [nodes[0], nodes[2], nodes[3]]):
+        world = assign_worker_ranks(
+            here, run="run", attempt=1, allocation=1, head="node0", restarts=restarts, before=world
+        )
+    assert world is not None
+    assert names(world) == ["node0", "node3", "node2"]
+    assert {role.role: role.master_node for role in world.roles} == {"trainer": "node0", "reader": "node3"}
+
+
+NODES = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["trainer", "reader"])), min_size=1, max_size=10)
+
+
+@given(NODES, st.data())
+def test_no_rank_of_a_node_that_stays_changes_if_every_hole_is_filled(
+    nodes: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    taken = seats([count for count, _ in nodes], [role for _, role in nodes])
+    gone = data.draw(st.sets(st.sampled_from(taken)))
+    likes = data.draw(st.permutations(sorted(gone, key=lambda seat: seat.node_id)))
+    newcomers = seats([seat.workers for seat in likes], [seat.role for seat in likes], range(50, 50 + len(likes)))
+    before = world_of(taken)
+    limits = NodeLimits(all_nodes=len(taken), of_role=Counter(seat.role for seat in taken))
+    after = world_of([*newcomers, *(seat for seat in taken if seat not in gone)], before, limits)
+    stay = {seat.node for seat in taken if seat not in gone}
+    assert {node: rank for node, rank in first_ranks(before).items() if node in stay} == {
+        node: rank for node, rank in first_ranks(after).items() if node in stay
+    }
+    assert [(rank.role, rank.role_rank, rank.local_rank) for rank in before.ranks] == [
+        (rank.role, rank.role_rank, rank.local_rank) for rank in after.ranks
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["trainer", "reader"])), min_size=1, max_size=12),
+    st.fixed_dictionaries({"trainer": st.integers(1, 8), "reader": st.integers(1, 8)}),
+    st.data(),
+)
+def test_worlds_that_follow_one_another_keep_the_order_and_are_as_large_as_they_can_be(
+    nodes: list[tuple[int, str]], of_role: dict[str, int], data: st.DataObject
+) -> None:
+    everybody = seats([count for count, _ in nodes], [role for _, role in nodes])
+    limits = NodeLimits(all_nodes=sum(of_role.values()), of_role=of_role)
+    before: World | None = None
+    for _ in range(4):
+        here = data.draw(st.lists(st.sampled_from(everybody), min_size=1, unique=True))
+        world = world_of(here, before, limits)
+        assert assigned(world) == torchs_assignments(world.nodes)
+        assert [rank.rank for rank in world.ranks] == list(range(sum(node.workers for node in world.nodes)))
+        counts = Counter(seat.role for seat in here)
+        assert Counter(node.role for node in world.nodes) == {
+            role: min(count, of_role[role]) for role, count in counts.items()
+        }
+        present = {seat.node for seat in here}
+        if before is None:
+            assert [node.node_id for node in world.nodes] == sorted(node.node_id for node in world.nodes)
+        else:
+            stayed = [node for node in names(before) if node in present]
+            assert [node for node in names(world) if node in stayed] == stayed
+        before = world
