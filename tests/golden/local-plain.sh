@@ -38,8 +38,8 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 fi
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
-# hpc_elastic_stop answers TERM and INT, when all are started.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled=''
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -76,7 +76,9 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
     do :; done
     [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
 done
+[ -z "$hpc_elastic_watch" ] || kill "$hpc_elastic_watch" 2>/dev/null
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one.
+ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
 [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
 exit "$hpc_elastic_status"

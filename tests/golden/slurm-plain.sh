@@ -45,8 +45,8 @@ if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'
 fi
 
 # Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
-# hpc_elastic_stop answers TERM and INT, when all are started.
-hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled=''
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
 hpc_elastic_signal() {
     hpc_elastic_signalled=yes
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
@@ -84,6 +84,22 @@ srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-nod
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
 hpc_elastic_launched+=("$!")
 
+# srun waits for a lost node until Slurm has given the node up, which takes minutes. We do not, once the run is over and
+# the agents have had time to leave: Slurm ends srun with its batch script. Elsewhere srun gets a TERM, for there is
+# nothing left that it could hurt.
+trap 'echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"' ALRM
+hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
+    until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do sleep 1; done
+    for _ in {1..10}; do sleep 1; done
+    if [ "$hpc_elastic_batch_script" = "$$" ]; then
+        while kill -ALRM "$$"; do sleep 1; done
+    else
+        kill -TERM "${hpc_elastic_launched[@]}"
+    fi
+}
+hpc_elastic_cut_short </dev/null >/dev/null 2>&1 &
+hpc_elastic_watch=$!
+
 hpc_elastic_started=yes
 [ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
 
@@ -98,7 +114,9 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
     do :; done
     [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
 done
+[ -z "$hpc_elastic_watch" ] || kill "$hpc_elastic_watch" 2>/dev/null
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one.
+ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
 [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
 exit "$hpc_elastic_status"

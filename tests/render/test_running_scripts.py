@@ -384,6 +384,53 @@ def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> Non
     assert (scene.stubs / "srun.signals").read_text() == "got TERM\n"
 
 
+def make_scene_where_srun_stays(root: Path) -> Scene:
+    """As srun does when a node was lost: it ends when the gate opens. The script's seconds are short."""
+    scene = make_scene(root)
+    os.mkfifo(scene.stubs / "gate")
+    (scene.stubs / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.02\n")
+    (scene.stubs / "sleep").chmod(0o755)
+    return scene
+
+
+def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    process = scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), STUB_STATUS="137")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "exit_code").write_text("0\n")
+    assert process.wait(timeout=60) == 0
+    assert not (scene.stubs / "srun.signals").exists()
+    (scene.stubs / "gate").write_text("go\n")
+    output, errors = process.communicate(timeout=60)
+    assert "the run is over; not waiting for srun" in output
+    assert errors == ""
+
+
+def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    process = scene.start(STUB_STATUS="137")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "exit_code").write_text("0\n")
+    scene.wait_for("srun.signals")
+    assert process.poll() is None
+    (scene.stubs / "gate").write_text("go\n")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert "the run is over; not" not in output
+
+
+def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)  # fifty of its seconds
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+    assert not (scene.stubs / "srun.signals").exists()
+
+
 def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=3))
     (scene.run_dir / "agents" / "local1.out").write_text("before\n")
