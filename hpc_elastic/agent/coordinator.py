@@ -270,6 +270,7 @@ async def become_head(
         versions=own.versions,
         role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
         role_max_nodes={role.name: role.nodes.max for role in plan.roles},
+        rejoin=plan.elastic.rejoin,
     )
     journal.is_head = True
     decide = Policy(restart=plan.restart, roles=restarts).decide

@@ -61,8 +61,6 @@ ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers
 # What may stand at a key whose behaviour is not built yet, beside null: the values that act as it does
 # today. Whoever builds a behaviour deletes its line.
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
-    "spares": (0,),
-    "elastic.rejoin": ("at_restart",),
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),
     "stall_timeout": (),

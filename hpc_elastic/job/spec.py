@@ -90,7 +90,9 @@ class ElasticSpec(Section):
     join_retries: values.Count | None = _key("how often a join that failed is tried again")
     lease: values.PositiveDuration | None = _key("an agent that was silent for so long is taken for lost")
     exit_timeout: values.PositiveDuration | None = _key("once a rank ended well, the others have so long")
-    rejoin: Literal["at_restart", "immediately"] | None = _key("when a node that came back is taken in again")
+    rejoin: Literal["at_restart", "immediately"] | None = _key(
+        "when a node that came late or came back is taken in: at the next restart, or in one made for it at once"
+    )
 
 
 class SignalsSpec(Section):
@@ -201,7 +203,7 @@ class JobDefaults(Section):
     """The keys of job.yaml for which a site may have a default."""
 
     nodes: _Nodes | None = _key("how many nodes: one number, or {min: 3, max: 4}")
-    spares: values.Count | None = _key("more nodes, which wait to replace others")
+    spares: values.Count | None = _key("so many more nodes, which wait to replace lost ones")
     workers_per_node: values.Workers | None = _key(
         "workers of a node: auto (gpus_per_node, else 1), a number, or a list with a number for each node"
     )

@@ -340,7 +340,7 @@ def test_every_message_is_shown_with_its_peer_and_nothing_of_the_secret() -> Non
         await there.until(lambda: bool(there.closes))
         server.close()
         beat = '{"type": "beat", "number": 7, "heard": 0}'
-        welcome = '{"type": "welcome", "allocation": 1, "is_late": false}'
+        welcome = '{"type": "welcome", "allocation": 1, "head": "node0", "is_late": false, "gathers": false}'
         for line in (
             f"sent to 127.0.0.1:{port}: {beat}",
             f"received from 127.0.0.1:{own_port}: {beat}",

@@ -255,8 +255,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("spares", "1"),
-        ("elastic.rejoin", "immediately"),
         ("signals.notice", "USR1"),
         ("signals.lead", "90s"),
         ("stall_timeout", "1m"),
