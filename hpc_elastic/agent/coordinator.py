@@ -19,8 +19,9 @@ from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Level, Note, Say, Send, WriteResult
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.gathering import Diagnosis
-from hpc_elastic.membership.head import Head, Phase
+from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Failed, Finished, Join, Message
+from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles

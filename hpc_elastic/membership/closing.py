@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, Drop, HeadOver, Say, Send
+from hpc_elastic.membership.actions import Action, Drop, HeadOver, Note, Say, Send
 from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
@@ -60,3 +60,9 @@ class Closing:
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
         self._roster.clear()
         return drops + self.left()
+
+
+def yielding(seconds: float, attempt: int) -> list[Action]:
+    """What is said by a head that waits for others to go on without it."""
+    text = f"too few nodes are left here, but the others may go on: waiting {seconds:.1f} s for that"
+    return [Say(text=text, level="warning"), Note(name="run.yielding", message=text, attempt=attempt)]

@@ -8,7 +8,7 @@ Theory of operation. A member goes through phases:
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
     STOPPING --no worker is left, every failure is recorded--> PARKED, or SEEKING if the head is lost,
-                                                              or LEAVING if the run ended meanwhile
+                                                              LEAVING if the run ended
     PARKED   --the head is lost--> SEEKING
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
@@ -21,6 +21,7 @@ whether the others go on without it. Then it seeks another head, or the same one
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 
 from hpc_elastic.errors import ExitCode
@@ -37,11 +38,11 @@ from hpc_elastic.membership.actions import (
     Tell,
     WriteNodeResult,
 )
+from hpc_elastic.membership.allegiance import Allegiance
 from hpc_elastic.membership.exits import ENDED_BY_TERM, Exits
 from hpc_elastic.membership.lease import NEVER, Lease
-from hpc_elastic.membership.messages import Assign, Message, StopManner
+from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.reports import failure_note, node_result
-from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
@@ -67,23 +68,20 @@ class Member:
     """
 
     def __init__(self, join: messages.Join, *, run: str, lease_s: float) -> None:
-        self._join = join
+        self.join = join
         self._run = run
         self.phase = Phase.JOINING
         self._assign: Assign | None = None
         self._exits = Exits()
         self._pids: Mapping[str, int] = {}  # by global rank
-        self._emptied: tuple[tuple[int, ...], int] | None = None  # what `workers_stopped` told, meanwhile
+        self._unkillable: tuple[int, ...] | None = None  # what `workers_stopped` told, meanwhile
         self._stop_reason = ""
         self._is_finished = False
         self._is_terminated = False
         self._expects_term = False
         self._have_workers_term = False
-        self._is_head_here = False
         self._leave: Leave | None = None
-        self._head: str | None = None
-        self._lost: LostHead | None = None  # the head of an attempt, until there is another one
-        self._is_headless = False
+        self._allegiance = Allegiance()
         self._lease = Lease(lease_s)
 
     @property
@@ -101,9 +99,9 @@ class Member:
 
     def _silence_deadline(self) -> float:
         """When a head that says nothing counts as lost."""
-        assign, has_workers = self._assign, self.phase in (Phase.WORKING, Phase.FINISHED)
-        is_alone = assign is not None and assign.group_world_size == 1
-        if self._leave is not None or (self._is_head_here and (is_alone or not has_workers)):
+        has_workers = self.phase in (Phase.WORKING, Phase.FINISHED)
+        is_alone = self._assign is not None and self._assign.group_world_size == 1
+        if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
             return NEVER  # of a head here, a silence only says that this process was paused
         return self._lease.deadline
 
@@ -111,12 +109,11 @@ class Member:
 
     def connected(self, now: float, *, is_joined: bool) -> list[Action]:
         """There is a head: another node's, which has got this node's join already, or this node's own."""
-        self._is_head_here, self._is_headless = not is_joined, False
-        self._head = None
+        self._allegiance.begin(is_here=not is_joined)
         self._lease.start(now)
-        return [] if is_joined else [Tell(message=self._join)]
+        return [] if is_joined else [Tell(message=self.join)]
 
-    def received(self, message: Message, now: float) -> list[Action]:
+    def received(self, message: messages.Message, now: float) -> list[Action]:
         """The head sent something."""
         self._lease.contact = now
         if isinstance(message, messages.Echo):
@@ -124,8 +121,7 @@ class Member:
             return []
         if isinstance(message, messages.Welcome):
             self.phase = Phase.PARKED
-            self._head = message.head
-            self._lost = self._lost if message.gathers else None
+            self._allegiance.welcomed(message.head, gathers=message.gathers)
             return []
         if isinstance(message, messages.Dropped):
             return self.disconnected(message.reason, is_dead=False)
@@ -141,13 +137,10 @@ class Member:
 
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
-        if self._leave is not None or self._is_headless:
+        if self._leave is not None or not self._allegiance.lose(why, self._lease.contact, is_dead=is_dead):
             return []
-        self._is_headless = True
-        if self._lost is None:  # else who is lost has only gathered, and no attempt was its own
-            self._lost = LostHead(node=self._head, contact=self._lease.contact, is_dead=is_dead, why=why)
         self._lease.end()
-        lost = f"{self._head or 'the head'} is lost, which was head: {why}"
+        lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
         if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
             text = Say(text=f"{lost}; killing this node's workers", level="warning")
             return [text, *self._stop(StopManner.FENCE, lost)]
@@ -155,8 +148,7 @@ class Member:
 
     def leaves(self, exit_code: int, cause: str) -> list[Action]:
         """There is no head to be found, or the run is over."""
-        self._leave = Leave(exit_code=exit_code, cause=cause)
-        return self._depart()
+        return self._depart(Leave(exit_code=exit_code, cause=cause))
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -239,41 +231,32 @@ class Member:
         self._exits.forget_held()
         if self.phase in (Phase.JOINING, Phase.SEEKING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
-        told: list[Action] = [
-            Say(text=f"got {signal_name}"),
-            Tell(message=messages.Terminated(signal_name=signal_name)),
-        ]
-        return told + self._stop(StopManner.GRACE, f"{signal_name} from outside")
+        told = Tell(message=messages.Terminated(signal_name=signal_name))
+        return [Say(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
 
     def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
         """No worker of the attempt is left, but for those that survived KILL."""
         if self.phase is not Phase.STOPPING or attempt != self.attempt:
             return []
-        self._emptied = (unkillable, store_port)
+        self._unkillable = unkillable
+        self.join = replace(self.join, store_port=store_port)
         return self._after_stop()
 
     def _after_stop(self) -> list[Action]:
-        if self._emptied is None or not self._exits.is_settled:
+        if (unkillable := self._unkillable) is None or not self._exits.is_settled:
             return []
-        (unkillable, store_port), self._emptied = self._emptied, None
+        self._unkillable = None
         state = WorkerState.FAILED if self._exits.failures else WorkerState.STOPPED
         actions: list[Action] = []
         if not self._is_finished:  # else the record of success stands, whatever became of the others
             actions += self._record(state, self._stop_reason, unkillable)
         if self._leave is not None:
-            return [*actions, *self._depart()]
-        if self._is_headless and unkillable:
-            survivors = f"{', '.join(map(str, unkillable))} survived KILL, and the head is lost"
-            return [*actions, *self.leaves(int(ExitCode.STALLED), survivors)]
-        if self._is_headless:
-            return actions + self._seek()
+            return [*actions, *self._depart(self._leave)]
+        if self._allegiance.is_headless:
+            return actions + self._seek(unkillable)
         self.phase = Phase.PARKED
-        stopped = messages.Stopped(
-            attempt=self.attempt,
-            failures=tuple(self._exits.failures.values()),
-            unkillable=unkillable,
-            store_port=store_port,
-        )
+        failures, port = tuple(self._exits.failures.values()), self.join.store_port
+        stopped = messages.Stopped(attempt=self.attempt, failures=failures, unkillable=unkillable, store_port=port)
         return [*actions, Tell(message=stopped)]
 
     # Steps.
@@ -282,11 +265,11 @@ class Member:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
             return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         self._assign = assign
-        self._lost = None
+        self._allegiance.lost = None
         self._lease.share(assign.group_world_size)
         self._exits.clear()
         self._pids = {}
-        self._emptied = None
+        self._unkillable = None
         self._is_finished = False
         self._have_workers_term = False
         self.phase = Phase.WORKING
@@ -321,37 +304,41 @@ class Member:
         if self._leave is not None:
             return []
         ends_job = isinstance(message, messages.End) and message.ends_job
-        self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
+        leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
         if self.phase is Phase.STOPPING:
             return []  # `workers_stopped` departs
         if self.phase in (Phase.WORKING, Phase.FINISHED):
             return self._stop(StopManner.GRACE, cause)
-        return self._depart()
+        return self._depart(leave)
 
-    def _depart(self) -> list[Action]:
+    def _depart(self, leave: Leave) -> list[Action]:
+        self._leave = leave
         self.phase = Phase.LEAVING
         self._lease.end()
-        return [self._leave] if self._leave is not None else []
+        return [leave]
 
-    def _seek(self) -> list[Action]:
+    def _seek(self, unkillable: tuple[int, ...] = ()) -> list[Action]:
         """No worker is left: this node may be anybody's member now.
 
         Who got a TERM like the head leaves: the scheduler knows what it was for, a requeue perhaps.
         """
-        if self._lost is None:
+        if (lost := self._allegiance.lost) is None:
             return []
+        if unkillable:
+            survivors = f"{', '.join(map(str, unkillable))} survived KILL, and the head is lost"
+            return self.leaves(int(ExitCode.STALLED), survivors)
         if self._is_terminated:
-            return self.leaves(int(ExitCode.NODE_LOST), f"{self._lost.node or 'the head'} was lost: {self._lost.why}")
+            return self.leaves(int(ExitCode.NODE_LOST), f"{lost.node or 'the head'} was lost: {lost.why}")
         self.phase = Phase.SEEKING
-        note = Note(name="head.lost", message=self._lost.why, attempt=self.attempt, metadata={"head": self._lost.node})
-        return [note, Seek(lost=self._lost)]
+        note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
+        return [note, Seek(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:
             return []
         record = node_result(
             self._run,
-            self._join.node,
+            self.join.node,
             self._assign,
             state,
             reason=reason,

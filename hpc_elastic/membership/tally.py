@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from hpc_elastic.membership import messages
@@ -28,10 +27,11 @@ class Tally:
             for failure in message.failures:
                 self.failures.setdefault(str(failure.rank), failure)
 
-    def forget(self, world: World, roles: Collection[str]) -> None:
-        """The workers of these roles start anew."""
+    def forget(self, world: World) -> None:
+        """The workers of the roles that start in the attempt of this world start anew."""
         if not self.failures and not self.return_values:
             return
-        kept = {str(rank.rank) for rank in world.ranks if rank.role not in roles}
+        running = {role.role for role in world.roles if role.attempt != world.attempt}
+        kept = {str(rank.rank) for rank in world.ranks if rank.role in running}
         self.failures = {rank: failure for rank, failure in self.failures.items() if rank in kept}
         self.return_values = {rank: value for rank, value in self.return_values.items() if rank in kept}

@@ -56,7 +56,7 @@ class Scene:
     @staticmethod
     def head(nodes: int, restart: str) -> Head:
         head = HeadScript(nodes, restarts={"default": restart}).head
-        head._leases.next_tick = head.gathering._deadline = head.gathering._say_at = float("inf")
+        head._members.leases.next_tick = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
 
 

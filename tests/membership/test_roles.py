@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note, Say
-from hpc_elastic.membership.head import Phase
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
+from hpc_elastic.membership.phases import Phase
 from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"

@@ -9,9 +9,10 @@ from hpc_elastic.agent.policy import Policy
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, StartWorkers, Tell
 from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
-from hpc_elastic.membership.head import Head, Phase
+from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Join, Message, StopManner
+from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.verdict import Verdict
@@ -22,7 +23,7 @@ from tests.simulation.plant import Plant
 
 class _StopsNobody(Head):
     def _stopping(self) -> Iterator[RosterEntry]:
-        return iter(()) if self._verdict.roles is not None else super()._stopping()
+        return iter(()) if self._judge.verdict.roles is not None else super()._stopping()
 
 
 class _CountsOldReports(Head):
@@ -58,7 +59,7 @@ class _OneHasStarted(Head):
 class _ForgetsFirstRole(Head):
     def __init__(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> None:
         super().__init__(settings, history=history, decide=decide, now=now)
-        self._verdict = _NotWidened()
+        self._judge.verdict = _NotWidened()
 
 
 class _NotWidened(Verdict):
@@ -77,7 +78,7 @@ class _StartsUnclaimed(Head):
     def _gather(self, now: float) -> list[Action]:
         actions = super()._gather(now)
         if self.phase is Phase.CLAIMING:
-            actions += self.claimed(self._history.attempts + 1, True, "digest", now)
+            actions += self.claimed(self._judge.history.attempts + 1, True, "digest", now)
         return actions
 
 

@@ -1,0 +1,120 @@
+"""What the head knows of the run when it decides, and what the next attempt takes over from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hpc_elastic.membership import messages
+from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.members import Members
+from hpc_elastic.membership.messages import Message
+from hpc_elastic.membership.roster import RosterEntry
+from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
+from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.tally import Tally
+from hpc_elastic.membership.verdict import Verdict
+from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResult, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the head saw, of these nodes; `role` and `failure` where it is about workers."""
+
+    trigger: Trigger
+    nodes: tuple[str, ...] = ()
+    detail: str = ""
+    role: str | None = None
+    failure: FailureRecord | None = None
+
+
+def seen_in(member: RosterEntry, message: Message) -> Seen | None:
+    """What has to be decided about a member's message, if something has."""
+    nodes, role = (member.node,), member.role
+    if isinstance(message, messages.Failed):
+        return Seen(trigger=Trigger.WORKER_FAILED, nodes=nodes, role=role, failure=message.failure)
+    if isinstance(message, messages.Broken):
+        return Seen(trigger=Trigger.NODE_BROKEN, nodes=nodes, role=role, detail=message.reason)
+    if isinstance(message, messages.Terminated):
+        return Seen(trigger=Trigger.TERMINATED, nodes=nodes, role=role, detail=message.signal_name)
+    if isinstance(message, messages.Stopped) and message.unkillable:
+        survivors = f"{', '.join(map(str, message.unkillable))} survived KILL"
+        return Seen(trigger=Trigger.UNKILLABLE, nodes=nodes, role=role, detail=survivors)
+    return None
+
+
+def overdue_seen(nodes: tuple[str, ...]) -> Seen:
+    """The bound of the exit barrier is reached: these nodes still run, or none that matters."""
+    return Seen(trigger=Trigger.EXIT_TIMEOUT if nodes else Trigger.SUCCEEDED, nodes=nodes)
+
+
+class Judge:
+    """The run's history, the policy, and the decision that stands.
+
+    Args:
+        settings: the head's.
+        history: the run so far, from its latest claim.
+        decide: the policy.
+        members: whom the head has.
+    """
+
+    def __init__(self, settings: HeadSettings, history: History, decide: Decide, members: Members) -> None:
+        self._settings = settings
+        self._decide = decide
+        self._members = members
+        self.history = history
+        self.verdict = Verdict()
+        self.progress = history.progress
+        self.because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
+
+    def decides(self, seen: Seen, now: float) -> Decision:
+        """What follows from something that the head saw."""
+        observation = Observation(
+            trigger=seen.trigger,
+            attempt=self.history.attempts,
+            role=seen.role,
+            nodes=seen.nodes,
+            detail=seen.detail,
+            failure=seen.failure,
+            progress=self.progress,
+            is_enough=self._members.gathering.can_be_enough(),
+            node_losses=self._members.losses.count,
+        )
+        return self._decide(self.history, observation, now)
+
+    def restarts(self, decision: Restart) -> None:
+        """The workers are stopped for this restart, which is paid for now."""
+        self.history = replace(decision.history, attempts=self.history.attempts)
+        self.because = decision.reason
+
+    def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
+        """This head takes the place of another one, without those who are absent; not if that ends the run."""
+        nodes = absent or (succession.world.head,)
+        decision = self.decides(Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=succession.lost.why), now)
+        if isinstance(decision, Finish):
+            self.verdict.take(decision)
+            return decision
+        if isinstance(decision, Restart):
+            self.restarts(decision)
+        return None
+
+    def opens(self) -> tuple[AttemptClaim, World]:
+        """The claim and the roster of the next attempt, with everybody who is here."""
+        members = self._members
+        spend = replace(self.history.spend, node_losses=members.losses.count)
+        self.history = replace(self.history, spend=spend)
+        seats, before, roles = members.roster.seats(), members.world, self.verdict.roles
+        claim, world = open_attempt(self._settings, self.history, seats, self.because, before, roles)
+        members.world = members.job_end.noted_in(world)
+        return claim, members.world
+
+    def opened(self, attempt: int) -> None:
+        """The claim is ours."""
+        self.history = replace(self.history, attempts=attempt)
+
+    def result(self, tally: Tally) -> RunResult:
+        """The run's result, as decided."""
+        if not isinstance(self.verdict.decision, Finish):
+            raise TypeError(f"the run goes on: {self.verdict.decision}")
+        members, decision = self._members, self.verdict.decision
+        running = tuple(members.roster.unfinished.of())
+        return run_result(self._settings, self.history, decision, members.world, tally, running)

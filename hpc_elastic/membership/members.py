@@ -1,0 +1,116 @@
+"""Whom a head has: who joins, who is lost, who is at work, and what their coming and going allows."""
+
+from __future__ import annotations
+
+from hpc_elastic.membership.actions import Action, Drop, Note, Say, Send, Superseded
+from hpc_elastic.membership.admission import admit, dismiss
+from hpc_elastic.membership.gathering import Gathering
+from hpc_elastic.membership.job_end import JobEnd
+from hpc_elastic.membership.leases import Leases
+from hpc_elastic.membership.losses import Losses
+from hpc_elastic.membership.messages import Dropped, Join, Stop, StopManner, Welcome
+from hpc_elastic.membership.roster import Roster, RosterEntry
+from hpc_elastic.membership.rounds import HeadSettings, starting_roles
+from hpc_elastic.membership.succession import Succession
+
+
+class Members:
+    """The agents of one head, and the world that they are or were last in.
+
+    Args:
+        settings: the head's.
+        node_losses: how many nodes the run has lost before.
+        now: monotonic seconds, as in every method.
+        succession: the head whose place this one takes, if it does.
+    """
+
+    def __init__(
+        self, settings: HeadSettings, *, node_losses: int, now: float, succession: Succession | None = None
+    ) -> None:
+        self._settings = settings
+        self.world = succession.world if succession is not None else None
+        self.roster = Roster(settings.expected)
+        self.gathering = Gathering(self.roster, settings, now, succession)
+        self.losses = Losses(settings.lease_s, node_losses)
+        self.leases = Leases(self.roster, settings, now)
+        self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
+        self._newcomers: set[str] = set()  # who came while a world was at work
+
+    def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
+        """An agent joins that is not refused; one that is unfit and late has to go, and is not here then."""
+        welcome = Welcome(
+            allocation=self._settings.allocation,
+            head=self._settings.node,
+            is_late=is_late,
+            gathers=self.gathering.succession is not None,
+        )
+        actions = admit(self.roster, join, now, welcome=welcome, attempt=attempt)
+        if self.roster.get(join.node) is None:
+            return actions
+        self.job_end.joined(join)
+        if is_late:
+            self._newcomers.add(join.node)
+        if self.losses.returned(join.node):
+            text = f"{join.node} is back"
+            actions += [Say(text=text), Note(name="node.returned", message=text, attempt=attempt)]
+        return actions
+
+    def dismiss(self, join: Join, now: float) -> list[Action] | None:
+        """Sends an unfit node away; None if the others cannot do without it, or it is the head's own."""
+        self.roster.remove(join.node)
+        if self.gathering.can_be_enough() and join.node != self._settings.node:
+            return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it")
+        self.roster.add(join, now)
+        return None
+
+    def lose(self, node: str, now: float, *, is_gone: bool) -> RosterEntry | None:
+        """A member is lost; `is_gone` if it surely has no workers. None if there was no such member."""
+        member = self.roster.remove(node)
+        if member is not None:
+            # Whoever did not follow a successor is counted when its round is closed.
+            is_counted = self.is_in_world(node) and self.gathering.succession is None
+            self.losses.add(node, member.lease, now, is_gone=is_gone, is_counted=is_counted)
+            self.job_end.lost(node, is_gone=is_gone)
+        return member
+
+    def is_in_world(self, node: str) -> bool:
+        """Whether a node is in the latest world."""
+        return self.world is not None and any(each.node == node for each in self.world.nodes)
+
+    def begin(self, now: float) -> None:
+        """The attempt of the latest world begins."""
+        if self.world is not None:
+            self.roster.seat(self.world, starting_roles(self.world))
+            self.leases.begin(self.world, now)
+            self._newcomers -= {node.node for node in self.world.nodes}
+
+    def take_newcomers(self) -> tuple[str, ...]:
+        """Who came while a world with room is at work, and is to be taken into it at once; each only once."""
+        world = self.world
+        if self._settings.rejoin != "immediately" or world is None or len(world.nodes) >= self._settings.max_nodes:
+            return ()
+        newcomers, self._newcomers = self._newcomers & self.roster.names(), set()
+        return tuple(sorted(newcomers))
+
+    def fence(self) -> list[Action]:
+        """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment."""
+        return [Send(node=member.node, message=_fence(member)) for member in self.roster.unstopped.of()]
+
+    def superseded(self, reason: str, attempt: int) -> list[Action]:
+        """Another head has taken this one's place: nobody but its own node is its member any more."""
+        actions: list[Action] = [
+            Say(text=reason, level="warning"),
+            Note(name="head.superseded", message=reason, attempt=attempt),
+        ]
+        for node in sorted(self.roster.names() - {self._settings.node}):
+            actions += drop(node, reason)
+        return [*actions, Superseded(reason=reason)]
+
+
+def drop(node: str, reason: str) -> list[Action]:
+    """A member that has to go is told so: a connection that closes without a word means a death."""
+    return [Send(node=node, message=Dropped(reason=reason)), Drop(node=node)]
+
+
+def _fence(member: RosterEntry) -> Stop:
+    return Stop(attempt=member.attempt, manner=StopManner.FENCE, reason="a node was lost")
