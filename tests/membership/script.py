@@ -11,7 +11,9 @@ from hpc_elastic.membership.actions import Action, ClaimAttempt, Send, WriteResu
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Assign, Beat, Ended, Failed, Finished, Join, Message, Started, Stopped
+from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult
 
@@ -31,6 +33,18 @@ def a_join(
         role=role,
         versions={},
         problem=problem,
+    )
+
+
+def a_seat(node_id: int) -> Seat:
+    join = a_join(node_id)
+    return Seat(
+        node=join.node,
+        node_id=node_id,
+        agent=join.agent,
+        store_port=join.store_port,
+        workers=join.workers,
+        role=join.role,
     )
 
 
@@ -118,10 +132,13 @@ class HeadScript:
         restarts: Mapping[str, str] | None = None,
         exit_timeout_s: float | None = None,
         role_nodes: Mapping[str, int] | None = None,
+        rejoin: str = "at_restart",
+        succession: Succession | None = None,
+        node: str = "node0",
     ) -> None:
         settings = HeadSettings(
             run="run",
-            node="node0",
+            node=node,
             allocation=1,
             expected=tuple(f"node{number}" for number in range(nodes)),
             min_nodes=min_nodes or nodes,
@@ -132,6 +149,7 @@ class HeadScript:
             exit_timeout_s=exit_timeout_s,
             restarts=restarts or {},
             role_nodes=role_nodes or {},
+            rejoin=rejoin,
         )
         policy = Policy(restart=restart or a_restart_plan(), roles=restarts or {})
         self.roles = roles or {}
@@ -142,7 +160,8 @@ class HeadScript:
         self.beating: set[int] = set()
         self.beats = 0
         self.heard: dict[int, int] = {}  # by node, the newest echo that came
-        self.head = Head(settings, history=history or History(), decide=policy.decide, now=self.now)
+        past = history or History()
+        self.head = Head(settings, history=past, decide=policy.decide, now=self.now, succession=succession)
 
     def join(self, *node_ids: int, problem: str | None = None) -> list[Action]:
         self.beating.update(node_ids)
@@ -189,9 +208,9 @@ class HeadScript:
         )
         return self.say(node_id, message)
 
-    def lose(self, node_id: int) -> list[Action]:
+    def lose(self, node_id: int, *, is_gone: bool = True) -> list[Action]:
         self.beating.discard(node_id)
-        return self.head.lost(f"node{node_id}", "the connection closed", self.now, is_gone=True)
+        return self.head.lost(f"node{node_id}", "the connection closed", self.now, is_gone=is_gone)
 
     def pass_time(self, seconds: float) -> list[Action]:
         """Ticks whenever the head wants to, as an agent does; who is `beating` beats."""

@@ -1,0 +1,243 @@
+"""An agent without a head, by scripts: whom it dials, when it gathers, when it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Leave, Say
+from hpc_elastic.membership.ranks import assign_worker_ranks
+from hpc_elastic.membership.seeker import (
+    ClaimAllocation,
+    Dial,
+    Disband,
+    Gather,
+    Phase,
+    ReadRecords,
+    Seeker,
+    SeekerAction,
+    SeekerSettings,
+)
+from hpc_elastic.membership.succession import LostHead, Records
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from tests.membership.script import a_seat
+
+SETTINGS = SeekerSettings(node="node1", lease_s=9.0, join_timeout_s=60)
+FIRST = AllocationClaim(
+    run="run",
+    allocation=1,
+    job_id="1",
+    restart_count=0,
+    array_task=None,
+    nodes=("node0", "node1", "node2", "node3"),
+    node="node0",
+    host="node0",
+    head=Endpoint(address="10.0.0.0", port=1),
+    time="",
+)
+
+
+def a_world(*node_ids: int, attempt: int = 1, head: str = "node0") -> World:
+    seats = [a_seat(node_id) for node_id in node_ids]
+    return assign_worker_ranks(seats, run="run", attempt=attempt, allocation=1, head=head, restarts={})
+
+
+def records(world: World | None = None, result: RunResult | None = None) -> Records:
+    if world is None:
+        return Records(result=result, first=FIRST, claim=None, world=None)
+    claim = AttemptClaim(
+        run="run",
+        attempt=world.attempt,
+        allocation=1,
+        predecessor=None,
+        head=world.head,
+        members=tuple(node.node for node in world.nodes),
+        roles=("default",),
+        reason="",
+        spend=Spend(),
+        time="",
+    )
+    return Records(result=result, first=FIRST, claim=claim, world=world)
+
+
+class Search:
+    """A seeker, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
+
+    def __init__(self, node: str, found: Records, *, is_dead: bool = True, lost: str | None = "node0") -> None:
+        self.now = 0.0
+        self.found = found
+        self.answers: set[str] = set()
+        self.dialled: list[tuple[float, str]] = []
+        self.actions: list[tuple[float, SeekerAction]] = []
+        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset")
+        self.seeker = Seeker(replace(SETTINGS, node=node), head, self.now)
+        self.take(self.seeker.tick(self.now))
+
+    def take(self, actions: Sequence[SeekerAction]) -> None:
+        for action in actions:
+            self.actions.append((self.now, action))
+            if isinstance(action, ReadRecords):
+                self.take(self.seeker.read(self.found, self.now))
+            elif isinstance(action, Dial):
+                self.dialled.append((self.now, action.node))
+                is_there = action.node in self.answers
+                self.take(self.seeker.answered() if is_there else self.seeker.not_answered(self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (at := self.seeker.next_tick()) <= end:
+            self.now = max(self.now, at)
+            self.take(self.seeker.tick(self.now))
+        self.now = end
+
+    def asked_for(self, kind: type[SeekerAction]) -> list[tuple[float, SeekerAction]]:
+        return [(at, action) for at, action in self.actions if isinstance(action, kind)]
+
+    def names(self) -> set[str]:
+        return {node for _, node in self.dialled}
+
+
+def test_the_first_member_left_gathers_at_once() -> None:
+    ((at, gather),) = Search("node1", records(a_world(0, 1, 2))).asked_for(Gather)
+    assert at == 0
+    assert isinstance(gather, Gather)
+    assert (gather.succession.lost.node, gather.succession.world.attempt) == ("node0", 1)
+
+
+def test_each_member_leaves_half_a_second_to_each_one_before_it_and_dials_them_meanwhile() -> None:
+    search = Search("node3", records(a_world(0, 1, 2, 3)))
+    search.pass_time(3)
+    ((at, _),) = search.asked_for(Gather)
+    assert at == 1.0
+    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node2")]
+
+
+def test_one_that_answers_is_joined() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.answers = {"node1"}
+    search.pass_time(5)
+    assert search.seeker.phase is Phase.OVER
+    assert search.seeker.next_tick() == float("inf")
+
+
+def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.pass_time(2)
+    assert search.asked_for(Gather)
+    search.answers = {"node1"}
+    search.pass_time(2)
+    assert search.asked_for(Disband)
+    assert search.seeker.phase is Phase.OVER
+
+
+def test_who_claims_dials_nobody_any_more_and_joins_nobody() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.pass_time(2)
+    search.seeker.claiming()
+    count = len(search.dialled)
+    search.pass_time(30)
+    assert len(search.dialled) == count
+    assert search.seeker.answered() == []  # of one that was under way: the caller hangs up
+    assert search.seeker.phase is Phase.CLAIMING
+
+
+def test_a_lost_claim_has_the_records_read_again() -> None:
+    search = Search("node1", records(a_world(0, 1, 2)))
+    search.seeker.claiming()
+    search.found = records(a_world(2, attempt=2, head="node2"))
+    search.take(search.seeker.superseded(search.now))
+    assert search.names() == {"node2"}
+    assert len(search.asked_for(Gather)) == 1
+
+
+def test_who_is_not_of_the_latest_world_never_gathers_and_waits_to_be_invited() -> None:
+    search = Search("node3", records(a_world(0, 1, 2)))
+    search.pass_time(59.9)
+    assert not search.asked_for(Gather)
+    assert search.names() == {"node1", "node2"}
+    search.pass_time(0.2)
+    ((_, leave),) = search.asked_for(Leave)
+    assert isinstance(leave, Leave)
+    assert leave.exit_code == ExitCode.NODE_LOST
+
+
+def test_a_head_that_fell_silent_is_asked_too_but_after_the_others() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)), is_dead=False)
+    search.pass_time(3)
+    assert search.dialled[0] == (0.0, "node1")
+    assert search.names() == {"node0", "node1"}
+
+
+def test_a_head_that_is_dead_is_not_asked() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)), is_dead=True)
+    search.pass_time(5)
+    assert search.names() == {"node1"}
+
+
+def test_the_head_of_a_later_claim_is_asked_first() -> None:
+    search = Search("node1", records(a_world(2, 3, attempt=2, head="node3")), is_dead=False)
+    search.pass_time(1)
+    assert search.dialled[0] == (0.0, "node3")
+
+
+def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
+    search = Search("node1", records(a_world(0, 1, 2)))
+    search.found = records(a_world(2, 3, attempt=2, head="node2"))
+    search.pass_time(2)
+    assert search.asked_for(Disband)
+    assert search.dialled[0][1] == "node2"
+
+
+def test_a_result_ends_the_search_with_its_exit_code() -> None:
+    result = RunResult(
+        run="run",
+        state=RunState.SUCCEEDED,
+        exit_code=0,
+        reason="succeeded",
+        cause="every rank exited 0",
+        attempts=1,
+        restarts=0,
+        failures={},
+        return_values={},
+        nodes=(),
+        started=None,
+        ended="",
+        written_by="node1",
+    )
+    ((_, leave),) = Search("node2", records(a_world(0, 1, 2), result)).asked_for(Leave)
+    assert leave == Leave(exit_code=0, cause="every rank exited 0")
+
+
+def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
+    seeker = Seeker(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    assert seeker.tick(0) == [ReadRecords()]
+    assert seeker.tick(5) == []  # it is still being read, however long that takes
+    (said,) = seeker.read_failed("no space left", 10)
+    assert isinstance(said, Say)
+    assert ReadRecords() in seeker.tick(seeker.next_tick())
+    assert seeker.phase is Phase.SEARCHING
+
+
+def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_order() -> None:
+    for node, at in (("node1", 0.0), ("node3", 1.0)):
+        search = Search(node, records(), lost=None)
+        search.pass_time(3)
+        assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
+        assert search.seeker.phase is Phase.CLAIMING
+
+
+def test_a_claim_of_an_allocation_that_is_anothers_leads_to_its_head() -> None:
+    search = Search("node2", records(), lost="node0")
+    search.pass_time(1)
+    search.found = replace(search.found, first=replace(FIRST, allocation=2, node="node1"))
+    search.take(search.seeker.superseded(search.now))
+    assert search.dialled[-1][1] == "node1"
+
+
+def test_a_head_that_this_agent_has_never_heard_is_silent_from_the_moment_it_is_known() -> None:
+    search = Search("node1", records(a_world(1, 2, attempt=2, head="node2")), is_dead=True)
+    ((_, gather),) = search.asked_for(Gather)
+    assert isinstance(gather, Gather)
+    lost = gather.succession.lost
+    assert (lost.node, lost.contact, lost.is_dead) == ("node2", 0.0, False)

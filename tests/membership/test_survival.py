@@ -1,0 +1,366 @@
+"""The head when nodes are lost, come back or take over, by scripts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, Send, Superseded, WriteResult
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Refused, Stop, StopManner, Welcome
+from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.ranks import assign_worker_ranks
+from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.rundir.records import RunState, Spend, World
+from tests.membership.script import (
+    HeadScript,
+    a_join,
+    a_restart_plan,
+    a_seat,
+    of_kind,
+    sent,
+    the_cause,
+    the_claim,
+    the_result,
+)
+
+LEASE_S = 9.0
+
+
+def running(nodes: int = 4, *, min_nodes: int = 2, **options: object) -> HeadScript:
+    script = HeadScript(nodes, min_nodes=min_nodes, **options)  # type: ignore[arg-type]
+    script.run()
+    return script
+
+
+def restart(script: HeadScript, *node_ids: int) -> list[Action]:
+    """Who is left stops, and the next attempt is claimed as soon as it may be."""
+    actions = [action for node_id in node_ids for action in script.stopped(node_id)]
+    return actions or []
+
+
+# A node is lost.
+
+
+def test_a_lost_node_fences_the_others_and_the_run_goes_on_with_them() -> None:
+    script = running()
+    stops = sent(script.lose(2), Stop)
+    assert {stop.manner for stop in stops.values()} == {StopManner.FENCE}
+    assert set(stops) == {"node0", "node1", "node3"}
+    claim = the_claim(restart(script, 0, 1, 3)).claim
+    assert (claim.attempt, claim.members, claim.reason) == (
+        2,
+        ("node0", "node1", "node3"),
+        "node2 was lost: the connection closed",
+    )
+    assert claim.spend == Spend(restarts=0, node_losses=1)
+
+
+def test_a_node_whose_machine_said_that_its_agent_is_dead_is_not_waited_for() -> None:
+    script = running()
+    script.lose(2, is_gone=True)
+    assert of_kind(restart(script, 0, 1, 3), ClaimAttempt)
+
+
+def test_a_node_that_fell_silent_has_fenced_before_the_next_attempt() -> None:
+    script = running()
+    script.pass_time(100)
+    script.say(2, Beat(number=10_000))
+    script.lose(2, is_gone=False)
+    assert not of_kind(restart(script, 0, 1, 3), ClaimAttempt)
+    assert not of_kind(script.pass_time(LEASE_S * 2 / 3), ClaimAttempt)
+    assert of_kind(script.pass_time(0.3), ClaimAttempt)
+
+
+def test_every_node_that_is_lost_in_one_incident_counts() -> None:
+    script = running(min_nodes=1)
+    script.lose(2)
+    script.lose(3)
+    assert the_claim(restart(script, 0, 1)).claim.spend.node_losses == 2
+
+
+def test_a_loss_takes_the_place_of_the_failure_that_came_of_it() -> None:
+    script = running()
+    script.fail(1)
+    assert {stop.manner for stop in sent(script.lose(2), Stop).values()} == {StopManner.FENCE}
+    assert the_claim(restart(script, 0, 1, 3)).claim.spend == Spend(restarts=0, node_losses=1)
+
+
+def test_too_many_losses_end_the_run() -> None:
+    script = running(restart=a_restart_plan(max_node_losses=0))
+    script.lose(2)
+    assert the_cause(restart(script, 0, 1, 3)) == ("node_losses_used_up", ExitCode.NODE_LOST)
+
+
+def test_fewer_than_min_end_the_run_at_once_if_those_who_are_lost_are_dead() -> None:
+    script = running(min_nodes=3)
+    script.lose(2)
+    script.lose(3)
+    result = the_result(restart(script, 0, 1))
+    assert (result.reason, result.exit_code) == ("node_lost", ExitCode.NODE_LOST)
+    assert "node3" in result.cause
+
+
+def test_a_node_lost_between_attempts_is_counted_and_not_waited_for() -> None:
+    script = running(restart=a_restart_plan(first_s=60))
+    script.fail(1)
+    restart(script, 0, 1, 2, 3)
+    assert script.head.phase is Phase.PAUSING
+    script.lose(2)
+    claim = the_claim(script.pass_time(61)).claim
+    assert (claim.members, claim.spend) == (("node0", "node1", "node3"), Spend(restarts=1, node_losses=1))
+
+
+def test_a_final_stop_becomes_a_hard_one_when_a_member_falls_silent() -> None:
+    script = running()
+    script.head.stop_requested("ada@login", script.now)
+    assert {stop.manner for stop in sent(script.lose(2, is_gone=False), Stop).values()} == {StopManner.FENCE}
+
+
+# Leases.
+
+
+def test_a_member_whose_echoes_are_lost_is_lost_though_its_beats_come() -> None:
+    """It has fenced, and may be about to succeed this head."""
+    script = running()
+    script.beating.discard(2)
+    lost_at = None
+    for number in range(1, 40):
+        script.say(2, Beat(number=number, heard=0))
+        if of_kind(script.pass_time(0.5), Drop):
+            lost_at = script.now
+            break
+    assert lost_at == pytest.approx(LEASE_S, abs=0.6)
+
+
+def test_the_guard_of_the_head_is_told_when_the_oldest_answer_is_a_lease_old() -> None:
+    script = running()
+    assert script.head.fence_deadline() == LEASE_S
+    script.pass_time(30)
+    assert LEASE_S / 2 < script.head.fence_deadline() - script.now < LEASE_S
+
+
+def test_the_guard_of_the_head_is_told_to_hurry_when_a_member_fell_silent() -> None:
+    script = running()
+    script.pass_time(30)
+    script.lose(2, is_gone=False)
+    assert script.head.fence_deadline() <= script.now + 0.25
+    restart(script, 0, 1, 3)
+    assert script.head.fence_deadline() > script.now + 1
+
+
+# Who may end the run.
+
+
+def test_a_side_with_too_few_waits_for_what_the_others_do() -> None:
+    script = running(min_nodes=2)
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    actions = restart(script, 0)
+    assert not of_kind(actions, WriteResult)
+    assert script.head.phase is Phase.YIELDING
+    assert not of_kind(script.pass_time(3 * LEASE_S), WriteResult)
+    assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_the_run_goes_on_if_enough_are_back_before_the_others_went_on() -> None:
+    script = running(min_nodes=2)
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0)
+    claim = the_claim(script.join(1)).claim
+    assert claim.members == ("node0", "node1")
+
+
+def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> None:
+    script = running()
+    actions = script.head.superseded("node2 has opened attempt 2")
+    assert set(sent(actions, Dropped)) == {"node1", "node2", "node3"}
+    assert of_kind(actions, Superseded)
+    assert script.head.phase is Phase.OVER
+    assert script.head.superseded("again") == []
+
+
+# Spares, returns, growth.
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_elses_ranks_change() -> None:
+    script = running(4, min_nodes=3, max_nodes=3)
+    script.lose(1)
+    world = the_claim(restart(script, 0, 2)).world
+    assert [node.node for node in world.nodes] == ["node0", "node3", "node2"]
+
+
+def test_a_spare_that_is_lost_disturbs_nobody() -> None:
+    script = running(4, min_nodes=3, max_nodes=3)
+    assert not sent(script.lose(3), Stop)
+    assert script.head.phase is Phase.RUNNING
+
+
+def test_an_unfit_node_is_left_out_if_there_are_enough_without_it() -> None:
+    script = HeadScript(3, min_nodes=2, max_nodes=2)
+    script.join(0, 1)
+    actions = script.join(2, problem="/scratch is not mounted")
+    assert sent(actions, Refused)["node2"].exit_code == ExitCode.SETUP
+    assert the_claim(actions).claim.members == ("node0", "node1")
+
+
+def test_a_node_that_returns_waits_for_the_next_attempt() -> None:
+    script = running()
+    script.lose(2)
+    restart(script, 0, 1, 3)
+    script.claimed()
+    actions = script.join(2)
+    assert sent(actions, Welcome)["node2"].is_late
+    assert "node.returned" in [note.name for note in of_kind(actions, Note)]
+    assert script.head.phase is Phase.RUNNING
+    script.fail(1, rank=1, attempt=2)
+    assert "node2" in the_claim(restart(script, 0, 1, 3)).claim.members
+
+
+def test_a_node_that_returns_is_taken_in_at_once_if_the_job_says_so() -> None:
+    script = running(rejoin="immediately")
+    script.lose(2)
+    restart(script, 0, 1, 3)
+    script.claimed()
+    stops = sent(script.join(2), Stop)
+    assert {stop.manner for stop in stops.values()} == {StopManner.GRACE}
+    claim = the_claim(restart(script, 0, 1, 3)).claim
+    assert (claim.members, claim.spend) == (("node0", "node1", "node3", "node2"), Spend(restarts=0, node_losses=1))
+
+
+def test_nobody_is_stopped_for_a_newcomer_that_finds_no_room() -> None:
+    script = HeadScript(3, min_nodes=1, max_nodes=2, rejoin="immediately")
+    script.join(0, 1)
+    script.pass_time(601)
+    script.claimed()
+    assert not sent(script.join(2), Stop)
+
+
+# Succession.
+
+
+def succession(*, is_dead: bool, contact: float = 0.0, is_finished: bool = False, nodes: int = 4) -> Succession:
+    lost = LostHead(node="node0", contact=contact, is_dead=is_dead, why="no answer for 6 s")
+    return Succession(lost=lost, world=the_world(nodes), is_finished=is_finished)
+
+
+def the_world(nodes: int) -> World:
+    seats = [a_seat(node_id) for node_id in range(nodes)]
+    return assign_worker_ranks(seats, run="run", attempt=3, allocation=1, head="node0", restarts={})
+
+
+def succeeding(given: Succession, *, min_nodes: int = 2, nodes: int = 4) -> HeadScript:
+    history = History(attempts=3, spend=Spend(restarts=2, node_losses=1))
+    return HeadScript(nodes, min_nodes=min_nodes, node="node1", history=history, succession=given)
+
+
+def test_a_successor_goes_on_at_once_if_everybody_is_here_and_the_head_is_dead() -> None:
+    script = succeeding(succession(is_dead=True))
+    script.join(1, 2)
+    claim = the_claim(script.join(3)).claim
+    assert (claim.attempt, claim.predecessor, claim.members) == (4, 3, ("node1", "node2", "node3"))
+    assert claim.spend == Spend(restarts=2, node_losses=2)
+    assert claim.reason == "node0 was lost: no answer for 6 s"
+
+
+@pytest.mark.parametrize(("here", "leases"), [((1, 2, 3), 1), ((1, 2), 2)], ids=["all", "some"])
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_successor_waits_until_nobody_else_can_be_at_work(
+    here: tuple[int, ...], leases: int, *, is_dead: bool
+) -> None:
+    if is_dead and leases == 1:
+        return
+    script = succeeding(succession(is_dead=is_dead))
+    assert not of_kind(script.join(*here), ClaimAttempt)
+    assert not of_kind(script.pass_time(leases * LEASE_S + 0.4), ClaimAttempt)
+    assert of_kind(script.pass_time(0.2), ClaimAttempt)
+
+
+def test_a_successor_says_that_it_only_gathers_until_it_has_claimed() -> None:
+    script = succeeding(succession(is_dead=True))
+    assert sent(script.join(1), Welcome)["node1"].gathers
+    script.join(2)
+    script.join(3)
+    script.claimed()
+    assert not sent(script.join(0), Welcome)["node0"].gathers
+
+
+def test_a_successor_that_finds_the_work_done_writes_the_result() -> None:
+    script = succeeding(succession(is_dead=True, is_finished=True))
+    script.join(1, 2)
+    assert the_result(script.join(3)).state is RunState.SUCCEEDED
+
+
+def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> None:
+    script = succeeding(succession(is_dead=False), min_nodes=2)
+    script.join(1)
+    actions = script.pass_time(3 * LEASE_S + 0.9)
+    assert not of_kind(actions, WriteResult)
+    assert script.head.phase is Phase.YIELDING
+    assert the_cause(script.pass_time(0.5)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_successor_whose_head_is_dead_and_whose_min_is_out_of_reach_ends_the_run_at_once() -> None:
+    script = succeeding(succession(is_dead=True, nodes=2), min_nodes=2, nodes=2)
+    assert the_cause(script.join(1)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_member_that_left_a_gathering_again_is_counted_once() -> None:
+    script = succeeding(succession(is_dead=True))
+    script.join(1, 2)
+    script.lose(2)
+    assert the_claim([*script.join(3), *script.pass_time(19)]).claim.spend.node_losses == 3  # node0, node2
+
+
+def test_ranks_stay_when_the_head_is_lost() -> None:
+    script = succeeding(succession(is_dead=True))
+    script.join(1, 2)
+    world = the_claim(script.join(3)).world
+    assert [node.node for node in world.nodes] == ["node1", "node2", "node3"]
+
+
+# The end of the Slurm job.
+
+
+def launched(node_id: int, *, is_launch_host: bool = False) -> Join:
+    return replace(a_join(node_id), can_end_job=node_id > 1, is_launch_host=is_launch_host)
+
+
+def end(script: HeadScript) -> list[str]:
+    """Who is told to end the job when the run is over."""
+    ends = sent(script.head.result_written(0, "every rank exited 0", script.now), End)
+    return [node for node, message in ends.items() if message.ends_job]
+
+
+@pytest.mark.parametrize(("is_gone", "enders"), [(False, ["node2"]), (True, [])], ids=["silent", "agent died"])
+def test_the_first_agent_that_can_ends_the_job_of_a_lost_batch_host(*, is_gone: bool, enders: list[str]) -> None:
+    script = HeadScript(4, min_nodes=2, node="node1")
+    for node_id in range(4):
+        script.head.joined(launched(node_id, is_launch_host=node_id == 0), script.now)
+    claimed = script.claimed()
+    assert set(sent(claimed, Assign)) == {"node0", "node1", "node2", "node3"}
+    script.lose(0, is_gone=is_gone)
+    assert end(script) == enders
+
+
+def test_a_successor_knows_from_the_world_where_the_batch_script_ran() -> None:
+    given = succession(is_dead=False)
+    given = replace(given, world=replace(given.world, launch_node="node0"))
+    script = succeeding(given)
+    for node_id in (1, 2, 3):
+        script.head.joined(launched(node_id), script.now)
+        script.beating.add(node_id)
+    world = the_claim(script.pass_time(LEASE_S + 1)).world
+    assert (world.launch_node, world.is_launch_node_lost) == ("node0", True)
+    assert end(script) == ["node2"]
+
+
+def test_a_dropped_member_is_told_before_its_connection_is_closed() -> None:
+    script = running()
+    script.beating.discard(2)
+    actions = script.pass_time(LEASE_S + 1)
+    told = actions.index(Send(node="node2", message=Dropped(reason="no answer for 9 s")))
+    assert told < actions.index(Drop(node="node2"))
