@@ -1,15 +1,17 @@
 # make check   format, lint, types, unit tests (under a minute)
 # make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
 # make soak    simulated runs by the ten thousand; make soak FIRST=20000 N=1000000 for a night
+# make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants a quiet machine
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
 FIRST ?= 0
+FAULTS ?= 200
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: check format test demo soak bench clean
+.PHONY: check format test demo soak soak-local bench clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -34,6 +36,9 @@ demo: .venv/.installed
 
 soak: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
+
+soak-local: .venv/.installed
+	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json
