@@ -65,7 +65,7 @@ class ClaimChain:
 
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
-        claim = self._latest_attempt_of(allocation)
+        claim = self._latest_attempt_here() if self.is_this_start(allocation) else None
         world = None if claim is None else self.world(claim)
         head = None if world is None else head_of(world)
         return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
@@ -82,7 +82,7 @@ class ClaimChain:
         """
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
-        claim = None if first is None else self._latest_attempt_of(first)
+        claim = None if first is None else self._latest_attempt_here()
         world = None if claim is None else self.world(claim)
         is_finished = world is not None and self.is_finished(world)
         return Records(result=self.result(), first=first, claim=claim, world=world, is_finished=is_finished)
@@ -102,9 +102,13 @@ class ClaimChain:
         record = self._read(NodeResult, self._layout.node_result(attempt, node))
         return record is not None and record.state is WorkerState.SUCCEEDED
 
-    def _latest_attempt_of(self, allocation: AllocationClaim) -> AttemptClaim | None:
+    def _latest_attempt_here(self) -> AttemptClaim | None:
+        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
         claim = self.latest_attempt()
-        return claim if claim is not None and claim.allocation == allocation.allocation else None
+        if claim is None:
+            return None
+        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
+        return claim if allocation is not None and self.is_this_start(allocation) else None
 
     def _read(self, cls: type[Record], path: str) -> Record | None:
         data = read_json(path)

@@ -68,7 +68,7 @@ def assign_worker_ranks(
         before: the world of the attempt before, None for the first one of an allocation.
         limits: how many nodes may take part.
     """
-    chosen = _choose(seats, before, limits)
+    chosen = _choose(seats, before, limits, head)
     nodes: list[WorldNode] = []
     ranks: list[WorldRank] = []
     sizes: dict[str, int] = {}
@@ -119,16 +119,19 @@ def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -
     return replace(world, attempt=attempt, roles=tuple(again))
 
 
-def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits) -> list[Seat]:
-    """Who takes part, in the order of the group ranks: those of the world before, then newcomers."""
+def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, head: str) -> list[Seat]:
+    """Who takes part, in the order of the group ranks: those of the world before, then newcomers.
+
+    The head is always among them, for only who is in a world may open the next one.
+    """
     places, newcomers = _fill_places(before.nodes if before is not None else (), seats)
     chosen = [seat for seat in places if seat is not None]
     sizes = Counter(seat.role for seat in chosen)
-    for seat in newcomers:
+    for seat in sorted(newcomers, key=lambda seat: seat.node != head):
         if len(chosen) < limits.all_nodes and sizes[seat.role] < limits.of_role.get(seat.role, limits.all_nodes):
             chosen.append(seat)
             sizes[seat.role] += 1
-    return chosen
+    return chosen if before is not None else sorted(chosen, key=lambda seat: seat.node_id)
 
 
 def _fill_places(old: Sequence[WorldNode], seats: Sequence[Seat]) -> tuple[list[Seat | None], list[Seat]]:

@@ -254,7 +254,7 @@ class Seeker:
         elif self._rounds and not lost.is_dead:
             asked.append(world.head)
         agents = {node.node: node.agent for node in world.nodes}
-        return [(node, agents[node]) for node in asked if node != own]
+        return [(node, agents[node]) for node in asked if node != own and node in agents]
 
     def _disband(self, reason: str) -> list[SeekerAction]:
         if self.phase is not Phase.GATHERING:

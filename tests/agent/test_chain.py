@@ -117,6 +117,16 @@ def test_an_attempt_of_an_earlier_allocation_has_no_world_to_go_on_with(run: Run
     assert latest.attempt == 1
 
 
+def test_an_attempt_of_the_head_before_counts_though_this_start_has_claimed_again(run: Run) -> None:
+    """The first head was only paused, and opened its attempt when another node had claimed in its place."""
+    first = run.journal().claim_allocation(HEAD).claim
+    write_json(run.layout.allocation(2), to_json(replace(first, allocation=2, node="node1")))
+    run.open(1, allocation=1)
+    claim = run.journal().read_records().claim
+    assert claim is not None
+    assert (claim.attempt, claim.allocation) == (1, 1)
+
+
 def test_an_agent_of_an_earlier_allocation_has_no_part_in_the_run_any_more(run: Run) -> None:
     run.journal().claim_allocation(HEAD)
     run.open(1)

@@ -267,3 +267,12 @@ def test_worlds_that_follow_one_another_keep_the_order_and_are_as_large_as_they_
             stayed = [node for node in names(before) if node in present]
             assert [node for node in names(world) if node in stayed] == stayed
         before = world
+
+
+def test_a_head_that_is_one_too_many_takes_part_and_another_node_waits() -> None:
+    """Only a member of the latest world may open the next attempt."""
+    limits = NodeLimits(all_nodes=2)
+    world = assign_worker_ranks(
+        seats([1, 1, 1]), run="run", attempt=1, allocation=1, head="node2", restarts={}, limits=limits
+    )
+    assert names(world) == ["node0", "node2"]
