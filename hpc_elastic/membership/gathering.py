@@ -15,7 +15,6 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 
 SAY_MISSING_EVERY_S = 30.0
-NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class Gathering:
         self._has_waited = False
         self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
-        self.succession = succession  # until the round for it is closed
+        self._round = losses.Round(succession, settings.lease_s, roster) if succession is not None else None
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -59,17 +58,22 @@ class Gathering:
         self._deadline = now + self._join_timeout_s
         self._say_at = now + SAY_MISSING_EVERY_S
 
+    @property
+    def succession(self) -> Succession | None:
+        """What a successor carries on, until its round is closed."""
+        return self._round.succession if self._round is not None else None
+
     def next_tick(self) -> float:
         """When to ask again at the latest."""
-        closes_at = NEVER
-        if self.succession is not None:
-            closes_at = losses.closes_at(self.succession, self._roster.names(), self._settings.lease_s)
-        return min(self._deadline, self._say_at, closes_at)
+        return min(self._say_at, self._closes_at())
+
+    def _closes_at(self) -> float:
+        return self._deadline if self._round is None else self._round.closes_at()
 
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""
-        if self.succession is not None:
-            return now >= losses.closes_at(self.succession, self._roster.names(), self._settings.lease_s)
+        if self._round is not None:
+            return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
         is_in_time = now < self._deadline
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
@@ -89,7 +93,7 @@ class Gathering:
 
     def succeeds(self) -> None:
         """The round of a successor is closed: who did not come is not waited for, but may come later."""
-        self.succession = None
+        self._round = None
         self._has_waited = True
         for node in self._roster.missing():
             self._roster.leave_out(node)
@@ -167,7 +171,7 @@ class Gathering:
         missing = self._roster.missing()
         self._say_at = now + SAY_MISSING_EVERY_S
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
-        return [Say(text=f"waiting for {names} to join; {max(0.0, self._deadline - now):.0f} s left")]
+        return [Say(text=f"waiting for {names} to join; {max(0.0, self._closes_at() - now):.0f} s left")]
 
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing

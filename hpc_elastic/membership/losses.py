@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.membership.lease import MemberLease
+from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import Succession
 
 FENCED_AFTER_S = 0.25  # a member's guard kills so long after the lease at the latest
@@ -63,16 +64,40 @@ class Losses:
         return self._yields_until if len(self._rivals) >= min_nodes else -NEVER
 
 
-def closes_at(succession: Succession, here: set[str], lease_s: float) -> float:
-    """When a successor may open the next attempt with those who are here, in monotonic seconds.
+class Round:
+    """The one round in which a successor gathers the world that it carries on.
 
     The head that is lost has killed its own workers a lease after the last contact, for it lost this
     member then, and has told its members to do the same: they have done it 2/3 of a lease later, if they
     did not hear. When all of them are here they have fenced, and only the head's own workers matter; those of
     a dead agent are dead.
+
+    Args:
+        succession: what is carried on.
+        lease_s: the lease, in seconds.
+        roster: who is here.
     """
-    lost = succession.lost
-    is_complete = all(node.node in here or node.node == lost.node for node in succession.world.nodes)
-    if is_complete and lost.is_dead:
-        return lost.contact
-    return lost.contact + lease_s * (1 if is_complete else 2) + SUCCESSOR_STARTS_AFTER_S
+
+    __slots__ = ("_awaited", "_departures", "_lease_s", "_roster", "_seen", "succession")
+
+    def __init__(self, succession: Succession, lease_s: float, roster: Roster) -> None:
+        self.succession = succession
+        self._lease_s = lease_s
+        self._roster = roster
+        self._awaited = [node.node for node in succession.world.nodes if node.node != succession.lost.node]
+        self._seen = 0  # so many of them are here, for all that is known; each join would look through all else
+        self._departures = roster.departures
+
+    def closes_at(self) -> float:
+        """When the next attempt may be opened with those who are here, in monotonic seconds."""
+        lost, is_complete = self.succession.lost, self._is_complete()
+        if is_complete and lost.is_dead:
+            return lost.contact
+        return lost.contact + self._lease_s * (1 if is_complete else 2) + SUCCESSOR_STARTS_AFTER_S
+
+    def _is_complete(self) -> bool:
+        if self._departures != self._roster.departures:
+            self._seen, self._departures = 0, self._roster.departures
+        while self._seen < len(self._awaited) and self._roster.get(self._awaited[self._seen]) is not None:
+            self._seen += 1
+        return self._seen == len(self._awaited)

@@ -77,13 +77,24 @@ class Roster:
         expected: the names of the step's nodes, in the order of their ids.
     """
 
-    __slots__ = ("_dead", "_entries", "_missing", "_names", "expected", "starting", "unfinished", "unstopped")
+    __slots__ = (
+        "_dead",
+        "_entries",
+        "_missing",
+        "_names",
+        "departures",
+        "expected",
+        "starting",
+        "unfinished",
+        "unstopped",
+    )
 
     def __init__(self, expected: tuple[str, ...]) -> None:
         self.expected = expected
         self._names = frozenset(expected)
         self._entries: dict[str, RosterEntry] = {}
         self._dead: set[str] = set()
+        self.departures = 0
         self._missing = dict.fromkeys(expected)  # as an ordered set
         self.starting = Awaited()  # not every worker has its process
         self.unfinished = Awaited()  # not every worker has ended
@@ -109,6 +120,7 @@ class Roster:
         """A node is gone; Slurm never starts a task of a step again, but an agent that lived may join again."""
         entry = self._entries.pop(node, None)
         if entry is not None:
+            self.departures += 1
             self._dead.add(node)
             self._expect_nothing(entry)
         return entry

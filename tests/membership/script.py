@@ -135,6 +135,7 @@ class HeadScript:
         rejoin: str = "at_restart",
         succession: Succession | None = None,
         node: str = "node0",
+        join_timeout_s: float = 600,
     ) -> None:
         settings = HeadSettings(
             run="run",
@@ -143,7 +144,7 @@ class HeadScript:
             expected=tuple(f"node{number}" for number in range(nodes)),
             min_nodes=min_nodes or nodes,
             max_nodes=max_nodes or nodes,
-            join_timeout_s=600,
+            join_timeout_s=join_timeout_s,
             lease_s=lease_s,
             started="then",
             exit_timeout_s=exit_timeout_s,

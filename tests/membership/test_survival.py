@@ -252,9 +252,11 @@ def the_world(nodes: int) -> World:
     return assign_worker_ranks(seats, run="run", attempt=3, allocation=1, head="node0", restarts={})
 
 
-def succeeding(given: Succession, *, min_nodes: int = 2, nodes: int = 4) -> HeadScript:
+def succeeding(given: Succession, *, min_nodes: int = 2, nodes: int = 4, join_timeout_s: float = 600) -> HeadScript:
     history = History(attempts=3, spend=Spend(restarts=2, node_losses=1))
-    return HeadScript(nodes, min_nodes=min_nodes, node="node1", history=history, succession=given)
+    return HeadScript(
+        nodes, min_nodes=min_nodes, node="node1", history=history, succession=given, join_timeout_s=join_timeout_s
+    )
 
 
 def test_a_successor_goes_on_at_once_if_everybody_is_here_and_the_head_is_dead() -> None:
@@ -313,6 +315,13 @@ def test_a_member_that_left_a_gathering_again_is_counted_once() -> None:
     script.join(1, 2)
     script.lose(2)
     assert the_claim([*script.join(3), *script.pass_time(19)]).claim.spend.node_losses == 3  # node0, node2
+
+
+def test_a_successor_keeps_to_the_lease_however_short_join_timeout_is() -> None:
+    script = succeeding(succession(is_dead=False), join_timeout_s=1)
+    script.join(1, 2)
+    assert not of_kind(script.pass_time(2 * LEASE_S), ClaimAttempt)
+    assert of_kind(script.pass_time(1), ClaimAttempt)
 
 
 def test_ranks_stay_when_the_head_is_lost() -> None:
