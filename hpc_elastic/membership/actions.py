@@ -69,6 +69,16 @@ class WriteResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskScheduler:
+    """Head: ask the scheduler which of these silent nodes it has given up for good; call `lost` for them.
+
+    No answer is fine: the lease will tell.
+    """
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOver:
     """Head: nothing is left to coordinate."""
 
@@ -147,6 +157,7 @@ Action = (
     | Drop
     | ClaimAttempt
     | WriteResult
+    | AskScheduler
     | HeadOver
     | Superseded
     | Tell

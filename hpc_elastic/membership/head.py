@@ -208,7 +208,7 @@ class Head:
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        actions: list[Action] = []
+        actions = self._members.leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
         for node in self._members.leases.tick(now):
             actions += [*self.lost(node, why, now, is_gone=False), *drop(node, why)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from hpc_elastic.membership.actions import Action, AskScheduler
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.rundir.records import World
 
 NEVER = float("inf")
 LOOKS_IN_A_LEASE = 12
+ASKS_FROM_LEASE_S = 30.0  # a shorter lease has run out before a scheduler knows anything
+ASKS_AGAIN_AFTER_S = 30.0
 
 
 class Leases:
@@ -19,12 +22,14 @@ class Leases:
         now: monotonic seconds, as in every method.
     """
 
-    __slots__ = ("_roster", "_settings", "_world", "deadline", "next_tick")
+    __slots__ = ("_ask_at", "_asked", "_roster", "_settings", "_world", "deadline", "next_tick")
 
     def __init__(self, roster: Roster, settings: HeadSettings, now: float) -> None:
         self._roster = roster
         self._settings = settings
         self._world: tuple[str, ...] = ()
+        self._asked: set[str] = set()  # who has been silent since the scheduler was asked about it
+        self._ask_at = now if settings.lease_s >= ASKS_FROM_LEASE_S else NEVER
         self.deadline = NEVER  # until when no member of the world can have a successor of this head at work
         self.next_tick = now + settings.lease_s / LOOKS_IN_A_LEASE
 
@@ -40,6 +45,18 @@ class Leases:
         self._look(now)
         silent = self._roster.silent(now, self._settings.lease_s)
         return [node for node in silent if node != self._settings.node]
+
+    def questions(self, now: float) -> list[Action]:
+        """What to ask the scheduler: who of the world is silent for half a lease, once a silence, and seldom."""
+        if now < max(self._ask_at, self.next_tick):
+            return []
+        silent = set(self._roster.silent(now, self._settings.lease_s / 2)).intersection(self._world)
+        self._asked &= silent
+        if silent <= self._asked:
+            return []
+        self._asked |= silent
+        self._ask_at = now + ASKS_AGAIN_AFTER_S
+        return [AskScheduler(nodes=tuple(sorted(silent)))]
 
     def _look(self, now: float) -> None:
         self.deadline = self._roster.oldest(self._world) + self._settings.lease_s
