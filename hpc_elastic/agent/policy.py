@@ -156,7 +156,11 @@ def _finish(observation: Observation) -> Finish:
             cause=_describe_stop(observation),
         )
     reason, exit_code, cause = {
-        Trigger.NODE_LOST: ("node_lost", ExitCode.NODE_LOST, _describe_loss(observation)),
+        Trigger.NODE_LOST: (
+            "node_lost",
+            ExitCode.NODE_LOST,
+            f"{_describe_loss(observation)}; too few nodes are left to go on",
+        ),
         Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, f"{nodes}: {detail}"),
         Trigger.NODES_MISSING: ("nodes_missing", ExitCode.NODES_MISSING, detail),
         Trigger.EXIT_TIMEOUT: (

@@ -19,13 +19,14 @@ def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: 
     if join.problem is not None and welcome.is_late:
         return dismiss(join, f"{join.node} came late, unfit: {join.problem}")
     roster.add(join, now)
-    actions: list[Action] = [
-        Send(node=join.node, message=welcome),
-        Note(name="node.joined", message=f"{join.node} joined", attempt=attempt, metadata=join.versions),
-    ]
+    actions: list[Action] = [Send(node=join.node, message=welcome)]
+    if join.problem is None:
+        metadata = {"node": join.node, **join.versions}
+        actions.append(Note(name="node.joined", message=f"{join.node} joined", attempt=attempt, metadata=metadata))
     if welcome.is_late:
         text = f"{join.node} joined late and waits for the next attempt"
-        actions += [Say(text=text), Note(name="node.parked", message=text, attempt=attempt)]
+        note = Note(name="node.parked", message=text, attempt=attempt, metadata={"node": join.node})
+        actions += [Say(text=text), note]
     return actions
 
 

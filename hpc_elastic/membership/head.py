@@ -28,7 +28,7 @@ from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, opening, stop_for
+from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, loss_note, opening, stop_for
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 
@@ -150,7 +150,7 @@ class Head:
             return []
         if self.phase in (Phase.CLOSING, Phase.OVER):
             return self._left()
-        actions: list[Action] = [Note(name="node.lost", message=f"{node}: {why}", attempt=self.attempt)]
+        actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and not is_gone:
             self._fenced_by = min(self._fenced_by, now + FENCED_WITHIN_S)
@@ -189,7 +189,7 @@ class Head:
         self._resume_at = -NEVER
         parts = assignments(world, world_digest, judge.history.spend.restarts).items()
         sends = (Send(node=node, message=part) for node, part in parts)
-        return [*opening(world, judge.because), *sends, *self._grow(now)]
+        return [*opening(world, judge.because, judge.before), *sends, *self._grow(now)]
 
     def superseded(self, reason: str) -> list[Action]:
         """Another head goes on with the run, or has ended it: nobody is this one's member any more."""

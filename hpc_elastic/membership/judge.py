@@ -64,6 +64,7 @@ class Judge:
         self.history = history
         self.verdict = Verdict()
         self.progress = history.progress
+        self.before: World | None = None  # the world before the latest one
         self.because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
 
     def decides(self, seen: Seen, now: float) -> Decision:
@@ -102,8 +103,8 @@ class Judge:
         members = self._members
         spend = replace(self.history.spend, node_losses=members.losses.count)
         self.history = replace(self.history, spend=spend)
-        seats, before, roles = members.roster.seats(), members.world, self.verdict.roles
-        claim, world = open_attempt(self._settings, self.history, seats, self.because, before, roles)
+        seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
+        claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles)
         members.world = members.job_end.noted_in(world)
         return claim, members.world
 

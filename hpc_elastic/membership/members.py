@@ -52,7 +52,8 @@ class Members:
             self._newcomers.add(join.node)
         if self.losses.returned(join.node):
             text = f"{join.node} is back"
-            actions += [Say(text=text), Note(name="node.returned", message=text, attempt=attempt)]
+            note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
+            actions += [Say(text=text), note]
         return actions
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:

@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from hpc_elastic.rundir.records import Endpoint, World, WorldNode, WorldRank, WorldRole
+
+T = TypeVar("T", "Seat", WorldNode)
 
 RESTARTS_ALONE = "restart_role"  # such a role has a store of its own, which no other role's restart takes away
 
@@ -101,6 +104,15 @@ def assign_worker_ranks(
     )
 
 
+def find_swaps(before: World | None, world: World) -> list[tuple[str, str]]:
+    """Each newcomer that has the place of a node of the world before, and that node."""
+    if before is None:
+        return []
+    places, _ = _fill_places(before.nodes, world.nodes)
+    pairs = ((node.node, old.node) for node, old in zip(places, before.nodes, strict=True) if node is not None)
+    return [(newcomer, gone) for newcomer, gone in pairs if newcomer != gone]
+
+
 def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -> World:
     """The next attempt of the same world, in which only these roles start; the others run on.
 
@@ -134,12 +146,12 @@ def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, hea
     return chosen if before is not None else sorted(chosen, key=lambda seat: seat.node_id)
 
 
-def _fill_places(old: Sequence[WorldNode], seats: Sequence[Seat]) -> tuple[list[Seat | None], list[Seat]]:
+def _fill_places(old: Sequence[WorldNode], seats: Sequence[T]) -> tuple[list[T | None], list[T]]:
     """Who has each place of the world before, None if nobody has; and the other newcomers, by node id."""
     here = {seat.node: seat for seat in seats}
-    places = [here.pop(node.node, None) for node in old]
+    places: list[T | None] = [here.pop(node.node, None) for node in old]
     newcomers = sorted(here.values(), key=lambda seat: seat.node_id)
-    fits: Sequence[Callable[[WorldNode, Seat], bool]] = (
+    fits: Sequence[Callable[[WorldNode, T], bool]] = (
         lambda gone, seat: (gone.role, gone.workers) == (seat.role, seat.workers),
         lambda gone, seat: gone.role == seat.role,
     )

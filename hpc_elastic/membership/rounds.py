@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hpc_elastic.membership.actions import Action, Note, Say
 from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
-from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, restart_roles
+from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
@@ -113,8 +113,13 @@ def stop_for(attempt: int, decision: Restart | Finish) -> Stop:
     return Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
 
 
-def opening(world: World, because: str) -> list[Action]:
-    """What is said when an attempt opens."""
+def loss_note(node: str, why: str, attempt: int) -> Note:
+    """The event of a lost node."""
+    return Note(name="node.lost", message=f"{node}: {why}", attempt=attempt, metadata={"node": node})
+
+
+def opening(world: World, because: str, before: World | None = None) -> list[Action]:
+    """What is said when an attempt opens, `before` it the world of the same allocation, if there was one."""
     starting = starting_roles(world)
     nodes = [node.node for node in world.nodes if node.role in starting]
     ranks = sum(role.size for role in world.roles if role.role in starting)
@@ -122,7 +127,14 @@ def opening(world: World, because: str) -> list[Action]:
     counts = f"{_count(ranks, 'rank')}{roles} on {_count(len(nodes), 'node')}"
     text = f"attempt {world.attempt}: {counts} ({because})"
     metadata = {"nodes": nodes, "roles": list(starting)}
-    return [Say(text=text), Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)]
+    note = Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)
+    return [Say(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
+
+
+def _swap(world: World, node: str, instead_of: str) -> Note:
+    text = f"{node} takes the place of {instead_of}"
+    metadata = {"node": node, "instead_of": instead_of}
+    return Note(name="spare.swapped_in", message=text, attempt=world.attempt, metadata=metadata)
 
 
 def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Action]:

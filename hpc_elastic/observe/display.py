@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from hpc_elastic.observe.narrate import count, describe_state
+from hpc_elastic.observe.narrate import count, describe_state, of_limit
 from hpc_elastic.observe.present import state_style
 from hpc_elastic.observe.snapshot import Snapshot
 
@@ -77,8 +77,10 @@ class LiveDisplay:
         line.append(f"  {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
         if snapshot.attempts:
             workers = f"  {count(snapshot.workers, 'worker')}" if snapshot.workers else ""
-            limit = f" of {snapshot.max_restarts}" if snapshot.max_restarts is not None else ""
-            line.append(f"  attempt {snapshot.attempts}{workers}  restarts {snapshot.restarts}{limit}")
+            restarts = of_limit(snapshot.restarts, snapshot.max_restarts)
+            line.append(f"  attempt {snapshot.attempts}{workers}  restarts {restarts}")
+            if snapshot.node_losses:
+                line.append(f"  node losses {of_limit(snapshot.node_losses, snapshot.max_node_losses)}")
         line.truncate(self._console.width - 2, overflow="ellipsis")  # beside the spinner
         return line
 

@@ -7,10 +7,11 @@ records' own classes cost more start-up time than `status` may take in all.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from hpc_elastic.observe.nodes import Claimed, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -32,6 +33,9 @@ class AttemptFacts:
     workers: int | None
     restarts: int
     roles: tuple[str, ...] = ()
+    node_losses: int = 0
+    allocation: int = 0
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,7 @@ class Facts:
     result: Mapping[str, Any] | None
     is_stop_requested: bool
     script_output: str | None  # the path, once the batch script wrote
+    beside: NodesBeside = field(default_factory=NodesBeside)  # in the latest allocation
 
     @property
     def job_id(self) -> str | None:
@@ -61,6 +66,7 @@ class FactReader:
         self.layout = layout
         self._plan: Mapping[str, Any] = {}
         self._complete: dict[int, AttemptFacts] = {}
+        self._notes = NodeNotes(layout)
 
     def read(self) -> Facts:
         """What the directory says now.
@@ -75,17 +81,26 @@ class FactReader:
         allocation = _object(layout.allocation(allocations[-1])) if allocations else {}
         submission = _object(layout.submission)
         job_id = _job_id(allocation, submission)
+        attempts = tuple(self._attempt(number) for number in store.list_numbers(layout.attempts))
         return Facts(
             run_dir=layout.root,
             submission=submission,
             plan=self._plan,
             allocations=len(allocations),
             allocation=allocation,
-            attempts=tuple(self._attempt(number) for number in store.list_numbers(layout.attempts)),
+            attempts=attempts,
             result=result,
             is_stop_requested=any(True for _ in store.read_lines(layout.requests)),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
+            beside=self._beside(allocations[-1], allocation, attempts) if allocations else NodesBeside(),
         )
+
+    def _beside(self, number: int, allocation: Mapping[str, Any], attempts: Sequence[AttemptFacts]) -> NodesBeside:
+        own = [attempt for attempt in attempts if attempt.allocation == number]
+        claims = [Claimed(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
+        heads = {str(allocation.get("node", "")), *(attempt.head for attempt in own)} - {""}
+        notes = [note for note in self._notes.read(sorted(heads)) if note.allocation == number]
+        return find_nodes_beside(claims, notes, tuple(allocation.get("nodes", ())))
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:
@@ -100,8 +115,11 @@ class FactReader:
             reason=str(claim.get("reason", "")),
             nodes=tuple(claim.get("members", ())),
             workers=len(ranks) if ranks else None,
-            restarts=int(spend.get("restarts", 0)) if isinstance(spend, dict) else 0,
+            restarts=_spent(spend, "restarts"),
             roles=roles if len(roles) < len(world.get("roles", ())) else (),
+            node_losses=_spent(spend, "node_losses"),
+            allocation=int(claim.get("allocation", 0)),
+            head=str(claim.get("head", "")),
         )
         if claim and world:
             self._complete[number] = facts
@@ -130,14 +148,19 @@ def last_line(path: str) -> str:
 
 
 def agent_complaint(facts: Facts) -> str:
-    """What the head of the latest allocation said when it gave up for an error; empty if it said nothing."""
-    node = facts.allocation.get("node")
+    """What the latest head said when it gave up for an error; empty if it said nothing."""
+    heads = [attempt.head for attempt in facts.attempts if attempt.allocation == facts.allocations and attempt.head]
+    node = heads[-1] if heads else facts.allocation.get("node")
     if not isinstance(node, str):
         return ""
     path = RunLayout(facts.run_dir).agent_output(node)
     lines = _last_lines(path)
     said = (line.partition(AGENT_COMPLAINS)[2] for line in reversed(lines) if line.startswith(AGENT_COMPLAINS))
     return next(said, "")
+
+
+def _spent(spend: object, what: str) -> int:
+    return int(spend.get(what, 0)) if isinstance(spend, dict) else 0
 
 
 def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str | None:

@@ -63,7 +63,7 @@ class _Follower:
             if self._attempt is None or attempt.number > self._attempt.number:
                 if attempt.workers is None and not snapshot.is_over:
                     break  # the roster follows its claim at once; with it the line says more
-                self._open(attempt, snapshot.max_restarts)
+                self._open(attempt, snapshot)
         self._drain(is_last=False)
         self._display.show(snapshot)
         self._snapshot = snapshot
@@ -73,9 +73,9 @@ class _Follower:
         for line in narrate_end(snapshot):
             self._display.say(line)
 
-    def _open(self, attempt: AttemptFacts, max_restarts: int | None) -> None:
+    def _open(self, attempt: AttemptFacts, snapshot: Snapshot) -> None:
         self._drain(is_last=not attempt.roles)
-        self._display.say(narrate_attempt(attempt, self._attempt, max_restarts))
+        self._display.say(narrate_attempt(attempt, self._attempt, snapshot))
         self._attempt = attempt
         if attempt_of_rank(self._layout, attempt.number, self._rank) == attempt.number:
             self._tail = RankTail(self._layout, attempt.number, self._rank)

@@ -29,7 +29,7 @@ def describe_state(snapshot: Snapshot) -> str:
     return snapshot.state.value
 
 
-def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, max_restarts: int | None) -> str:
+def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, snapshot: Snapshot) -> str:
     """The line of an attempt that was opened: its world, and after what."""
     world = f"{count(attempt.workers, 'worker')} on " if attempt.workers else ""
     line = f"attempt {attempt.number}: {world}{describe_nodes(attempt.nodes)}"
@@ -38,8 +38,9 @@ def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, max_res
     if earlier is None:
         return line
     if attempt.restarts > earlier.restarts:
-        limit = f" of {max_restarts}" if max_restarts is not None else ""
-        line += f"; restart {attempt.restarts}{limit}"
+        line += f"; restart {of_limit(attempt.restarts, snapshot.max_restarts)}"
+    if attempt.node_losses > earlier.node_losses:
+        line += f"; node loss {of_limit(attempt.node_losses, snapshot.max_node_losses)}"
     return f"{line}; after: {attempt.reason}" if attempt.reason else line
 
 
@@ -72,6 +73,11 @@ def describe_nodes(nodes: Sequence[str]) -> str:
         return "no node yet"
     names = ", ".join(nodes[:_NODES_SHOWN])
     return f"{count(len(nodes), 'node')} ({names}{', ...' if len(nodes) > _NODES_SHOWN else ''})"
+
+
+def of_limit(number: int, limit: int | None) -> str:
+    """`1 of 3`; of a limit that nobody knows nothing is said."""
+    return f"{number}" if limit is None else f"{number} of {limit}"
 
 
 def count(number: int | None, noun: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, where_to_look
+from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, of_limit, where_to_look
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
 
@@ -29,7 +29,6 @@ LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Label and text of each line of `status`."""
-    limit = f" of {snapshot.max_restarts}" if snapshot.max_restarts is not None else ""
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     rows = [
@@ -38,7 +37,10 @@ def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("note", snapshot.note or ""),
         ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
-        ("restarts", f"{snapshot.restarts}{limit}"),
+        ("spares", describe_nodes(snapshot.spares) if snapshot.spares and not snapshot.is_over else ""),
+        ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
+        ("restarts", of_limit(snapshot.restarts, snapshot.max_restarts)),
+        ("node losses", of_limit(snapshot.node_losses, snapshot.max_node_losses) if snapshot.node_losses else ""),
         ("job", " ".join(filter(None, (snapshot.job_id, f"on {snapshot.site}" if snapshot.site else "")))),
         ("submitted", readable_time(snapshot.submitted)),
         ("ended", readable_time(snapshot.ended)),

@@ -24,7 +24,8 @@ class Snapshot:
 
     `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
     there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
-    `nodes` and `workers` are of the latest attempt. `note` says what a person should know beside.
+    `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
+    in it, `lost_nodes` those that are here no more. `note` says what a person should know beside.
     """
 
     run: str
@@ -47,7 +48,11 @@ class Snapshot:
     attempts: int
     restarts: int
     max_restarts: int | None
+    node_losses: int
+    max_node_losses: int | None
     nodes: tuple[str, ...]
+    spares: tuple[str, ...]
+    lost_nodes: tuple[str, ...]
     workers: int | None
     attempt_history: tuple[AttemptFacts, ...]
     failures: Mapping[str, Any]
@@ -124,7 +129,11 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         attempts=latest.number if latest else int(result.get("attempts", 0)),
         restarts=int(result.get("restarts", latest.restarts if latest else 0)),
         max_restarts=plan.get("restart", {}).get("max_restarts"),
+        node_losses=_node_losses(facts),
+        max_node_losses=plan.get("restart", {}).get("max_node_losses"),
         nodes=latest.nodes if latest else tuple(result.get("nodes", ())),
+        spares=facts.beside.spares,
+        lost_nodes=facts.beside.lost,
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
         failures=result.get("failures", {}),
@@ -135,6 +144,14 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """The object of `status --json`; keys are only ever added."""
     return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
+
+
+def _node_losses(facts: Facts) -> int:
+    """How many the latest claim counts, and how many of its world are lost since."""
+    if not facts.attempts:
+        return 0
+    latest = facts.attempts[-1]
+    return latest.node_losses + len(set(latest.nodes).intersection(facts.beside.lost))
 
 
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:

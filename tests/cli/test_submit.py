@@ -15,6 +15,7 @@ import pytest
 
 from hpc_elastic.cli.main import main
 from tests.cli.conftest import FakeSlurm
+from tests.observe.builders import RunBuilder
 
 Capture = pytest.CaptureFixture[str]
 SITE = ["--site", "generic-slurm"]
@@ -220,6 +221,22 @@ def test_wait_returns_the_exit_code_of_a_run_that_was_cancelled_while_pending(
     (run,) = runs(workplace)
     assert json.loads((run / "result.json").read_text())["written_by"] == "login"
     assert "CANCELLED (exit code 10): the job was cancelled before it started" in capsys.readouterr().err
+
+
+def test_wait_and_status_tell_the_runs_own_end_although_slurm_says_cancelled(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    """So it is where the batch host was lost and an agent ended the job."""
+    done = RunBuilder(workplace / "done").submit().allocate().open_attempt(1).end().layout.root
+    fake_slurm.script(
+        "sbatch",
+        f"cp -r {done}/attempts {done}/allocations {done}/result.json {workplace}/run; "
+        f"echo CANCELLED 0 None >{fake_slurm.folder}/state; echo 42",
+    )
+    assert main(["submit", "job.yaml", "--wait", "--run-dir", "run", *SITE]) == 0
+    assert "SUCCEEDED: every rank exited 0" in capsys.readouterr().err
+    assert main(["status", "run"]) == 0
+    assert "state          SUCCEEDED, exit code 0\n" in capsys.readouterr().out
 
 
 def test_follow_keeps_standard_output_for_the_workers_and_json(

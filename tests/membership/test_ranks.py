@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.ranks import NO_LIMITS, NodeLimits, Seat, assign_worker_ranks, restart_roles
-from hpc_elastic.membership.rounds import assignments
+from hpc_elastic.membership.rounds import assignments, opening
 from hpc_elastic.rundir.records import Endpoint, World, WorldNode
 
 
@@ -196,6 +197,24 @@ def test_a_newcomer_takes_no_place_of_another_role_and_no_role_outgrows_its_own_
     assert names(before) == ["node0", "node1", "node2", "node3"]
     assert names(world_of([nodes[0], *nodes[2:]], before, limits)) == ["node0", "node2", "node3"]
     assert names(world_of([*nodes[:3], nodes[4]], before, limits)) == ["node0", "node1", "node2", "node4"]
+
+
+@pytest.mark.parametrize(
+    ("here", "swaps"),
+    [
+        ([0, 1, 2, 3], []),
+        ([0, 2, 3], []),
+        ([0, 2, 3, 5], [("node5", "node1")]),
+        ([2, 4, 5], [("node4", "node0"), ("node5", "node1")]),
+    ],
+)
+def test_it_is_noted_who_takes_whose_place(here: list[int], swaps: list[tuple[str, str]]) -> None:
+    nodes = seats([1] * 6)
+    before = world_of(nodes[:4])
+    after = world_of([nodes[index] for index in here], before)
+    notes = [action for action in opening(after, "why", before) if isinstance(action, Note)]
+    assert [note.name for note in notes] == ["attempt.opened", *["spare.swapped_in"] * len(swaps)]
+    assert [(note.metadata["node"], note.metadata["instead_of"]) for note in notes[1:]] == swaps
 
 
 def test_the_store_is_on_the_newcomer_that_has_rank_0() -> None:

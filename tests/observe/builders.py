@@ -15,6 +15,7 @@ from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
     Endpoint,
+    Event,
     FailureRecord,
     Request,
     RunResult,
@@ -73,16 +74,18 @@ class RunBuilder:
         Path(self.layout.script_output(self.job_id)).write_text(output)
         return self
 
-    def allocate(self, number: int = 1, *, job_id: str | None = None) -> RunBuilder:
+    def allocate(
+        self, number: int = 1, *, job_id: str | None = None, nodes: tuple[str, ...] = ("node1", "node2")
+    ) -> RunBuilder:
         claim = AllocationClaim(
             run=self.plan.run,
             allocation=number,
             job_id=job_id or self.job_id,
             restart_count=number - 1,
             array_task=None,
-            nodes=("node1", "node2"),
-            node="node1",
-            host="node1",
+            nodes=nodes,
+            node=nodes[0],
+            host=nodes[0],
             head=ENDPOINT,
             time=TIME,
         )
@@ -96,36 +99,41 @@ class RunBuilder:
         reason: str = "first attempt",
         restarts: int = 0,
         roles: Mapping[str, int] | None = None,
+        nodes: tuple[str, str] = ("node1", "node2"),
+        node_losses: int = 0,
+        allocation: int = 1,
     ) -> RunBuilder:
-        """Two nodes with two workers each: of one role, or each of its own, and when that started."""
-        nodes = ("node1", "node2")
+        """Two nodes with two workers each: of one role, or each of its own, and when that started.
+
+        The first of the nodes is the head's.
+        """
         started = roles or {"default": number}
         by_node = dict(zip(nodes, list(started) * 2, strict=False))
         claim = AttemptClaim(
             run=self.plan.run,
             attempt=number,
-            allocation=1,
+            allocation=allocation,
             predecessor=number - 1 or None,
-            head="node1",
+            head=nodes[0],
             members=nodes,
             roles=tuple(role for role, attempt in started.items() if attempt == number),
             reason=reason,
-            spend=Spend(restarts=restarts),
+            spend=Spend(restarts=restarts, node_losses=node_losses),
             time=TIME,
         )
         self._write(self.layout.claim(number), claim)
         world = World(
             run=self.plan.run,
             attempt=number,
-            allocation=1,
-            head="node1",
+            allocation=allocation,
+            head=nodes[0],
             roles=tuple(
                 WorldRole(
                     role=role,
                     size=4 // len(started),
                     restart="restart_role",
                     master=ENDPOINT,
-                    master_node="node1",
+                    master_node=nodes[0],
                     attempt=attempt,
                 )
                 for role, attempt in started.items()
@@ -153,6 +161,22 @@ class RunBuilder:
         for path, text in ((self.layout.stdout(attempt, rank), stdout), (self.layout.stderr(attempt, rank), stderr)):
             with open(path, "a", encoding="utf-8") as file:
                 file.write(text)
+        return self
+
+    def note(self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1) -> RunBuilder:
+        """What a head writes of each of these nodes in its events."""
+        for node in nodes:
+            event = Event(
+                time_ns=1,
+                run=self.plan.run,
+                node=head,
+                allocation=allocation,
+                attempt=attempt,
+                name=name,
+                message=f"{node} {name}",
+                metadata={"node": node},
+            )
+            store.append_line(self.layout.events(head), to_json(event))
         return self
 
     def request_stop(self) -> RunBuilder:

@@ -6,8 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.observe.snapshot import snapshot_to_json, take_snapshot
+from hpc_elastic.observe.diagnosis import missing_result
+from hpc_elastic.observe.facts import AGENT_COMPLAINS, FactReader, agent_complaint
+from hpc_elastic.observe.present import status_rows
+from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
@@ -97,7 +102,59 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
     assert list(data) == [
         "format_version", "run", "name", "run_dir", "site", "scheduler", "job_id", "state", "exit_code", "reason",
         "cause", "job_state", "job_reason", "job_nodes", "submitted", "started", "ended", "allocations", "attempts",
-        "restarts", "max_restarts", "nodes", "workers", "attempt_history", "failures", "note",
+        "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "workers",
+        "attempt_history", "failures", "note",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
+
+
+def test_snapshot_of_a_run_that_lost_a_node_and_has_a_spare_left(tmp_path: Path) -> None:
+    nodes = ("node1", "node2", "node3", "node4")
+    run = RunBuilder(tmp_path / "run").submit().allocate(nodes=nodes).open_attempt(1)
+    run.note("node1", "node.joined", *nodes, attempt=0).note("node1", "node.lost", "node2", attempt=1)
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.node_losses, snapshot.max_node_losses) == (1, 64)  # it is counted before the next claim is there
+    run.open_attempt(2, nodes=("node1", "node3"), node_losses=1)
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.nodes, snapshot.spares, snapshot.lost_nodes) == (("node1", "node3"), ("node4",), ("node2",))
+    assert (snapshot.node_losses, snapshot.restarts) == (1, 0)
+    rows = dict(status_rows(snapshot))
+    assert (rows["spares"], rows["lost"]) == ("1 node (node4)", "1 node (node2)")
+    assert (rows["restarts"], rows["node losses"]) == ("0 of 3", "1 of 64")
+
+
+def test_snapshot_of_a_new_allocation_knows_nothing_of_the_nodes_of_the_one_before(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.note("node1", "node.joined", "node1", "node2", attempt=0).note("node1", "node.lost", "node2", attempt=1)
+    run.allocate(2, nodes=("node1", "node2", "node3"))
+    run.open_attempt(2, nodes=("node1", "node2"), node_losses=1, allocation=2)
+    run.note("node1", "node.joined", "node1", "node2", "node3", attempt=1, allocation=2)
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.spares, snapshot.lost_nodes, snapshot.node_losses) == (("node3",), (), 1)
+
+
+def test_status_says_nothing_of_spares_and_losses_if_there_are_none(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    labels = [label for label, _ in status_rows(take_snapshot(run.layout, None))]
+    assert not {"spares", "lost", "node losses"} & set(labels)
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED, JobState.NODE_FAIL, JobState.TIMEOUT])
+def test_the_run_directorys_word_goes_before_that_of_slurm(tmp_path: Path, state: JobState) -> None:
+    """Who ends the job of a run whose batch host was lost cancels it, and Slurm says so for ever."""
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end()
+    facts = FactReader(run.layout).read()
+    snapshot = make_snapshot(facts, JobStatus(job_id="42", state=state, native_state=f"{state.value} by 0"))
+    assert (snapshot.state, snapshot.exit_code, snapshot.note) == (RunState.SUCCEEDED, 0, None)
+    assert missing_result(facts, JobStatus(job_id="42", state=state, native_state=state.value)) is None
+
+
+def test_the_word_of_the_head_that_came_last_is_what_counts(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    Path(run.layout.agents).mkdir(exist_ok=True)
+    Path(run.layout.agent_output("node1")).write_text(f"{AGENT_COMPLAINS}nobody invited this agent again\n")
+    Path(run.layout.agent_output("node2")).write_text(f"{AGENT_COMPLAINS}the disk is full\n")
+    assert agent_complaint(FactReader(run.layout).read()) == "nobody invited this agent again"
+    run.open_attempt(2, nodes=("node2", "node3"))
+    assert agent_complaint(FactReader(run.layout).read()) == "the disk is full"

@@ -126,9 +126,11 @@ def test_one_look_settles_a_run_where_nothing_was_written_for_long(tmp_path: Pat
     assert RunWatch(run.layout, TellingScheduler(JobState.NODE_FAIL)).look().state is RunState.FAILED
 
 
-def test_result_of_an_agent_that_came_late_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.NODE_FAIL])
+def test_result_of_an_agent_that_came_late_counts(tmp_path: Path, state: JobState) -> None:
+    """Also where Slurm says something else: who ends the job of a lost batch host cancels it."""
     run, clock = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1), Clock()
-    run_watch = RunWatch(run.layout, TellingScheduler(JobState.COMPLETED), clock=clock)
+    run_watch = RunWatch(run.layout, TellingScheduler(state), clock=clock)
     assert not run_watch.look().is_over
     run.end()
     clock.sleep(100.0)

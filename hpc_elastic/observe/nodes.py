@@ -1,0 +1,119 @@
+"""Which nodes wait beside the world and which are lost, by the claims and by what the heads noted.
+
+Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
+latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
+claims the next attempt; so what the notes of one attempt say is taken in the order: the attempt's claim,
+the notes of who claimed it, the notes of others, who gather for the next one. Times are not compared:
+they are of different machines. A head that is lost notes nothing, but the next world is without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hpc_elastic.observe.tail import Tail
+from hpc_elastic.rundir.layout import RunLayout
+
+_LOST = "node.lost"
+_NAMES = (_LOST, "node.joined", "node.returned", "node.parked")
+
+
+class NodeNote(NamedTuple):
+    """What a head noted of a node."""
+
+    allocation: int
+    attempt: int
+    head: str
+    node: str
+    is_lost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """The nodes of an attempt, and who claimed it."""
+
+    attempt: int
+    head: str
+    nodes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesBeside:
+    """The nodes that are not at work: those that could be, and those that are lost."""
+
+    spares: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+class NodeNotes:
+    """Reads the notes of heads again and again; what was read is not read again."""
+
+    def __init__(self, layout: RunLayout) -> None:
+        self._layout = layout
+        self._tails: dict[str, Tail] = {}
+        self._notes: list[NodeNote] = []
+
+    def read(self, heads: Iterable[str]) -> Sequence[NodeNote]:
+        """All notes of these nodes so far."""
+        for head in heads:
+            tail = self._tails.setdefault(head, Tail(self._layout.events(head)))
+            for line in tail.read_lines():
+                if '"node.' in line and (note := _parse(head, line)) is not None:
+                    self._notes.append(note)
+        return self._notes
+
+
+def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
+    """Who waits and who is lost now.
+
+    Args:
+        worlds: of one allocation.
+        notes: of the same allocation.
+        order: the nodes of the step, by node id.
+    """
+    by_attempt: dict[int, list[NodeNote]] = {}
+    for note in notes:
+        by_attempt.setdefault(note.attempt, []).append(note)
+    claims = {world.attempt: world for world in worlds}
+    joined: dict[str, int] = {}  # in the time of which attempt
+    lost: set[str] = set()
+    world: Claimed | None = None
+    for attempt in sorted({*claims, *by_attempt}):
+        if attempt in claims:
+            lost |= _left_out(world, claims[attempt], joined)
+            world = claims[attempt]
+            lost.difference_update(world.nodes)
+        claimed_by = claims[attempt].head if attempt in claims else None
+        for note in sorted(by_attempt.get(attempt, ()), key=lambda note: note.head != claimed_by):
+            if note.is_lost:
+                lost.add(note.node)
+            else:
+                lost.discard(note.node)
+                joined[note.node] = attempt
+    at_work: Collection[str] = world.nodes if world is not None else ()
+    waiting = joined.keys() - lost - set(at_work)
+    return NodesBeside(
+        spares=tuple(node for node in order if node in waiting), lost=tuple(node for node in order if node in lost)
+    )
+
+
+def _left_out(before: Claimed | None, world: Claimed, joined: Mapping[str, int]) -> set[str]:
+    """Who was in a world and is not in the next one: lost, unless it has joined again in between."""
+    if before is None:
+        return set()
+    gone = set(before.nodes) - set(world.nodes)
+    return {node for node in gone if joined.get(node, -1) < before.attempt}
+
+
+def _parse(head: str, line: str) -> NodeNote | None:
+    try:
+        event: Any = json.loads(line)
+        if event["name"] not in _NAMES:
+            return None
+        node = str(event["metadata"]["node"])
+        return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, event["name"] == _LOST)
+    except (ValueError, KeyError, TypeError):
+        return None  # a torn line, or one of an older version

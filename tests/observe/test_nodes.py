@@ -1,0 +1,133 @@
+"""Who waits and who is lost, by histories of claims and of what heads noted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.observe.nodes import Claimed, NodeNote, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.rundir.layout import RunLayout
+from tests.observe.builders import RunBuilder
+
+ORDER = ("a", "b", "c", "d", "e")
+
+
+def claim(attempt: int, nodes: str) -> Claimed:
+    """The first of the nodes is the head's."""
+    return Claimed(attempt=attempt, head=nodes[0], nodes=tuple(nodes))
+
+
+def joined(attempt: int, head: str, nodes: str) -> list[NodeNote]:
+    return [NodeNote(1, attempt, head, node, False) for node in nodes]
+
+
+def lost(attempt: int, head: str, nodes: str) -> list[NodeNote]:
+    return [NodeNote(1, attempt, head, node, True) for node in nodes]
+
+
+ALL_JOIN = joined(0, "a", "abcde")
+# What happened: the claims, the notes, then who waits and who is lost.
+HISTORIES: dict[str, tuple[list[Claimed], list[NodeNote], str, str]] = {
+    "nobody has come": ([], [], "", ""),
+    "before the first attempt all wait": ([], ALL_JOIN, "abcde", ""),
+    "the rest waits": ([claim(1, "abc")], ALL_JOIN, "de", ""),
+    "who never came does not wait": ([claim(1, "abc")], joined(0, "a", "abcd"), "d", ""),
+    "a lost member": ([claim(1, "abc")], [*ALL_JOIN, *lost(1, "a", "b")], "de", "b"),
+    "a lost spare": ([claim(1, "abc")], [*ALL_JOIN, *lost(1, "a", "d")], "e", "d"),
+    "a spare in its place": ([claim(1, "abc"), claim(2, "adc")], [*ALL_JOIN, *lost(1, "a", "b")], "e", "b"),
+    "a lost one is back and waits": (
+        [claim(1, "abc"), claim(2, "adc")],
+        [*ALL_JOIN, *lost(1, "a", "b"), *joined(2, "a", "b")],
+        "be",
+        "",
+    ),
+    "it is back before the next attempt, which has no room for it": (
+        [claim(1, "abc"), claim(2, "adc")],
+        [*ALL_JOIN, *lost(1, "a", "b"), *joined(1, "a", "b")],
+        "be",
+        "",
+    ),
+    "a lost one works again": (
+        [claim(1, "abc"), claim(2, "ac"), claim(3, "acb")],
+        [*ALL_JOIN, *lost(1, "a", "b"), *joined(2, "a", "b")],
+        "de",
+        "",
+    ),
+    "a lost head notes nothing": (
+        [claim(1, "abc"), claim(2, "bcd")],
+        [*ALL_JOIN, *joined(1, "b", "bcde")],
+        "e",
+        "a",
+    ),
+    "a head that is cut off takes everybody for lost, and is wrong": (
+        [claim(1, "abc"), claim(2, "bcd")],
+        [*ALL_JOIN, *lost(1, "a", "bcde"), *joined(1, "b", "bcde")],
+        "e",
+        "a",
+    ),
+    "it is told as soon as it is cut off": ([claim(1, "abc")], [*ALL_JOIN, *lost(1, "a", "bc")], "de", "bc"),
+    "a lost head is back": (
+        [claim(1, "abc"), claim(2, "bcd")],
+        [*ALL_JOIN, *joined(1, "b", "bcd"), *joined(2, "b", "a")],
+        "ae",
+        "",
+    ),
+    "two heads are lost": (
+        [claim(1, "abc"), claim(2, "bcd"), claim(3, "cde")],
+        [*ALL_JOIN, *joined(1, "b", "bcde"), *joined(2, "c", "cde")],
+        "",
+        "ab",
+    ),
+    "a restart loses nobody": ([claim(1, "abc"), claim(2, "abc")], ALL_JOIN, "de", ""),
+    "who is in the world is neither, whatever was noted before": (
+        [claim(1, "abc"), claim(2, "abc")],
+        [*ALL_JOIN, *lost(1, "a", "b")],
+        "de",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("is_reversed", [False, True], ids=["", "the files in the other order"])
+def test_history(name: str, is_reversed: bool) -> None:
+    claims, notes, spares, gone = HISTORIES[name]
+    if is_reversed:  # of two heads: what one head wrote stays in its order
+        notes = sorted(notes, key=lambda note: note.head, reverse=True)
+    found = find_nodes_beside(claims, notes, ORDER)
+    assert found == NodesBeside(spares=tuple(spares), lost=tuple(gone))
+
+
+def test_notes_are_read_as_they_come_and_torn_ones_when_they_are_whole(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    reader = NodeNotes(run.layout)
+    assert reader.read(["node1"]) == []
+    run.note("node1", "node.joined", "node1", "node2", attempt=0)
+    assert [note.node for note in reader.read(["node1"])] == ["node1", "node2"]
+    line = Path(run.layout.events("node1")).read_text().splitlines()[1].replace("node.joined", "node.lost")
+    with open(run.layout.events("node1"), "a") as file:
+        file.write(line[:40])
+        file.flush()
+        assert len(reader.read(["node1"])) == 2
+        file.write(line[40:] + "\n")
+    assert reader.read(["node1"])[2:] == [NodeNote(1, 0, "node1", "node2", True)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{",
+        '"node.lost"',
+        json.dumps({"name": "node.lost", "allocation": 1, "attempt": 1, "metadata": {}}),
+        json.dumps({"name": "node.lost", "allocation": 1, "attempt": None, "metadata": {"node": "a"}}),
+        json.dumps({"name": "worker.failed", "message": '"node.lost"', "metadata": {"node": "a"}}),
+    ],
+)
+def test_what_is_no_note_of_a_node_is_passed_over(line: str, tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    Path(layout.events("a")).parent.mkdir(parents=True)
+    Path(layout.events("a")).write_text(line + "\n")
+    assert NodeNotes(layout).read(["a"]) == []
