@@ -46,9 +46,13 @@ hpc_elastic_signal() {
 }
 trap hpc_elastic_signal TERM INT
 
-hpc_elastic_stop() { # passes on the first signal, as TERM
-    [ -n "${hpc_elastic_stopped-}" ] || kill -TERM "${hpc_elastic_launched[@]}"
+hpc_elastic_stop() { # passes on the first signal, as TERM, to the agents that live: a dead one's number may be taken
+    [ -z "${hpc_elastic_stopped-}" ] || return
     hpc_elastic_stopped=yes
+    local hpc_elastic_agent IFS=$' \n'
+    for hpc_elastic_agent in $(jobs -pr); do
+        [[ " ${hpc_elastic_launched[*]} " != *" $hpc_elastic_agent "* ]] || kill -TERM "$hpc_elastic_agent"
+    done
 }
 
 # The job's id is this process and its start time, field 22 of its stat file: who started it finds out the same.

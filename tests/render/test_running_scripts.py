@@ -476,6 +476,30 @@ def test_the_local_script_passes_a_signal_on_once_and_waits(number: signal.Signa
     assert [(scene.stubs / f"terminated{node}").read_text() for node in range(2)] == ["TERM\n", "TERM\n"]
 
 
+def test_the_local_script_signals_no_process_that_has_a_dead_agents_number(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, setup=("IFS=1", "sleep 600 &"))
+    for node in range(2):
+        os.mkfifo(scene.stubs / f"gate{node}")
+    process = scene.start(STUB_STATUS_1="10")
+    scene.wait_for("agent0.runs")
+    scene.wait_for("agent1.runs")
+    (scene.stubs / "gate0").write_text("go\n")
+    dead = Path(f"/proc/{scene.agent(0)['pid']}")
+    wait_until(lambda: not dead.exists(), "the script has collected the first agent")
+    process.send_signal(signal.SIGTERM)
+    scene.wait_for("terminated1")
+    (users,) = [pid for pid in children_of(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    (scene.stubs / "gate1").write_text("go\n")
+    assert process.wait(timeout=60) == 10
+    os.kill(users, signal.SIGKILL)  # a setup line's own process lived on
+    assert process.communicate()[1] == ""
+    assert not (scene.stubs / "terminated0").exists()
+
+
+def children_of(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
 def test_the_local_script_leaves_with_the_exit_code_of_the_run(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True)
     (scene.run_dir / "exit_code").write_text("0\n")
