@@ -51,7 +51,8 @@ class Facts:
     result: Mapping[str, Any] | None
     is_stop_requested: bool
     script_output: str | None  # the path, once the batch script wrote
-    beside: NodesBeside = field(default_factory=NodesBeside)  # in the latest allocation
+    head: str = ""  # the latest one of the latest start by the scheduler
+    beside: NodesBeside = field(default_factory=NodesBeside)  # in the same start
 
     @property
     def job_id(self) -> str | None:
@@ -82,6 +83,8 @@ class FactReader:
         submission = _object(layout.submission)
         job_id = _job_id(allocation, submission)
         attempts = tuple(self._attempt(number) for number in store.list_numbers(layout.attempts))
+        start = self._latest_start(allocations)
+        own = [attempt for attempt in attempts if attempt.allocation in start]
         return Facts(
             run_dir=layout.root,
             submission=submission,
@@ -92,15 +95,28 @@ class FactReader:
             result=result,
             is_stop_requested=any(True for _ in store.read_lines(layout.requests)),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
-            beside=self._beside(allocations[-1], allocation, attempts) if allocations else NodesBeside(),
+            head=own[-1].head if own else str(allocation.get("node", "")),
+            beside=self._beside(start, own, tuple(allocation.get("nodes", ()))),
         )
 
-    def _beside(self, number: int, allocation: Mapping[str, Any], attempts: Sequence[AttemptFacts]) -> NodesBeside:
-        own = [attempt for attempt in attempts if attempt.allocation == number]
+    def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
+        """Who claimed the latest start by the scheduler, by allocation: more than one if the first was only slow."""
+        start: dict[int, str] = {}
+        latest = None
+        for number in reversed(allocations):
+            claim = _object(self.layout.allocation(number))
+            found = (claim.get("job_id"), claim.get("restart_count"))
+            latest = latest or found
+            if found != latest:
+                break
+            start[number] = str(claim.get("node", ""))
+        return start
+
+    def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
         claims = [Claimed(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
-        heads = {str(allocation.get("node", "")), *(attempt.head for attempt in own)} - {""}
-        notes = [note for note in self._notes.read(sorted(heads)) if note.allocation == number]
-        return find_nodes_beside(claims, notes, tuple(allocation.get("nodes", ())))
+        heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
+        notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
+        return find_nodes_beside(claims, notes, order)
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:
@@ -149,11 +165,9 @@ def last_line(path: str) -> str:
 
 def agent_complaint(facts: Facts) -> str:
     """What the latest head said when it gave up for an error; empty if it said nothing."""
-    heads = [attempt.head for attempt in facts.attempts if attempt.allocation == facts.allocations and attempt.head]
-    node = heads[-1] if heads else facts.allocation.get("node")
-    if not isinstance(node, str):
+    if not facts.head:
         return ""
-    path = RunLayout(facts.run_dir).agent_output(node)
+    path = RunLayout(facts.run_dir).agent_output(facts.head)
     lines = _last_lines(path)
     said = (line.partition(AGENT_COMPLAINS)[2] for line in reversed(lines) if line.startswith(AGENT_COMPLAINS))
     return next(said, "")

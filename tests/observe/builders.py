@@ -75,17 +75,24 @@ class RunBuilder:
         return self
 
     def allocate(
-        self, number: int = 1, *, job_id: str | None = None, nodes: tuple[str, ...] = ("node1", "node2")
+        self,
+        number: int = 1,
+        *,
+        job_id: str | None = None,
+        nodes: tuple[str, ...] = ("node1", "node2"),
+        node: str | None = None,
+        restart_count: int | None = None,
     ) -> RunBuilder:
+        """Each one is another start of the job, unless its restart count says that it is not."""
         claim = AllocationClaim(
             run=self.plan.run,
             allocation=number,
             job_id=job_id or self.job_id,
-            restart_count=number - 1,
+            restart_count=number - 1 if restart_count is None else restart_count,
             array_task=None,
             nodes=nodes,
-            node=nodes[0],
-            host=nodes[0],
+            node=node or nodes[0],
+            host=node or nodes[0],
             head=ENDPOINT,
             time=TIME,
         )

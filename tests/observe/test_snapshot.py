@@ -134,6 +134,16 @@ def test_snapshot_of_a_new_allocation_knows_nothing_of_the_nodes_of_the_one_befo
     assert (snapshot.spares, snapshot.lost_nodes, snapshot.node_losses) == (("node3",), (), 1)
 
 
+def test_snapshot_of_a_start_that_was_claimed_twice_knows_its_nodes(tmp_path: Path) -> None:
+    """The first head was only slow, and opened its attempt when another node had claimed in its place."""
+    nodes = ("node1", "node2", "node3")
+    run = RunBuilder(tmp_path / "run").submit().allocate(1, nodes=nodes)
+    run.allocate(2, nodes=nodes, node="node2", restart_count=0).open_attempt(1, allocation=1)
+    run.note("node1", "node.joined", *nodes, attempt=0).note("node1", "node.lost", "node2", attempt=1)
+    snapshot = take_snapshot(run.layout, None)
+    assert (snapshot.spares, snapshot.lost_nodes, snapshot.node_losses) == (("node3",), ("node2",), 1)
+
+
 def test_status_says_nothing_of_spares_and_losses_if_there_are_none(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     labels = [label for label, _ in status_rows(take_snapshot(run.layout, None))]
