@@ -1,35 +1,64 @@
-"""Runs the head on the node that has it: its connections, its disk work, its clock."""
+"""Runs the head on the node that has it: its connections, its disk work, its clock.
+
+Theory of operation. The machine (`membership.head`) is called with what happened and returns actions.
+Whatever the clock has made due comes first, before anything else is told: a head that was paused must
+know that its leases ran out before it acts on what was said meanwhile. Once another head has taken the
+run over (`Superseded`), or this one is closed, it passes over all that still comes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.findings import Findings
+from hpc_elastic.agent.head_watch import Diagnose, HeadWatch
 from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Level, Note, Say, Send, WriteResult
+from hpc_elastic.membership.actions import (
+    Action,
+    ClaimAttempt,
+    Drop,
+    HeadOver,
+    Level,
+    Note,
+    Say,
+    Send,
+    Superseded,
+    WriteResult,
+)
 from hpc_elastic.membership.decisions import Trigger
-from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Failed, Finished, Join, Message
-from hpc_elastic.membership.phases import Phase
-from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.roles import place_roles
 from hpc_elastic.rundir.records import AttemptClaim
 
-LOOK_FOR_REQUESTS_EVERY_S = 1.0
-DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
-DIAGNOSE_EVERY_S = 5.0
+HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
+
+
+def _ignore(*_: object) -> None:
+    """Whom nobody tells anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadOutputs:
+    """Whom a head on this node tells what its members do not hear.
+
+    Args:
+        to_own_member: delivers a message to this node's member, which is reached without a connection.
+        claiming: it claims an attempt, or ends the run.
+        superseded: another one has taken its place, and why; it has told its other members.
+        moved: the moment may have moved until when this node's workers may run.
+    """
+
+    to_own_member: Callable[[Message], None]
+    claiming: Callable[[], None] = _ignore
+    superseded: Callable[[str], None] = _ignore
+    moved: Callable[[], None] = _ignore
 
 
 class Coordinator:
@@ -37,11 +66,11 @@ class Coordinator:
 
     Args:
         head: the machine.
-        node: this node, whose own member is reached without a connection.
+        node: this node.
         journal: the run directory.
         disk: the thread for it.
         telemetry: told how long a claim took, and how the run ended.
-        to_own_member: delivers a message to this node's member.
+        outputs: whom it tells.
         diagnose: looks why nodes have not joined; blocking.
     """
 
@@ -53,27 +82,36 @@ class Coordinator:
         journal: Journal,
         disk: BackgroundThread,
         telemetry: Telemetry,
-        to_own_member: Callable[[Message], None],
-        diagnose: Callable[[Sequence[str]], Sequence[Diagnosis]] = lambda _: (),
+        outputs: HeadOutputs,
+        diagnose: Diagnose = lambda _: (),
     ) -> None:
         self._head = head
         self._node = node
         self._journal = journal
         self._disk = disk
         self._telemetry = telemetry
-        self._to_own_member = to_own_member
+        self._outputs = outputs
         self._connections: dict[str, Connection] = {}
-        self._names: dict[Connection, str] = {}
+        self._joins: dict[Connection, Join] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
         self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
         self._finished: dict[str, Finished] = {}  # by node, what waits for these
+        self._is_closed = False
         self.over = asyncio.Event()
-        self._diagnose = diagnose
-        self._tasks.run(self._watch_requests())
-        self._tasks.run(self._watch_missing())
+        watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
+        self._tasks.run(watch.watch_run())
+        self._tasks.run(watch.watch_missing())
         self._set_timer()
+
+    def fence_deadline(self) -> float:
+        """Until when this node's workers may run without another look at the leases."""
+        return self._head.fence_deadline()
+
+    def disband(self, reason: str) -> None:
+        """Another agent is to be the head: tells everybody."""
+        self._do(lambda _: self._head.superseded(reason))
 
     # Of transport.Receiver.
 
@@ -82,9 +120,9 @@ class Coordinator:
 
     def received(self, connection: Connection, message: Message) -> None:
         """An agent sent something."""
-        node = self._names.get(connection)
-        if node is not None:
-            self._deliver(node, message)
+        join = self._joins.get(connection)
+        if join is not None:
+            self._deliver(join.node, message)
         elif isinstance(message, Join):
             self._join(connection, message)
         else:
@@ -92,43 +130,65 @@ class Coordinator:
 
     def closed(self, connection: Connection, why: str) -> None:
         """An agent's connection is over."""
-        node = self._names.pop(connection, None)
-        if node is not None and self._connections.get(node) is connection:
-            del self._connections[node]
-            self._apply(self._head.lost(node, why, self._loop.time(), is_gone=connection.is_closed_by_peer))
+        if (node := self._forget(connection)) is not None:
+            self._do(lambda now: self._head.lost(node, why, now, is_gone=connection.is_closed_by_peer))
 
     # This node's own member.
 
     def received_from_own(self, message: Message) -> None:
         """This node's member sent something."""
         if isinstance(message, Join):
-            self._apply(self._head.joined(message, self._loop.time()))
+            self._do(lambda now: self._head.joined(message, now))
         else:
             self._deliver(self._node, message)
 
-    def own_member_left(self) -> None:
-        """This node's member is done; only its head is left."""
-        self._apply(self._head.lost(self._node, "left", self._loop.time(), is_gone=True))
+    def own_member_left(self, why: str) -> None:
+        """This node's member has no workers and goes; it may come back."""
+        self._do(lambda now: self._head.lost(self._node, why, now, is_gone=True))
 
     async def close(self) -> None:
         """Ends what is still under way."""
-        await self._tasks.cancel()
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        await self._tasks.cancel()
 
     # Steps.
 
     def _join(self, connection: Connection, join: Join) -> None:
+        self._replace(join)
         refusal = self._head.refusal(join)
         if refusal is not None:
             self._say(f"refused {join.node}: {refusal.reason}", "warning")
             connection.send(refusal)
             connection.close()
-            self._tick()  # there may be nobody left to wait for
+            self._do(self._head.tick)  # there may be nobody left to wait for
             return
-        self._names[connection] = join.node
+        self._joins[connection] = join
         self._connections[join.node] = connection
-        self._apply(self._head.joined(join, self._loop.time()))
+        self._do(lambda now: self._head.joined(join, now))
+
+    def _replace(self, join: Join) -> None:
+        """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
+        old = self._connections.get(join.node)
+        if old is not None and self._joins[old].agent == join.agent:
+            self._hang_up(old, "its agent has joined again")
+            why = "its agent lost the connection, and joins again"
+            self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True))
+
+    def _forget(self, connection: Connection) -> str | None:
+        """The node whose connection this was, None if it was nobody's any more."""
+        join = self._joins.pop(connection, None)
+        if join is None:
+            return None
+        del self._connections[join.node]
+        return join.node
+
+    def _hang_up(self, connection: Connection, why: str) -> None:
+        """Closes a member's connection after its last words, and at last without them."""
+        self._forget(connection)
+        connection.close(why)
+        self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
 
     def _deliver(self, node: str, message: Message) -> None:
         if isinstance(message, Failed):
@@ -137,42 +197,29 @@ class Coordinator:
         elif isinstance(message, Finished) and self._judging[node]:
             self._finished[node] = message  # else the run could succeed before it knows of the failure
         else:
-            self._apply(self._head.received(node, message, self._loop.time()))
+            self._do(lambda now: self._head.received(node, message, now))
 
     async def _deliver_failure(self, node: str, message: Failed) -> None:
         """A failure is judged with the progress that the run had made when it came."""
         self._head.progress_seen(await self._disk.call(self._journal.progress))
-        self._apply(self._head.received(node, message, self._loop.time()))
+        self._do(lambda now: self._head.received(node, message, now))
         self._judging[node] -= 1
         if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
             self._deliver(node, finished)
 
-    async def _watch_requests(self) -> None:
-        while (by := await self._look_for_request()) is None:
-            await asyncio.sleep(LOOK_FOR_REQUESTS_EVERY_S)
-        self._apply(self._head.stop_requested(by, self._loop.time()))
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        if self._is_closed:
+            return
+        now = self._loop.time()
+        if now >= self._head.next_tick():
+            self._act_all(self._head.tick(now))
+        self._act_all(step(now))
+        self._outputs.moved()
+        self._set_timer()
 
-    async def _look_for_request(self) -> str | None:
-        try:
-            return await self._disk.call(self._journal.stop_request)
-        except RunDirectoryError:  # a file system in trouble (ESTALE, EIO) is asked again; it is no failure yet
-            return None
-
-    async def _watch_missing(self) -> None:
-        """While nodes are missing, reads what their agents have found out."""
-        await asyncio.sleep(DIAGNOSE_AFTER_S)
-        while True:
-            missing = self._head.gathering.waits_for()
-            if missing and self._head.phase is Phase.GATHERING:
-                diagnoses = await self._disk.call(partial(self._diagnose, missing))
-                self._apply(self._head.gathering.diagnosed(diagnoses))
-                self._tick()  # there may be nobody left to wait for
-            await asyncio.sleep(DIAGNOSE_EVERY_S)
-
-    def _apply(self, actions: list[Action]) -> None:
+    def _act_all(self, actions: list[Action]) -> None:
         for action in actions:
             self._act(action)
-        self._set_timer()
 
     def _act(self, action: Action) -> None:
         if isinstance(action, Send):
@@ -180,11 +227,17 @@ class Coordinator:
         elif isinstance(action, Drop):
             connection = self._connections.get(action.node)
             if connection is not None:
-                connection.abort("the head dropped the connection")
+                self._hang_up(connection, "the head dropped the connection")
         elif isinstance(action, ClaimAttempt):
+            self._outputs.claiming()
             self._tasks.run(self._claim(action))
         elif isinstance(action, WriteResult):
+            self._outputs.claiming()
             self._tasks.run(self._write_result(action))
+        elif isinstance(action, Superseded):
+            self._is_closed = True
+            self.over.set()
+            self._outputs.superseded(action.reason)
         elif isinstance(action, HeadOver):
             self.over.set()
         elif isinstance(action, Say):
@@ -195,7 +248,7 @@ class Coordinator:
 
     def _send(self, node: str, message: Message) -> None:
         if node == self._node:
-            self._loop.call_soon(self._to_own_member, message)
+            self._loop.call_soon(self._outputs.to_own_member, message)
         elif (connection := self._connections.get(node)) is not None:
             connection.send(message)
 
@@ -205,31 +258,35 @@ class Coordinator:
             with self._telemetry.measuring("assign_worker_ranks"):
                 is_ours, digest = await self._disk.call(lambda: self._journal.claim_attempt(action.claim, action.world))
         except RunDirectoryError as error:
-            self._apply(self._head.disk_failed(str(error), self._loop.time()))
+            self._disk_failed(error)
         else:
-            self._apply(self._head.claimed(attempt, is_ours, digest, self._loop.time()))
+            self._do(lambda now: self._head.claimed(attempt, is_ours, digest, now))
 
     async def _write_result(self, action: WriteResult) -> None:
         if action.result.reason == Trigger.TERMINATED.value and await self._disk.call(self._journal.is_requeued):
             cause = "the scheduler has requeued the job; the run goes on when it starts again"
-            self._apply(self._head.result_written(int(ExitCode.REQUEUE), cause, self._loop.time()))
+            self._do(lambda now: self._head.result_written(int(ExitCode.REQUEUE), cause, now))
             return
         try:
             answer = await self._disk.call(lambda: self._journal.write_result(action.result))
         except RunDirectoryError as error:
-            self._apply(self._head.disk_failed(str(error), self._loop.time()))
+            self._disk_failed(error)
             return
         if isinstance(answer, AttemptClaim):
-            cause = f"{answer.head} has opened attempt {answer.attempt}"
-            self._apply(self._head.disk_failed(cause, self._loop.time()))
+            self.disband(f"{answer.head} has opened attempt {answer.attempt}")
             return
         self._telemetry.run_ended(action.result)
-        self._apply(self._head.result_written(*answer, self._loop.time()))
+        self._do(lambda now: self._head.result_written(*answer, now))
+
+    def _disk_failed(self, error: RunDirectoryError) -> None:
+        self._do(lambda now: self._head.disk_failed(str(error), now))
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))
 
     def _set_timer(self) -> None:
+        if self._is_closed:
+            return
         at = self._head.next_tick()
         if self._timer is not None:
             if self._timer.when() == at:
@@ -239,50 +296,4 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._timer = None
-        self._apply(self._head.tick(self._loop.time()))
-
-
-async def become_head(
-    plan: LaunchPlan,
-    place: Allocation,
-    own: Join,
-    *,
-    journal: Journal,
-    disk: BackgroundThread,
-    telemetry: Telemetry,
-    to_own_member: Callable[[Message], None],
-) -> Coordinator:
-    """The head of an allocation that this agent has claimed, going on from the run's latest claim."""
-    history = await disk.call(journal.history)
-    restarts = {role.name: role.restart for role in plan.roles}
-    placed = place_roles(plan.roles, len(place.nodes))
-    settings = HeadSettings(
-        run=plan.run,
-        node=place.node,
-        allocation=journal.allocation,
-        expected=place.nodes,
-        min_nodes=min(plan.nodes.min, len(place.nodes)),
-        max_nodes=plan.nodes.max,
-        join_timeout_s=plan.elastic.join_timeout_s,
-        lease_s=plan.elastic.lease_s,
-        started=await disk.call(journal.first_start),
-        exit_timeout_s=plan.elastic.exit_timeout_s,
-        restarts=restarts,
-        versions=own.versions,
-        role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
-        role_max_nodes={role.name: role.nodes.max for role in plan.roles},
-        rejoin=plan.elastic.rejoin,
-    )
-    journal.is_head = True
-    decide = Policy(restart=plan.restart, roles=restarts).decide
-    head = Head(settings, history=history, decide=decide, now=asyncio.get_running_loop().time())
-    findings = Findings(plan, place)
-    return Coordinator(
-        head,
-        node=place.node,
-        journal=journal,
-        disk=disk,
-        telemetry=telemetry,
-        to_own_member=to_own_member,
-        diagnose=lambda nodes: findings.read(nodes, own.agent),
-    )
+        self._do(lambda _: [])  # what is due comes first

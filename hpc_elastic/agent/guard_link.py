@@ -17,6 +17,8 @@ class GuardLink:
         launch = os.path.join(package_dir, "launch.py")
         command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)  # a guard that is paused must not hold the agent
         self._deadline = float("inf")
 
     @property
@@ -39,5 +41,7 @@ class GuardLink:
 
     def _write(self, line: str) -> None:
         if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # somebody killed it; the agent itself still fences
+            with contextlib.suppress(
+                BrokenPipeError, BlockingIOError
+            ):  # somebody killed it; the agent itself still fences
                 os.write(self._process.stdin.fileno(), line.encode())

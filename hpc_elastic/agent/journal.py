@@ -118,6 +118,26 @@ class Journal:
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 return self._took(Claimed(claim=mine, is_ours=True))
 
+    def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
+        """Claims another allocation for this start of the job: no attempt was opened in the one before it.
+
+        Args:
+            head: where this agent listens.
+            after: the number of the allocation whose head is lost.
+
+        Returns:
+            Whether it is ours.
+
+        Raises:
+            RunDirectoryError: the run is over, or its directory cannot be written.
+        """
+        self._refuse_if_over()
+        mine = self._allocation_claim(head, after + 1)
+        if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
+            return False
+        self._took(Claimed(claim=mine, is_ours=True))
+        return True
+
     def is_requeued(self) -> bool:
         """Whether the job will be started again, so that a stop of this start does not end the run."""
         return self._is_requeued(self._place.job_id, self._place.restart_count)

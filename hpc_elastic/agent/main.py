@@ -16,6 +16,7 @@ from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.telemetry import record_crash
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
@@ -47,16 +48,17 @@ def _run(layout: RunLayout) -> int:
     # A silent name server costs 5 s a look-up and more; the workers get the same.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
-    async def supervise() -> int:
+    async def supervise() -> Leave:
         return await Supervisor(plan, allocation, secret=secret, journal=journal).run()
 
     try:
-        return asyncio.run(supervise())
+        leave = asyncio.run(supervise())
     except HpcElasticError:
         raise
     except Exception:
         _record_crash(layout, plan, allocation, journal)
         return int(ExitCode.NODE_LOST)
+    return leave.exit_code
 
 
 def _read(path: str) -> bytes:

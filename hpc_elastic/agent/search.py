@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import Lookup, resolve_node
 from hpc_elastic.agent.reach import Explainer, Place, not_answered, not_resolved
-from hpc_elastic.agent.transport import Connection, ConnectionFactory, NoHandshakeError, Receiver, dial
+from hpc_elastic.agent.transport import ConnectionFactory, NoHandshakeError
 from hpc_elastic.agent.trouble import Trouble
 from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.authentication import ProtocolError
-from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
+from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint
 
@@ -32,54 +32,6 @@ HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does n
 PERSISTS_S = 10.0  # what keeps an agent from a head that has claimed, and does not change for so long, is no hiccup
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 60.0
-
-
-class HeadListener(Protocol):
-    """Who hears what the head says, once it has answered the join."""
-
-    def head_found(self, connection: Connection) -> None:
-        """A head answered the join on this connection; what it says comes next."""
-
-    def head_said(self, message: Message) -> None:
-        """A message of the head."""
-
-    def head_lost(self, why: str) -> None:
-        """The connection to the head is over."""
-
-
-class HeadLink(Receiver):
-    """A connection that is the head's as soon as the join is answered on it."""
-
-    def __init__(self, listener: HeadListener) -> None:
-        self._listener = listener
-        self.why = ""
-        self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def give_up(self, connection: Connection) -> None:
-        """Closes the connection if the join was not answered yet."""
-        if not self.answered.done():
-            connection.abort("no answer to the join")
-
-    def opened(self, connection: Connection) -> None:
-        """Of transport.Receiver."""
-
-    def received(self, connection: Connection, message: Message) -> None:
-        """Of transport.Receiver: the first message must be an answer to the join."""
-        if not self.answered.done():
-            if not isinstance(message, (Welcome, Refused)):
-                connection.abort("the other side is no head")
-                return
-            self.answered.set_result(True)
-            self._listener.head_found(connection)
-        self._listener.head_said(message)
-
-    def closed(self, connection: Connection, why: str) -> None:  # noqa: ARG002, the protocol's signature
-        """Of transport.Receiver."""
-        if not self.answered.done():
-            self.why = why
-            self.answered.set_result(False)
-        else:
-            self._listener.head_lost(why)
 
 
 class HeadSearch:
@@ -254,14 +206,15 @@ class HeadSearch:
         whoever hung up on it would be taken for lost, and find its own join there when it called again.
         """
         link = HeadLink(listener)
-        connection = await dial(self._make, link, place.address, place.port, timeout_s=CONNECT_BOUND_S)
+        connection = await ask_to_join(
+            self._make, link, join, address=place.address, port=place.port, timeout_s=CONNECT_BOUND_S
+        )
         connection.set_dead_after(DEAD_AFTER_S)
-        connection.send(join)
         while not link.answered.done():
             await asyncio.wait([link.answered], timeout=SILENT_AFTER_S)
             now = self._loop.time()
             if now >= self._deadline:
-                link.give_up(connection)
+                link.give_up()
             elif not link.answered.done():
                 trouble.met(not_answered(place, "no answer to the join"), now)
                 trouble.tell(now, number)

@@ -226,6 +226,11 @@ async def dial(make: ConnectionFactory, receiver: Receiver, address: str, port: 
         _, connection = await asyncio.wait_for(attempt, timeout_s)
     except asyncio.TimeoutError as error:  # no TimeoutError before Python 3.11
         raise TimeoutError(f"no answer within {timeout_s:g} s") from error
-    if not await connection.authenticated:
+    try:
+        is_authenticated = await connection.authenticated
+    except asyncio.CancelledError:
+        connection.abort("the other side took too long")
+        raise
+    if not is_authenticated:
         raise connection.no_handshake()
     return connection

@@ -11,10 +11,10 @@ from typing import cast
 
 import pytest
 
-from hpc_elastic.agent import coordinator as coordinating
+from hpc_elastic.agent import head_watch as watching
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator
+from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection
@@ -49,7 +49,7 @@ class Scene:
             journal=journal,
             disk=self.disk,
             telemetry=telemetry,
-            to_own_member=self.heard.put_nowait,
+            outputs=HeadOutputs(to_own_member=self.heard.put_nowait),
             diagnose=diagnose,
         )
 
@@ -94,7 +94,7 @@ def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
         assert Path(made.layout.claim(1)).exists()
         made.coordinator.received_from_own(Finished(attempt=1))
         assert await made.heard.get() == End(exit_code=0, cause="every rank exited 0")
-        made.coordinator.own_member_left()
+        made.coordinator.own_member_left("left")
         await made.coordinator.over.wait()
         assert Path(made.layout.exit_code).read_text() == "0\n"
 
@@ -131,7 +131,7 @@ def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -
 def test_requests_are_read_again_after_the_file_system_was_in_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinating, "LOOK_FOR_REQUESTS_EVERY_S", 0.001)
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.001)
     requests = Path(RunLayout(tmp_path).requests)
     requests.mkdir()  # reading it fails, as it does on a stale file handle
 
@@ -154,8 +154,8 @@ def test_requests_are_read_again_after_the_file_system_was_in_trouble(
 def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinating, "DIAGNOSE_AFTER_S", 0.001)
-    monkeypatch.setattr(coordinating, "DIAGNOSE_EVERY_S", 0.001)
+    monkeypatch.setattr(watching, "DIAGNOSE_AFTER_S", 0.001)
+    monkeypatch.setattr(watching, "DIAGNOSE_EVERY_S", 0.001)
     asked: list[tuple[str, ...]] = []
 
     def diagnose(nodes: Sequence[str]) -> list[Diagnosis]:

@@ -70,10 +70,12 @@ class Member:
         assert not self.heard  # where to report is known before the first word
         self.connection = connection
 
-    def head_said(self, message: Message) -> None:
+    def head_said(self, connection: Connection, message: Message) -> None:
+        assert connection is self.connection
         self.heard.append(message)
 
-    def head_lost(self, why: str) -> None:
+    def head_lost(self, connection: Connection, why: str) -> None:
+        assert connection is self.connection
         self.losses.append(why)
 
 

@@ -1,0 +1,101 @@
+"""Makes a head on this node, from the plan and the run's latest claim."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.findings import Findings
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.succession import Succession
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import place_roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What the run went through, and when it began."""
+
+    history: History
+    started: str
+
+
+class HeadStart:
+    """Makes heads of this agent, one at a time.
+
+    Args:
+        plan: the launch plan.
+        place: this node's place.
+        journal: the run directory.
+        disk: the thread for it.
+        telemetry: is told what the head does.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, place: Allocation, *, journal: Journal, disk: BackgroundThread, telemetry: Telemetry
+    ) -> None:
+        self._plan = plan
+        self._place = place
+        self._journal = journal
+        self._disk = disk
+        self._telemetry = telemetry
+
+    async def read(self) -> Past:
+        """What a head goes on from."""
+        journal = self._journal
+        return await self._disk.call(lambda: Past(history=journal.history(), started=journal.first_start()))
+
+    def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
+        """A head that gathers.
+
+        Args:
+            own: who this node is.
+            past: what it goes on from.
+            succession: the head whose place it takes, if it does.
+            outputs: whom it tells.
+        """
+        plan, place = self._plan, self._place
+        settings = self._settings(own, past)
+        decide = Policy(restart=plan.restart, roles=settings.restarts).decide
+        now = asyncio.get_running_loop().time()
+        head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
+        findings = Findings(plan, place)
+        return Coordinator(
+            head,
+            node=place.node,
+            journal=self._journal,
+            disk=self._disk,
+            telemetry=self._telemetry,
+            outputs=outputs,
+            diagnose=lambda nodes: findings.read(nodes, own.agent),
+        )
+
+    def _settings(self, own: Join, past: Past) -> HeadSettings:
+        plan, place = self._plan, self._place
+        placed = place_roles(plan.roles, len(place.nodes))
+        return HeadSettings(
+            run=plan.run,
+            node=place.node,
+            allocation=self._journal.allocation,
+            expected=place.nodes,
+            min_nodes=min(plan.nodes.min, len(place.nodes)),
+            max_nodes=plan.nodes.max,
+            join_timeout_s=plan.elastic.join_timeout_s,
+            lease_s=plan.elastic.lease_s,
+            started=past.started,
+            exit_timeout_s=plan.elastic.exit_timeout_s,
+            restarts={role.name: role.restart for role in plan.roles},
+            versions=own.versions,
+            role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
+            role_max_nodes={role.name: role.nodes.max for role in plan.roles},
+            rejoin=plan.elastic.rejoin,
+        )
