@@ -24,13 +24,11 @@ def to_json(value: Any) -> Json:
 
     A field with `metadata={"json": name}` is written under that name.
     """
-    if type(value) in _PLAIN:
+    cls: Any = type(value)  # mypy takes a class for unhashable
+    if cls in _PLAIN:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            key: part if type(part := getattr(value, name)) in _PLAIN else to_json(part)
-            for name, key, _, _ in _fields(type(value))
-        }
+    if (parts := _parts(cls)) is not None:
+        return {key: part if type(part := getattr(value, name)) in _PLAIN else to_json(part) for name, key in parts}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -62,6 +60,13 @@ def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
 
 
 @cache
+def _parts(cls: Any) -> tuple[tuple[str, str], ...] | None:
+    """Name and JSON key of each field, None if it is no dataclass."""
+    has_fields = dataclasses.is_dataclass(cls)
+    return tuple((name, key) for name, key, _, _ in _fields(cls)) if has_fields else None
+
+
+@cache
 def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
     """Name, JSON key, type hint and whether there is a default, of each field."""
     hints = typing.get_type_hints(cls)
@@ -77,8 +82,14 @@ def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
     )
 
 
+@cache
+def _take_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A hint's origin and arguments; typing itself takes longer than all the rest of a short message."""
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _decode(hint: Any, value: Json, path: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin, arguments = _take_apart(hint)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(arguments, value, path)
     if origin is typing.Literal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from hpc_elastic.membership.lease import MemberLease
@@ -21,10 +21,12 @@ class RosterEntry:
 
     `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
     the decision on which the head acts. `has_started`: each has its process; `has_ended`: one has exited 0.
+    `store_port`: the node's port for the next attempt's store.
     """
 
     join: Join
     lease: MemberLease
+    store_port: int
     attempt: int = 0
     is_in_world: bool = False
     has_started: bool = False
@@ -39,10 +41,6 @@ class RosterEntry:
     def role(self) -> str:
         """The role of the node's workers."""
         return self.join.role
-
-    def offer_store_port(self, port: int) -> None:
-        """The node's port for the next attempt's store."""
-        self.join = replace(self.join, store_port=port)
 
 
 class Awaited:
@@ -112,7 +110,7 @@ class Roster:
 
     def add(self, join: Join, now: float) -> None:
         """A node has joined."""
-        self._entries[join.node] = RosterEntry(join=join, lease=MemberLease(now))
+        self._entries[join.node] = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
 
@@ -184,17 +182,17 @@ class Roster:
 
     def seats(self) -> list[Seat]:
         """What the nodes bring, in the order of their ids."""
-        joins = sorted((entry.join for entry in self._entries.values()), key=lambda join: join.node_id)
+        entries = sorted(self._entries.values(), key=lambda entry: entry.join.node_id)
         return [
             Seat(
-                node=join.node,
-                node_id=join.node_id,
-                agent=join.agent,
-                store_port=join.store_port,
-                workers=join.workers,
-                role=join.role,
+                node=entry.node,
+                node_id=entry.join.node_id,
+                agent=entry.join.agent,
+                store_port=entry.store_port,
+                workers=entry.join.workers,
+                role=entry.role,
             )
-            for join in joins
+            for entry in entries
         ]
 
     def seat(self, world: World, roles: Collection[str]) -> None:
@@ -220,7 +218,7 @@ class Roster:
             self.starting.discard(member)  # where failures are ignored, it may never get all its processes
         elif isinstance(message, Stopped):
             self.unstopped.discard(member)
-            member.offer_store_port(message.store_port)
+            member.store_port = message.store_port
 
     def unseat(self, roles: Collection[str] | None) -> None:
         """No worker of these roles is left; None: of any."""

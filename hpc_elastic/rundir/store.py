@@ -22,12 +22,26 @@ if TYPE_CHECKING:
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 def dump_json(data: Json) -> bytes:
-    """A record as it stands in a file."""
-    return (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
+    """A record as it stands in a file: a line for each field, and one for each item of a list.
+
+    json's own `indent` takes several times as long, which a round of thousands of nodes waits for.
+    """
+    return f"{_lay_out(data, '')}\n".encode()
+
+
+def _lay_out(data: Json, indent: str) -> str:
+    deeper = f"{indent}  "
+    if isinstance(data, dict) and data:
+        fields = (f"{deeper}{_ENCODER.encode(str(key))}: {_lay_out(value, deeper)}" for key, value in data.items())
+        return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
+    if isinstance(data, (list, tuple)) and data:
+        return "[\n" + ",\n".join(deeper + _ENCODER.encode(item) for item in data) + f"\n{indent}]"
+    return _ENCODER.encode(data)
 
 
 def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE) -> None:

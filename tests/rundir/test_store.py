@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir import store
@@ -54,6 +56,42 @@ def together(source: str, count: int, target: Path) -> list[str]:
     said = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * count
     return said
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_what_is_written_is_what_json_reads(value: object) -> None:
+    assert json.loads(store.dump_json(value)) == value
+
+
+def test_a_record_has_a_line_for_each_field_and_for_each_item_of_a_list() -> None:
+    record = {
+        "run": "größer",
+        "spend": {"restarts": 1},
+        "nodes": [{"node": "a", "gpus": [0, 1]}, {"node": "b"}],
+        "x": [],
+    }
+    assert store.dump_json(record).decode() == (
+        """\
+{
+  "run": "größer",
+  "spend": {
+    "restarts": 1
+  },
+  "nodes": [
+    {"node": "a", "gpus": [0, 1]},
+    {"node": "b"}
+  ],
+  "x": []
+}
+"""
+    )
 
 
 def test_of_all_who_claim_one_wins_and_its_record_is_whole(tmp_path: Path) -> None:

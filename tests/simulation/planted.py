@@ -41,9 +41,9 @@ class _BarrierNeverEnds(Head):
 
 class _OldStore(Head):
     def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
-        port = member.join.store_port
+        port = member.store_port
         actions = super()._reported(member, message, now)
-        member.offer_store_port(port)
+        member.store_port = port
         return actions
 
 
