@@ -45,6 +45,7 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.agent_cost --json docs/benchmarks/agent_cost.json
 	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
 	$(BIN)/python -m benchmarks.rendezvous_scale --json docs/benchmarks/rendezvous_scale.json
+	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json
 
 clean:
 	rm -rf .venv .hypothesis .mypy_cache .ruff_cache .pytest_cache dist

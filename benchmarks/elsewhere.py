@@ -1,4 +1,4 @@
-"""How busy a machine was with what is not the benchmark, so that a reader knows what the figures are worth."""
+"""How busy a machine is with what is not the benchmark, so that a reader knows what the figures are worth."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ class Elsewhere:
     def __exit__(self, *_: object) -> None:
         elsewhere = (_busy_s() - self._busy) - (_own_s() - self._own)
         self.cores = round(max(0.0, elsewhere) / (time.monotonic() - self._began), 2)
+
+
+def busy_cores(*, seconds: float = 1.0) -> float:
+    """The cores that anybody uses in the next moment: before a measurement, while one's own processes do nothing."""
+    began, busy = time.monotonic(), _busy_s()
+    time.sleep(seconds)
+    return round((_busy_s() - busy) / (time.monotonic() - began), 2)
 
 
 def _busy_s() -> float:

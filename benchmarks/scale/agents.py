@@ -101,10 +101,10 @@ class SimulatedAgents:
         return asked != "leave"
 
     def _read(self, number: int) -> None:
-        agent = self._agents[number]
+        agent, now = self._agents[number], time.monotonic()
         for message in agent.read():
             self._messages[type(message)] += 1
-            for told in carry_out(agent.member, agent.member.received(message)):
+            for told in carry_out(agent.member, agent.member.received(message, now)):
                 self._messages[type(told)] += 1
                 agent.send(told)
             if isinstance(message, Welcome):

@@ -103,7 +103,7 @@ class HeadProcess:
 
     def _received(self, message: Message) -> None:
         assert self._coordinator is not None
-        for told in carry_out(self._member, self._member.received(message)):
+        for told in carry_out(self._member, self._member.received(message, time.monotonic())):
             self._coordinator.received_from_own(told)
 
     async def _round(

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection as Pipe
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -26,6 +24,7 @@ class Side:
         self._pipe, its_end = context.Pipe()
         self.process: BaseProcess = context.Process(target=run, args=(its_end, *arguments))
         self.process.start()
+        its_end.close()
         self.first = self._answer()
 
     def ask(self, what: str) -> Any:
@@ -38,10 +37,12 @@ class Side:
         self.process.join()
 
     def _answer(self) -> Any:
-        ready: list[Pipe | Any] = wait([self._pipe, self.process.sentinel], BOUND_S)
-        if self._pipe in ready:
+        if not self._pipe.poll(BOUND_S):
+            raise SystemExit(f"no answer within {BOUND_S:g} s")
+        try:
             return self._pipe.recv()
-        raise SystemExit(f"{self.process.name} died" if ready else f"no answer within {BOUND_S:g} s")
+        except EOFError:
+            raise SystemExit("the other process ended") from None
 
 
 @dataclass(frozen=True)
