@@ -40,6 +40,8 @@ def parse_arguments() -> argparse.Namespace:
     tests.add_argument("--record", metavar="DIR", help="write down what each rank of each start did")
     tests.add_argument("--fail-at-step", type=int, metavar="STEP", help="raise there, in the first start only")
     tests.add_argument("--fail-rank", type=int, default=0, metavar="RANK")
+    tests.add_argument("--hold-at-step", type=int, metavar="STEP", help="rank 0 waits there for --hold-until")
+    tests.add_argument("--hold-until", default="go", metavar="FILE", help="the file that ends that wait")
     return parser.parse_args()
 
 
@@ -128,6 +130,8 @@ def train(arguments: argparse.Namespace, device: torch.device) -> float:
     for step, indices in batches(len(training), batch, seed=seed, first_step=done + 1, epochs=epochs):
         if step == arguments.fail_at_step and rank == arguments.fail_rank and recorder.restart_count == 0:
             raise RuntimeError(f"rank {rank} fails at step {step}, as --fail-at-step says")
+        if step == arguments.hold_at_step and rank == 0:
+            hold(arguments.hold_until)
         torch.manual_seed(seed + step * world_size + rank)  # of the dropout
         loss = train_step(parallel, optimizer, training.take(indices[rank::world_size]), batch)
         time.sleep(arguments.pause)
@@ -141,6 +145,12 @@ def train(arguments: argparse.Namespace, device: torch.device) -> float:
             epoch = step // steps_per_epoch
             say(f"epoch {epoch}/{epochs}  step {step}  loss {float(loss):.4f}  held out {accuracy:.1%}")
     return measure_accuracy(network, held_out)
+
+
+def hold(until: str) -> None:
+    """Waits for a file, while the other ranks wait in their collective."""
+    while not os.path.exists(until):
+        time.sleep(0.05)
 
 
 def say(text: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,16 @@ def agent_pid(run: Run, node: str) -> int:
         if is_agent and environment_of(pid).get("SLURMD_NODENAME") == node:
             return pid
     raise AssertionError(f"no agent runs on {node}: {run.agents()}\n{run.story()}")
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that does not run for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def sleepers(slurm: Cluster, *nodes: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lost nodes and lost agents on the real Slurm: the run ends at once, with a clear result, and nothing stays."""
+"""Losses on the real Slurm in jobs that need every node: the run ends at once, with a result, and nothing is left."""
 
 from __future__ import annotations
 

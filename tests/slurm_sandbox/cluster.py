@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tests.slurm_sandbox.processes import SandboxError
 from tests.slurm_sandbox.sandbox import Sandbox, wait_until
@@ -51,6 +52,32 @@ class Cluster(Sandbox):
             yield
         finally:
             self.run_on(machine, "nft", f"delete {table}", check=False)
+
+    @contextlib.contextmanager
+    def partitioned(self, *groups: Sequence[str]) -> Iterator[None]:
+        """Lets no group of machines hear another one, and nobody is told; whoever is in none is heard by all."""
+        with contextlib.ExitStack() as walls:
+            for group in groups:
+                others = [self.layout.address(name) for other in groups if other is not group for name in other]
+                for machine in group:
+                    walls.enter_context(self.firewall(machine, f"ip saddr {{ {', '.join(others)} }} drop"))
+            yield
+
+    @contextlib.contextmanager
+    def configured(self, **options: object) -> Iterator[None]:
+        """Runs Slurm with other values of options that are in its slurm.conf."""
+        path = Path(self.layout.slurm_conf)
+        before = text = path.read_text()
+        for name, value in options.items():
+            text, found = re.subn(rf"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+            assert found == 1, name
+        try:
+            path.write_text(text)
+            self.run("scontrol", "reconfigure")
+            yield
+        finally:
+            path.write_text(before)
+            self.run("scontrol", "reconfigure")
 
     @contextlib.contextmanager
     def mounted(self, machine: str, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Iterator[None]:

@@ -122,6 +122,8 @@ def slurm_text(layout: Layout) -> str:
     """slurm.conf.
 
     `cred_expire` is also what a requeued job waits before it may start again, 120 s by default and 5 s at least.
+    A batch host that comes back without its job makes Slurm requeue the job, BatchStartTimeout + 10 s after its start
+    at the earliest; with the default of 10 s that took up to a minute.
     """
     return _DAEMONS.format(layout=layout) + _SCHEDULING + _nodes_text(layout)
 
@@ -168,6 +170,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout=10
 MessageTimeout=10
+BatchStartTimeout=1
 KillWait=5
 UnkillableStepTimeout=20
 JobRequeue=1

@@ -1,0 +1,161 @@
+"""Lost nodes and agents on the real Slurm: the digits train on without them, from the checkpoint to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.conftest import Door
+from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
+from tests.integration.slurm_jobs import DIES, agent_pid, assert_left_slurm, assert_over, frozen, start
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+Note = Callable[[str, object], None]
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
+def test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on(
+    slurm_door: Door, slurm: Cluster, record_property: Note, node: str
+) -> None:
+    training = Training.start(slurm_door)
+    workers, agent = workers_on(training.run, node), agent_pid(training.run, node)
+    assert workers
+    fault = time.time()
+    os.kill(agent, signal.SIGKILL)
+    # 0.1 s is what we want; on two busy cores the test itself may wait longer for its turn.
+    record_property("workers dead after", f"{1000 * wait_until_dead(workers, within_s=1):.1f} ms")
+    training.wait_until_held(2, 3)
+    record_property("killed agent", training.times_since(fault, 2))
+    result = training.finish(4, 3)
+    assert node not in training.nodes(2)
+    assert (result["restarts"], training.run.read(training.run.layout.claim(2))["spend"]["node_losses"]) == (0, 1)
+    training.assert_completed(slurm)
+
+
+def test_a_node_without_power_is_left_out_and_the_job_completes(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    training = Training.start(slurm_door)
+    with slurm.configured(SlurmdTimeout=300):  # as on sites: nothing may wait until Slurm finds out
+        fault = time.time()
+        slurm.kill("node3")
+        training.wait_until_held(2, 3)
+        record_property("power off", training.times_since(fault, 2))
+        training.finish(4, 3)
+        over = time.monotonic()
+        assert training.nodes(2) == ["node1", "node2", "node4"]
+        free = ["node1", "node2", "node4"]
+        wait_until(lambda: [slurm.node_states()[node] for node in free] == ["idle"] * 3, "the other nodes are free")
+        record_property("other nodes free", f"{time.monotonic() - over:.1f} s after the end of the run")
+    slurm.boot("node3")
+    training.assert_completed(slurm)
+
+
+def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    training = Training.start(slurm_door, rejoin="immediately")
+    workers = workers_on(training.run, "node2")
+    with slurm.configured(SlurmdTimeout=60):  # or Slurm gives the node up, and its agent with it
+        cut = time.time()
+        slurm.cut("node2")
+        record_property("cut off workers dead after", f"{wait_until_dead(workers, within_s=10):.2f} s")
+        training.wait_until_held(2, 3)
+        record_property("cut", training.times_since(cut, 2))
+        wait_until(lambda: time.time() > cut + 10, "ten seconds are over")
+        heal = time.time()
+        slurm.heal("node2")
+        training.wait_until_held(3, 4)
+        record_property("healed", training.times_since(heal, 3))
+        result = training.finish(4, 3, 4)
+        assert training.nodes(2) == ["node1", "node3", "node4"]
+        assert training.nodes(3) == ["node1", "node2", "node3", "node4"]
+        assert result["restarts"] == 0
+        assert "node.returned" in training.event_names()
+        training.assert_completed(slurm)
+
+
+def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
+    training = Training.start(slurm_door)
+    fault = time.time()
+    slurm.kill("node2")
+    slurm.kill("node4")
+    training.wait_until_held(2, 2)
+    record_property("two off", training.times_since(fault, 2))
+    training.finish(4, 2)
+    assert training.nodes(2) == ["node1", "node3"]
+    assert training.run.read(training.run.layout.claim(2))["spend"]["node_losses"] == 2
+    for node in ("node2", "node4"):
+        slurm.boot(node)
+    training.assert_completed(slurm)
+
+
+def test_too_few_nodes_end_the_run_at_once_by_name(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
+    run = start(slurm_door, DIES, ranks=4, nodes="{min: 3, max: 4}", workers="1", more="elastic: {lease: 3s}")
+    fault = time.monotonic()
+    slurm.kill("node2")
+    slurm.kill("node4")
+    wait_until(run.is_over, "the run is over", within_s=15, otherwise=run.story)
+    record_property("below min", f"over after {time.monotonic() - fault:.2f} s")
+    result = assert_over(run, "FAILED", 7)
+    assert result["reason"] == "node_lost"
+    assert "node2" in result["cause"], result
+    assert "node4" in result["cause"], result
+    for node in ("node2", "node4"):
+        slurm.boot(node)
+    assert_left_slurm(slurm, run, "FAILED", "7:0")
+
+
+def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    training = Training.start(slurm_door, ranks=3, nodes="3", more="spares: 1")
+    assert training.nodes(1) == ["node1", "node2", "node3"]
+    assert not workers_on(training.run, "node4")
+    spare = agent_pid(training.run, "node4")
+    fault = time.time()
+    slurm.kill("node2")
+    training.wait_until_held(2, 3)
+    record_property("spare", training.times_since(fault, 2))
+    assert training.nodes(2) == ["node1", "node4", "node3"]
+    assert is_alive(spare)
+    training.finish(3, 3)
+    assert "spare.swapped_in" in training.event_names()
+    slurm.boot("node2")
+    training.assert_completed(slurm)
+
+
+def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_is_parked_when_it_wakes(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    training = Training.start(slurm_door)
+    workers = workers_on(training.run, "node3")
+    with frozen(agent_pid(training.run, "node3")):
+        fault = time.time()
+        record_property("guard", f"killed the workers after {wait_until_dead(workers, within_s=10):.2f} s")
+        training.wait_until_held(2, 3)
+        record_property("frozen", training.times_since(fault, 2))
+    wait_until(lambda: "node.parked" in training.event_names(), "it is parked", otherwise=training.story)
+    training.finish(4, 3)
+    training.assert_completed(slurm)
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["says-nothing", "hears-nothing"])
+def test_a_node_that_is_heard_or_hears_in_one_direction_only_is_lost(
+    slurm_door: Door, slurm: Cluster, hears: bool
+) -> None:
+    training = Training.start(slurm_door)
+    workers = workers_on(training.run, "node3")
+    deaf, mute = ("node1", "node3") if hears else ("node3", "node1")
+    with slurm.firewall(deaf, f"ip saddr {slurm.layout.address(mute)} drop"):
+        wait_until_dead(workers, within_s=10)
+        training.wait_until_held(2, 3)
+    training.finish(4, 3)
+    assert training.nodes(2) == ["node1", "node2", "node4"]
+    training.assert_completed(slurm)

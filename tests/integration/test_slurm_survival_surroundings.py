@@ -1,0 +1,111 @@
+"""Faults around the agents on the real Slurm: its controller away, a file system that stalls, clocks that are wrong."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Door
+from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
+from tests.integration.slurm_jobs import agent_pid
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.remote_folder import RemoteFolder, why_no_remote_folder
+
+pytestmark = pytest.mark.slurm
+
+Note = Callable[[str, object], None]
+FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketime.so.1")), None)
+HELD = "sbatch: {hold: true}"
+
+
+def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Cluster) -> None:
+    training = Training.start(slurm_door)
+    slurm.kill("controller")
+    slurm.boot("controller")
+    wait_until(lambda: set(slurm.node_states().values()) == {"mixed"}, "Slurm is back", otherwise=slurm.controller_log)
+    training.finish(4)
+    training.assert_completed(slurm)
+
+
+def test_a_node_is_lost_while_the_controller_is_away(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
+    training = Training.start(slurm_door)
+    slurm.kill("controller")
+    fault = time.time()
+    slurm.kill("node3")
+    training.wait_until_held(2, 3)
+    record_property("power off, no controller", training.times_since(fault, 2))
+    training.finish(4, 3)
+    slurm.boot("controller")
+    slurm.boot("node3")
+    training.assert_completed(slurm)
+
+
+def test_a_run_directory_that_stalls_for_20_s_delays_claims_and_no_lease(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    if reason := why_no_remote_folder():
+        pytest.skip(reason)
+    training = Training.submit(slurm_door, more=HELD)
+    run = training.run
+    with RemoteFolder.mounted(slurm, run.path, slurm.nodes) as folder:
+        slurm.run("scontrol", "release", run.job_id)
+        training.wait_until_held(1, 4)
+        workers, agents = workers_on(run, *slurm.nodes), [agent_pid(run, node) for node in slurm.nodes]
+        stall = time.time()
+        with folder.stalled():
+            wait_until(lambda: time.time() > stall + 15, "fifteen seconds are over: five leases")
+            assert all(is_alive(pid) for pid in [*workers, *agents])
+            os.kill(agents[2], signal.SIGKILL)
+            killed = time.monotonic()
+            wait_until_dead(workers, within_s=4)
+            record_property("all fenced without the disk after", f"{time.monotonic() - killed:.2f} s")
+            wait_until(lambda: time.time() > stall + 20, "twenty seconds are over")
+            assert run.attempts() == [1]
+        training.wait_until_held(2, 3)
+        record_property("stall", training.times_since(stall + 20, 2))
+        result = training.finish(4, 3)
+        assert result["restarts"] == 0
+        training.assert_completed(slurm)
+
+
+def test_clocks_an_hour_apart_change_nothing(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
+    if FAKETIME is None:
+        pytest.skip("not installed: libfaketime (Debian: libfaketime)")
+    python = slurm_door.folder / "python"
+    # The file server's times stay right, as on a real node whose clock is wrong.
+    python.write_text(
+        f"""#!/bin/sh
+case $SLURMD_NODENAME in
+    node1) export FAKETIME=+1h ;;
+    node2) export FAKETIME=-1h ;;
+    *) exec {sys.executable} "$@" ;;
+esac
+export LD_PRELOAD={FAKETIME} FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1
+exec {sys.executable} "$@"
+"""
+    )
+    python.chmod(0o755)
+    training = Training.start(slurm_door, more=f"python: {python}")
+    hours = [hours_ahead(training, node) for node in slurm.nodes]
+    assert hours == [1, -1, 0, 0]
+    fault = time.time()
+    slurm.kill("node1")
+    training.wait_until_held(2, 3)
+    record_property("batch host off, clocks apart", training.times_since(fault, 2))
+    training.finish(4, 3)
+    slurm.boot("node1")
+    slurm.wait_for_job(training.run.job_id, "CANCELLED")
+
+
+def hours_ahead(training: Training, node: str) -> int:
+    """How far the clock of a node's agent is ahead, by what it says and when that was written."""
+    path = Path(training.run.layout.agent_output(node))
+    said = time.mktime(time.strptime(path.read_text().splitlines()[-1][:19], "%Y-%m-%d %H:%M:%S"))
+    return round((said - path.stat().st_mtime) / 3600)
