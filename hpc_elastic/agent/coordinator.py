@@ -99,6 +99,8 @@ class Coordinator:
         self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
         self._finished: dict[str, Finished] = {}  # by node, what waits for these
         self._is_closed = False
+        self._own: Join | None = None
+        self._has_checked_end = False
         self.over = asyncio.Event()
         watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
         self._tasks.run(watch.watch_run())
@@ -138,6 +140,7 @@ class Coordinator:
     def received_from_own(self, message: Message) -> None:
         """This node's member sent something."""
         if isinstance(message, Join):
+            self._own = message
             self._do(lambda now: self._head.joined(message, now))
         else:
             self._deliver(self._node, message)
@@ -230,6 +233,7 @@ class Coordinator:
                 self._hang_up(connection, "the head dropped the connection")
         elif isinstance(action, ClaimAttempt):
             self._outputs.claiming()
+            self._check_end()
             self._tasks.run(self._claim(action))
         elif isinstance(action, WriteResult):
             self._outputs.claiming()
@@ -245,6 +249,16 @@ class Coordinator:
         elif isinstance(action, Note):
             note = action
             self._disk.spare(lambda: self._journal.note(note.name, note.message, note.attempt, dict(note.metadata)))
+
+    def _check_end(self) -> None:
+        """Says once, before it matters, if nobody could end the job in the place of the batch script."""
+        joins = [*self._joins.values(), *([self._own] if self._own is not None else [])]
+        is_known, self._has_checked_end = self._has_checked_end, True
+        if is_known or len(joins) < 2 or any(join.can_end_job for join in joins):
+            return
+        if any(join.is_launch_host for join in joins):
+            text = "no agent can reach Slurm's controller: if the node of the batch script is lost, somebody has to"
+            self._say(f"{text} end the job with scancel when the run is over", "warning")
 
     def _send(self, node: str, message: Message) -> None:
         if node == self._node:

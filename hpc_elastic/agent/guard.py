@@ -62,7 +62,8 @@ def _watch(marks: Marks) -> bool:
         left = deadline - time.monotonic()
         readable, _, _ = select.select([0], [], [], None if left == float("inf") else max(0.0, left))
         if not readable:
-            print(f"hpc-elastic guard: the agent of {marks.node} is silent; killing its workers", file=sys.stderr)
+            text = f"the workers of {marks.node} may not run any longer, and its agent has not ended them; killing them"
+            print(f"hpc-elastic guard: {text}", file=sys.stderr)
             kill_all(marks)
             deadline = float("inf")
             continue

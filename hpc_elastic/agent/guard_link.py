@@ -18,8 +18,8 @@ class GuardLink:
         command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)  # a guard that is paused must not hold the agent
-        self._deadline = float("inf")
+            os.set_blocking(self._process.stdin.fileno(), False)
+        self.deadline = float("inf")  # as the guard knows it
 
     @property
     def pid(self) -> int:
@@ -28,9 +28,8 @@ class GuardLink:
 
     def set_deadline(self, deadline: float) -> None:
         """Until when the workers may run without another word, in monotonic seconds."""
-        if deadline != self._deadline:
-            self._deadline = deadline
-            self._write(f"{deadline!r}\n")
+        if deadline != self.deadline and self._write(f"{deadline!r}\n"):
+            self.deadline = deadline
 
     def dismiss(self) -> None:
         """No worker is left; the guard may go."""
@@ -39,9 +38,10 @@ class GuardLink:
             self._process.stdin.close()
         self._process.wait()
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str) -> bool:
+        """Whether the guard will read it: nobody waits for one that is paused, and the agent itself fences still."""
         if self._process.stdin is not None:
-            with contextlib.suppress(
-                BrokenPipeError, BlockingIOError
-            ):  # somebody killed it; the agent itself still fences
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._process.stdin.fileno(), line.encode())
+                return True
+        return False

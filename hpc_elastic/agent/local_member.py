@@ -8,6 +8,7 @@ know that its lease ran out before it hears what was said meanwhile.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class MemberOutputs:
         seek: looks for another head; no worker is left.
         leave: ends this agent.
         moved: the moment may have moved until when the workers may run.
+        guard_deadline: when the guard kills them, as it knows.
         say: takes a line for people.
     """
 
@@ -58,6 +60,7 @@ class MemberOutputs:
     seek: Callable[[LostHead], None]
     leave: Callable[[Leave], None]
     moved: Callable[[], None]
+    guard_deadline: Callable[[], float]
     say: Callable[[str, Level], None]
 
 
@@ -96,6 +99,7 @@ class LocalMember:
         self._tasks = Tasks()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
+        self._fenced_by = NEVER  # when a fence began that is not over
 
     def serve(self, group: LocalWorkers, signals: AgentSignals) -> None:
         """These are the workers, and who knows whether they got a TERM; before there is a head."""
@@ -108,8 +112,8 @@ class LocalMember:
         return self._member.join
 
     def fence_deadline(self) -> float:
-        """Until when the workers may run without news from the head."""
-        return self._member.fence_deadline()
+        """Until when the workers may run: without news from the head, or when they are being fenced."""
+        return min(self._member.fence_deadline(), self._fenced_by)
 
     async def close(self) -> None:
         """Ends what is still under way."""
@@ -139,7 +143,10 @@ class LocalMember:
 
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
         """A worker ended, and no stop explains it."""
-        self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
+        if exitcode == -signal.SIGKILL and self._loop.time() >= self._outputs.guard_deadline():
+            self._do(lambda _: [])  # the guard did it, and not for a fault of the worker's
+        else:
+            self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
 
     def node_broke(self, reason: str) -> None:
         """The attempt cannot go on here although no worker failed."""
@@ -213,6 +220,8 @@ class LocalMember:
             self._do(lambda _: self._member.workers_started(attempt, self._group.pids()))
 
     def _stop_workers(self, action: StopWorkers) -> None:
+        if action.manner is StopManner.FENCE:
+            self._fenced_by = self._loop.time()
         if self._stopping is not None:
             if action.manner is StopManner.FENCE:
                 self._group.hurry()
@@ -226,6 +235,7 @@ class LocalMember:
             unkillable = await self._group.stop_workers(action.manner, is_terminated=is_terminated)
         finally:
             self._stopping = None
+        self._fenced_by = NEVER
         self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, self._group.store_port))
 
     async def _record_failure(self, action: RecordFailure) -> None:

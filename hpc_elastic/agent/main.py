@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -15,14 +16,14 @@ from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.telemetry import record_crash
-from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
-from hpc_elastic.scheduler.liveness import is_job_over, is_job_requeued
+from hpc_elastic.scheduler.liveness import can_end_job, end_job, is_job_over, is_job_requeued
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +50,8 @@ def _run(layout: RunLayout) -> int:
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
     async def supervise() -> Leave:
-        return await Supervisor(plan, allocation, secret=secret, journal=journal).run()
+        supervisor = Supervisor(plan, allocation, secret=secret, journal=journal, can_end_job=can_end_job)
+        return await supervisor.run()
 
     try:
         leave = asyncio.run(supervise())
@@ -58,7 +60,19 @@ def _run(layout: RunLayout) -> int:
     except Exception:
         _record_crash(layout, plan, allocation, journal)
         return int(ExitCode.NODE_LOST)
+    if leave.ends_job:
+        _end_job(journal, allocation)
     return leave.exit_code
+
+
+def _end_job(journal: Journal, allocation: Allocation) -> None:
+    """The last thing of all: the script that would end the job is gone with its node."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes for this agent, too, and there is nothing left to stop
+    journal.say(f"the node of the batch script was lost: ending job {allocation.job_id}")
+    try:
+        end_job(allocation.job_id)
+    except SchedulerError as error:
+        journal.say(f"{error.message}; end it with `scancel {allocation.job_id}`", "warning")
 
 
 def _read(path: str) -> bytes:

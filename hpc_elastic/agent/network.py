@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import ipaddress
 import queue
 import socket
 import struct
@@ -46,6 +47,22 @@ class Lookup:
 
     addresses: tuple[str, ...] = ()
     error: str = ""
+
+
+def is_own_address(address: str) -> bool:
+    """Whether an interface of this machine holds the address, as its first one or as another.
+
+    Not for one of the loopback network, which every machine has.
+    """
+    try:
+        if ipaddress.ip_address(address).is_loopback:
+            return False
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def resolve_node(name: str, network: NetworkPlan, *, within_s: float = NAMES_WITHIN_S) -> Lookup:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
 from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem
-from hpc_elastic.agent.network import interface_of, own_address
+from hpc_elastic.agent.network import interface_of, is_own_address, own_address
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.membership.messages import Assign, Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -30,6 +30,22 @@ class NodeReport:
     facts: NodeFacts
     versions: Mapping[str, str]
     problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTies:
+    """What this node has to do with the Slurm job: whether it could end it, and whether srun runs here."""
+
+    can_end_job: bool = False
+    is_launch_host: bool = False
+
+
+def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_job: Callable[[str], bool]) -> JobTies:
+    """Asks the scheduler once, so that it is known before it is needed; may take some seconds."""
+    if allocation.is_local:
+        return JobTies()
+    launch_address = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    return JobTies(can_end_job=can_end_job(allocation.job_id), is_launch_host=is_own_address(launch_address))
 
 
 def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:
@@ -61,7 +77,13 @@ def find_versions(role: RolePlan) -> dict[str, str]:
 
 
 def describe_node(
-    plan: LaunchPlan, allocation: Allocation, report: NodeReport, *, agent: Endpoint, store_port: int
+    plan: LaunchPlan,
+    allocation: Allocation,
+    report: NodeReport,
+    ties: JobTies,
+    *,
+    agent: Endpoint,
+    store_port: int,
 ) -> Join:
     """Who this node is, as it tells the head."""
     return Join(
@@ -73,6 +95,8 @@ def describe_node(
         role=report.facts.role.name,
         versions=report.versions,
         problem=report.problem,
+        can_end_job=ties.can_end_job,
+        is_launch_host=ties.is_launch_host,
     )
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
@@ -24,7 +26,7 @@ from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.local_member import LocalMember, MemberOutputs
 from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.preparation import NodeReport, describe_node, examine_node
+from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.signals import AgentSignals
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
@@ -37,6 +39,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
 
 DISK_DRAINS_WITHIN_S = 30.0
+GUARD_AFTER_S = 0.15  # the agent comes first: the guard is for one that cannot
 
 
 class Supervisor:
@@ -47,12 +50,22 @@ class Supervisor:
         allocation: this node's place.
         secret: the run's secret.
         journal: the run directory.
+        can_end_job: whether this node could end a job of the scheduler; blocks for some seconds at most.
     """
 
-    def __init__(self, plan: LaunchPlan, allocation: Allocation, *, secret: bytes, journal: Journal) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        *,
+        secret: bytes,
+        journal: Journal,
+        can_end_job: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._plan = plan
         self._place = allocation
         self._journal = journal
+        self._can_end_job = can_end_job
         scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
         trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
         self._make_connection = connection_factory(secret, scope, trace=trace)
@@ -74,8 +87,11 @@ class Supervisor:
         """
         self._loop.set_exception_handler(self._crashed)
         self._guard = await self._processes.call(self._start_guard)
+        # Neither may wait for the other: a name server or a controller that is silent takes its time.
+        examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
+        ties = self._loop.run_in_executor(None, examine)
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
-        self._set_up(report)
+        self._set_up(report, await ties)
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._heads.find())
         leave = await self._leave
@@ -85,7 +101,7 @@ class Supervisor:
     def _start_guard(self) -> GuardLink:
         return GuardLink(self._plan.package_dir, run_dir=self._plan.run_dir, node=self._place.node)
 
-    def _set_up(self, report: NodeReport) -> None:
+    def _set_up(self, report: NodeReport, ties: JobTies) -> None:
         place, plan = self._place, self._plan
         self._group = LocalWorkers(
             plan,
@@ -101,7 +117,7 @@ class Supervisor:
         # Names may resolve to another interface than the one published: listen on all of them.
         listener = listen_on_first(report.address if place.is_local else "", ports)
         own = Endpoint(address=report.address, port=listener.getsockname()[1])
-        join = describe_node(plan, place, report, agent=own, store_port=self._group.store_port)
+        join = describe_node(plan, place, report, ties, agent=own, store_port=self._group.store_port)
         self._member = LocalMember(
             Member(join, run=plan.run, lease_s=plan.elastic.lease_s),
             plan=plan,
@@ -114,6 +130,7 @@ class Supervisor:
                 seek=lambda lost: self._heads.seek(lost),
                 leave=self._leaves,
                 moved=self._move_deadline,
+                guard_deadline=lambda: self._guard.deadline,
                 say=self._say,
             ),
         )
@@ -144,7 +161,8 @@ class Supervisor:
 
     def _move_deadline(self) -> None:
         """The guard kills the workers at the member's or the head's deadline, whichever comes first."""
-        self._guard.set_deadline(min(self._member.fence_deadline(), self._heads.fence_deadline()))
+        deadline = min(self._member.fence_deadline(), self._heads.fence_deadline())
+        self._guard.set_deadline(deadline + GUARD_AFTER_S)
 
     def _leaves(self, leave: Leave) -> None:
         if not self._leave.done():

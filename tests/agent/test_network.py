@@ -13,6 +13,7 @@ from hpc_elastic.agent.network import (
     PortTakenError,
     interface_addresses,
     interface_of,
+    is_own_address,
     listen,
     listen_on_first,
     own_address,
@@ -104,3 +105,10 @@ def test_a_taken_port_is_told_from_an_address_that_is_not_ours() -> None:
 def test_a_listening_socket_takes_clients_before_anybody_accepts() -> None:
     with listen("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname(), timeout=5):
         pass
+
+
+def test_the_launch_host_is_known_by_its_address() -> None:
+    held = [address for name, address in interface_addresses() if name != "lo"]
+    assert all(map(is_own_address, held))
+    strangers = ("192.0.2.1", "2001:db8::1", "127.0.0.1", "::1", "", "node1", "300.1.1.1")  # two of RFC 5737 and 3849
+    assert not any(map(is_own_address, strangers))

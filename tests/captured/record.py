@@ -153,6 +153,7 @@ def _record_refusals(recorder: Recorder) -> None:
     recorder.record("submit-accepted", ["sbatch", "--parsable", *_script(command="true")])
     recorder.record("accounting-disabled", commands.sacct_command(["1"]), job_ids=["1"])
     recorder.record("sinfo", commands.sinfo_command())
+    recorder.record("ping", commands.ping_command())
 
 
 def _record_without_controller(cluster: Cluster, recorder: Recorder, case: str) -> None:
@@ -160,6 +161,7 @@ def _record_without_controller(cluster: Cluster, recorder: Recorder, case: str) 
     recorder.queue(case, "1")
     recorder.record(f"cancel-{case}", commands.scancel_command("1"), job_ids=["1"])
     recorder.record(f"sinfo-{case}", commands.sinfo_command())
+    recorder.record(f"ping-{case}", commands.ping_command())
 
 
 def main() -> None:

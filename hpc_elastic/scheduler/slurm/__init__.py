@@ -96,6 +96,15 @@ def slurm_answers(timeout_s: float = 2.0) -> bool:
     return done.returncode == 0
 
 
+def controller_answers(timeout_s: float = 5.0) -> bool:
+    """Whether a controller answers from here, so that jobs can be ended here."""
+    environ = commands.query_environment(os.environ)
+    try:
+        return output.parse_ping(run_command(commands.ping_command(), environ=environ, timeout_s=timeout_s))
+    except SchedulerError:
+        return False
+
+
 def allocation_is_over(job_id: str, *, timeout_s: float = 10.0) -> bool | None:
     """Whether nothing of an earlier job can be running any more; None if Slurm cannot be asked from here."""
     try:

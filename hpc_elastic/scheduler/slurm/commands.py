@@ -46,6 +46,11 @@ def scancel_command(job_id: str) -> list[str]:
     return ["scancel", job_id]
 
 
+def ping_command() -> list[str]:
+    """Asks whether a controller answers; rarely more than a line, and never about a job."""
+    return ["scontrol", "ping"]
+
+
 def sinfo_command() -> list[str]:
     """The cheapest question that only a living controller answers."""
     return ["sinfo", "--noheader", "--format=%P"]

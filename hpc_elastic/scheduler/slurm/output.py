@@ -123,6 +123,11 @@ def parse_cancellation(output: CommandOutput, job_id: str) -> None:
         raise SchedulerError(f"scancel could not end job {job_id}: {words}", tip=find_tip(words))
 
 
+def parse_ping(output: CommandOutput) -> bool:
+    """Whether a controller answers, by `scontrol ping`: one of several is enough."""
+    return any(line.rstrip().endswith(" is UP") for line in output.stdout.splitlines())
+
+
 def parse_state(native: str) -> JobState:
     """Our state for Slurm's word; a word that is not known is taken for a job that still runs."""
     word = native.split(" ")[0].rstrip("+")  # sacct: "CANCELLED by 1000"

@@ -21,6 +21,10 @@ def test_sacct_asks_for_allocations_only() -> None:
     ]
 
 
+def test_ping_asks_for_the_controller() -> None:
+    assert commands.ping_command() == ["scontrol", "ping"]
+
+
 def test_scancel_and_sinfo() -> None:
     assert commands.scancel_command("7") == ["scancel", "7"]
     assert commands.sinfo_command() == ["sinfo", "--noheader", "--format=%P"]

@@ -194,3 +194,17 @@ def test_state_of_a_word_that_is_not_ours(version: str, native: str, state: JobS
 @pytest.mark.parametrize("text", ["", "local-1-2", "1,2", "1_2_3", "-1", "foo", "1\n", "\uff11"])
 def test_job_id_rejects_what_would_spoil_a_question(version: str, text: str) -> None:
     assert not output.is_job_id(text)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_up"), [("ping", True), ("ping-no-controller", False), ("ping-controller-off", False)]
+)
+def test_ping_tells_whether_a_controller_answers(version: str, case: str, is_up: bool) -> None:
+    capture = captured(version, case)
+    assert capture.command == commands.ping_command()
+    assert output.parse_ping(capture.output) is is_up
+
+
+def test_ping_is_answered_if_the_backup_controller_is_up(version: str) -> None:
+    lines = "Slurmctld(primary) at one is DOWN\nSlurmctld(backup) at two is UP\n"
+    assert output.parse_ping(CommandOutput(returncode=0, stdout=lines, stderr=""))

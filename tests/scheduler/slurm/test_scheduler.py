@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.liveness import dead_nodes
+from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job
 from hpc_elastic.scheduler.protocol import JobState
-from hpc_elastic.scheduler.slurm import SlurmScheduler, allocation_is_over, nodes_taken_away, slurm_answers
+from hpc_elastic.scheduler.slurm import (
+    SlurmScheduler,
+    allocation_is_over,
+    controller_answers,
+    nodes_taken_away,
+    slurm_answers,
+)
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -75,6 +81,29 @@ def test_does_not_hang_if_slurm_does(program: Program) -> None:
         scheduler.cancel("1")
     with pytest.raises(SchedulerError, match="sbatch did not answer"):
         scheduler.submit(make_run_plan("/"), "/job.sh")
+
+
+@pytest.mark.parametrize(("ping", "can"), [("echo 'Slurmctld(primary) at one is UP'", True), ("exit 1", False)])
+def test_a_node_can_end_its_job_if_a_controller_answers(program: Program, ping: str, can: bool) -> None:
+    assert not can_end_job("42")  # there is no scontrol
+    program("scontrol", ping)
+    assert can_end_job("42") is can
+    assert not can_end_job("local-1-2")
+    assert not can_end_job("")
+
+
+def test_a_controller_that_hangs_ends_no_job(program: Program) -> None:
+    program("scontrol", "exec /bin/sleep 600")
+    assert not controller_answers(timeout_s=0.1)
+
+
+def test_a_job_is_ended_once_and_for_all(program: Program, tmp_path: Path) -> None:
+    program(
+        "scancel", f"echo $* >> {tmp_path}/ended; echo 'scancel: error: Kill job error on job id 42: nope' >&2; exit 1"
+    )
+    with pytest.raises(SchedulerError, match="could not end job 42: Kill job error on job id 42: nope"):
+        end_job("42")
+    assert (tmp_path / "ended").read_text() == "42\n"
 
 
 def test_query_asks_accounting_for_what_the_controller_forgot(program: Program, tmp_path: Path) -> None:
