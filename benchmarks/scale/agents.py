@@ -18,6 +18,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Echo, Join, Message, Welcome, decode_message, encode_message
 
 RECEIVED_AT_ONCE = 64 * 1024
+DIALLING_AT_ONCE = 1024  # a job's tasks do not start all at the same moment either
 
 
 def run_agents(pipe: Pipe, setting: Setting, port: int) -> None:
@@ -67,6 +68,7 @@ class SimulatedAgents:
         self._pipe, self._port, self._lease_s = pipe, port, setting.lease_s
         agents = [SimulatedAgent(setting.join(number), setting.lease_s) for number in range(1, setting.nodes)]
         self._agents = {agent.socket.fileno(): agent for agent in agents}
+        self._undialled = iter(self._agents)
         self._ticks: list[tuple[float, int]] = []
         self._messages: Counter[type] = Counter()
         self._began = 0.0
@@ -91,14 +93,18 @@ class SimulatedAgents:
     def _answer(self, asked: str) -> bool:
         if asked == "connect":
             self._began = time.monotonic()
-            for number, agent in self._agents.items():
-                agent.dial(self._port)
-                self._poll.register(number, select.EPOLLOUT)
+            for _ in range(DIALLING_AT_ONCE):
+                self._dial_next()
             return True  # the answer goes when all are welcome
         beats = self._messages[Beat]
         messages = self._messages.total() - beats - self._messages[Echo]
         self._pipe.send({"cpu_s": time.process_time(), "messages": messages, "beats": beats})
         return asked != "leave"
+
+    def _dial_next(self) -> None:
+        if (number := next(self._undialled, None)) is not None:
+            self._agents[number].dial(self._port)
+            self._poll.register(number, select.EPOLLOUT)
 
     def _read(self, number: int) -> None:
         agent, now = self._agents[number], time.monotonic()
@@ -115,6 +121,7 @@ class SimulatedAgents:
         now, agent = time.monotonic(), self._agents[number]
         agent.member.connected(now - random.uniform(0, self._lease_s / 3), is_joined=True)
         heapq.heappush(self._ticks, (agent.member.next_tick(), number))
+        self._dial_next()
         if len(self._ticks) == len(self._agents):
             self._pipe.send(now - self._began)
 

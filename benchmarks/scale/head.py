@@ -13,7 +13,8 @@ import psutil
 from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator, become_head
+from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
@@ -66,6 +67,7 @@ class HeadProcess:
         self._own = setting.join(0)
         self._member = Member(self._own, run="run", lease_s=setting.lease_s)
         self._coordinator: Coordinator | None = None
+        self._deadline = 0.0
 
     async def serve(self, pipe: Pipe) -> None:
         loop, plan = asyncio.get_running_loop(), self._setting.plan()
@@ -78,9 +80,9 @@ class HeadProcess:
         journal.on_started = lambda at: loop.call_soon_threadsafe(started.put_nowait, at)
         await disk.call(lambda: journal.claim_allocation(self._own.agent))
         telemetry = Telemetry(plan, place, journal=journal, disk=disk, say=print)
-        coordinator = self._coordinator = await become_head(
-            plan, place, self._own, journal=journal, disk=disk, telemetry=telemetry, to_own_member=self._received
-        )
+        start = HeadStart(plan, place, journal=journal, disk=disk, telemetry=telemetry)
+        outputs = HeadOutputs(to_own_member=self._received, moved=self._moved)
+        coordinator = self._coordinator = start.make(self._own, await start.read(), None, outputs)
         make = connection_factory(SECRET, SCOPE)
         backlog = self._setting.nodes
         server = await loop.create_server(lambda: make(Side.LISTENING, coordinator), ADDRESS, 0, backlog=backlog)
@@ -105,6 +107,11 @@ class HeadProcess:
         assert self._coordinator is not None
         for told in carry_out(self._member, self._member.received(message, time.monotonic())):
             self._coordinator.received_from_own(told)
+
+    def _moved(self) -> None:
+        """What an agent does to know its guard's deadline."""
+        if self._coordinator is not None:
+            self._deadline = min(self._member.fence_deadline(), self._coordinator.fence_deadline())
 
     async def _round(
         self, coordinator: Coordinator, journal: WatchedJournal, started: asyncio.Queue[float]
