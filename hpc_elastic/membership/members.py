@@ -12,6 +12,7 @@ from hpc_elastic.membership.messages import Dropped, Join, Stop, StopManner, Wel
 from hpc_elastic.membership.roster import Roster, RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, starting_roles
 from hpc_elastic.membership.succession import Succession
+from hpc_elastic.rundir.records import World
 
 
 class Members:
@@ -91,7 +92,15 @@ class Members:
         if self._settings.rejoin != "immediately" or world is None or len(world.nodes) >= self._settings.max_nodes:
             return ()
         newcomers, self._newcomers = self._newcomers & self.roster.names(), set()
-        return tuple(sorted(newcomers))
+        return tuple(node for node in sorted(newcomers) if self._has_room_for(node, world))
+
+    def _has_room_for(self, node: str, world: World) -> bool:
+        """Whether a world could take a node in without one too many of its role."""
+        newcomer = self.roster.get(node)
+        if newcomer is None:
+            return False
+        limit = self._settings.role_max_nodes.get(newcomer.role, self._settings.max_nodes)
+        return sum(each.role == newcomer.role for each in world.nodes) < limit
 
     def fence(self) -> list[Action]:
         """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment."""

@@ -132,6 +132,7 @@ class HeadScript:
         restarts: Mapping[str, str] | None = None,
         exit_timeout_s: float | None = None,
         role_nodes: Mapping[str, int] | None = None,
+        role_max_nodes: Mapping[str, int] | None = None,
         rejoin: str = "at_restart",
         succession: Succession | None = None,
         node: str = "node0",
@@ -150,6 +151,7 @@ class HeadScript:
             exit_timeout_s=exit_timeout_s,
             restarts=restarts or {},
             role_nodes=role_nodes or {},
+            role_max_nodes=role_max_nodes or {},
             rejoin=rejoin,
         )
         policy = Policy(restart=restart or a_restart_plan(), roles=restarts or {})

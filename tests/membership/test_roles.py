@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note, Say
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
@@ -305,3 +307,35 @@ def test_a_role_that_is_ignored_does_not_outlast_exit_timeout_and_the_run_succee
     script.finish(0)
     script.finish(1)
     assert the_result(script.pass_time(51)).state.value == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(("late", "is_stopped"), [(1, True), (4, False)], ids=["a trainer", "one reader too many"])
+def test_nobody_is_stopped_for_a_newcomer_of_a_role_that_is_full(late: int, is_stopped: bool) -> None:
+    script = HeadScript(
+        5,
+        min_nodes=3,
+        max_nodes=4,
+        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER},
+        role_nodes={TRAINER: 1, READER: 2},
+        role_max_nodes={TRAINER: 2, READER: 2},
+        rejoin="immediately",
+    )
+    script.join(0, 2, 3)
+    script.pass_time(601)
+    script.claimed()
+    assert bool(sent(script.join(late), Stop)) is is_stopped
+
+
+def test_a_spare_of_another_role_takes_no_place_and_the_role_goes_on_with_its_least() -> None:
+    script = HeadScript(
+        5,
+        min_nodes=3,
+        max_nodes=4,
+        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER},
+        role_nodes={TRAINER: 1, READER: 2},
+        role_max_nodes={TRAINER: 2, READER: 2},
+    )
+    script.run()
+    script.lose(1)
+    claim = the_claim([action for node in (0, 2, 3) for action in script.stopped(node)]).claim
+    assert claim.members == ("node0", "node2", "node3")
