@@ -68,7 +68,15 @@ class Gathering:
         return min(self._say_at, self._closes_at())
 
     def _closes_at(self) -> float:
-        return self._deadline if self._round is None else self._round.closes_at()
+        return self._deadline if self._round is None else self._round.closes_at(self._needs_nobody)
+
+    def _needs_nobody(self) -> bool:
+        """Whether a successor has enough here, or has no attempt to open, or nobody else can come."""
+        succession = self.succession
+        if succession is None or succession.is_finished or self.is_enough():
+            return True
+        dead = {succession.lost.node} if succession.lost.is_dead else set()
+        return not set(self._roster.missing()) - dead
 
     def is_closed(self, now: float) -> bool:
         """Whether nobody is waited for any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import Succession
@@ -70,7 +72,8 @@ class Round:
     The head that is lost has killed its own workers a lease after the last contact, for it lost this
     member then, and has told its members to do the same: they have done it 2/3 of a lease later, if they
     did not hear. When all of them are here they have fenced, and only the head's own workers matter; those of
-    a dead agent are dead.
+    a dead agent are dead. If all of them are too few without the head, spares that are on their way may
+    yet be enough.
 
     Args:
         succession: what is carried on.
@@ -88,9 +91,13 @@ class Round:
         self._seen = 0  # so many of them are here, for all that is known; each join would look through all else
         self._departures = roster.departures
 
-    def closes_at(self) -> float:
-        """When the next attempt may be opened with those who are here, in monotonic seconds."""
-        lost, is_complete = self.succession.lost, self._is_complete()
+    def closes_at(self, is_enough: Callable[[], bool]) -> float:
+        """When the next attempt may be opened with those who are here, in monotonic seconds.
+
+        Args:
+            is_enough: whether nobody else is needed, or can come.
+        """
+        lost, is_complete = self.succession.lost, self._is_complete() and is_enough()
         if is_complete and lost.is_dead:
             return lost.contact
         return lost.contact + self._lease_s * (1 if is_complete else 2) + SUCCESSOR_STARTS_AFTER_S

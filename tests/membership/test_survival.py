@@ -281,6 +281,23 @@ def test_a_successor_waits_until_nobody_else_can_be_at_work(
     assert of_kind(script.pass_time(0.2), ClaimAttempt)
 
 
+def test_a_successor_with_too_few_waits_for_a_spare_that_is_on_its_way() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), min_nodes=3, nodes=4)
+    assert not of_kind(script.join(1, 2), ClaimAttempt)
+    assert the_claim(script.join(3)).claim.members == ("node3", "node1", "node2")
+
+
+def test_a_successor_with_too_few_waits_for_nobody_who_cannot_come() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), min_nodes=3, nodes=3)
+    result = the_result(script.join(1, 2))
+    assert (result.reason, result.exit_code) == ("node_lost", 7)
+
+
+def test_a_successor_waits_for_no_spare_if_the_work_is_done() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3, is_finished=True), min_nodes=3, nodes=4)
+    assert the_result(script.join(1, 2)).state is RunState.SUCCEEDED
+
+
 def test_a_successor_says_that_it_only_gathers_until_it_has_claimed() -> None:
     script = succeeding(succession(is_dead=True))
     assert sent(script.join(1), Welcome)["node1"].gathers
