@@ -14,11 +14,12 @@ from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.door import Door, most_strangers
 from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.network import listen
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
-from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message
 from hpc_elastic.rundir.layout import RunLayout
@@ -83,11 +84,11 @@ class HeadProcess:
         start = HeadStart(plan, place, journal=journal, disk=disk, telemetry=telemetry)
         outputs = HeadOutputs(to_own_member=self._received, moved=self._moved)
         coordinator = self._coordinator = start.make(self._own, await start.read(), None, outputs)
-        make = connection_factory(SECRET, SCOPE)
-        backlog = self._setting.nodes
-        server = await loop.create_server(lambda: make(Side.LISTENING, coordinator), ADDRESS, 0, backlog=backlog)
+        listener, most = listen(ADDRESS, 0), most_strangers(self._setting.nodes)
+        port = listener.getsockname()[1]
+        door = Door(listener, connection_factory(SECRET, SCOPE), coordinator, most=most, say=print)
         alone = psutil.Process().memory_info().rss
-        pipe.send(server.sockets[0].getsockname()[1])
+        pipe.send(port)
         coordinator.received_from_own(self._own)
         while (asked := await loop.run_in_executor(None, pipe.recv)) != "leave":
             if asked == "wait":
@@ -100,7 +101,7 @@ class HeadProcess:
                 resident = psutil.Process().memory_info().rss
                 pipe.send({"cpu_s": time.process_time(), "resident": resident, "alone": alone})
         await coordinator.close()
-        server.close()
+        await door.close()
         pipe.send(True)
 
     def _received(self, message: Message) -> None:

@@ -25,6 +25,18 @@ from hpc_elastic.membership.authentication import Side
 STRANGERS = 256
 ACCEPTED_A_TURN = 16
 SHUT_FOR_S = 0.2
+FILES_BESIDE = 256  # that an agent may have open beside its connections
+
+
+def allow_connections(agents: int) -> None:
+    """Raises the limit of this process's open files, where it is low, to what the head of so many agents needs.
+
+    The usual soft limit of 1,024 would keep the rest of a larger step outside. The workers inherit it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = agents + STRANGERS + FILES_BESIDE
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(needed, hard)), hard))
 
 
 def most_strangers(agents: int) -> int:

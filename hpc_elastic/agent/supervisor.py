@@ -18,7 +18,7 @@ from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.door import Door, most_strangers
+from hpc_elastic.agent.door import Door, allow_connections, most_strangers
 from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.guard_link import GuardLink
 from hpc_elastic.agent.head_side import HeadSide
@@ -155,6 +155,7 @@ class Supervisor:
             say=self._say,
         )
         self._member.serve(self._group, signals)
+        allow_connections(len(place.nodes))
         most = most_strangers(len(place.nodes))
         say = lambda text: self._say(text, "warning")  # noqa: E731
         self._door = Door(listener, self._make_connection, self._heads, most=most, say=say)

@@ -10,12 +10,20 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from hpc_elastic.agent import transport
-from hpc_elastic.agent.door import ACCEPTED_A_TURN, SHUT_FOR_S, STRANGERS, Door, most_strangers
+from hpc_elastic.agent.door import (
+    ACCEPTED_A_TURN,
+    FILES_BESIDE,
+    SHUT_FOR_S,
+    STRANGERS,
+    Door,
+    allow_connections,
+    most_strangers,
+)
 from hpc_elastic.agent.network import listen
 from hpc_elastic.agent.rate_limit import LINES
 from hpc_elastic.agent.transport import Connection, dial
@@ -252,3 +260,25 @@ def test_there_is_room_for_every_agent_but_not_for_more_than_files_allow() -> No
     assert most_strangers(10**6) == soft // 2
     assert most_strangers(4) >= 4 * ACCEPTED_A_TURN
     assert SHUT_FOR_S < 1  # a member may be among those who wait outside
+
+
+@pytest.fixture
+def low_limit() -> Iterator[int]:
+    """The usual soft limit of open files, in the place of this process's own; gives the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_low_limit_of_open_files_makes_room_for_every_agent(low_limit: int) -> None:
+    agents = min(4096, low_limit - STRANGERS - FILES_BESIDE)
+    allow_connections(agents)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (agents + STRANGERS + FILES_BESIDE, low_limit)
+
+
+def test_the_limit_of_open_files_stays_within_the_hard_one_and_is_never_lowered(low_limit: int) -> None:
+    allow_connections(4)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1024, low_limit)
+    allow_connections(10**9)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low_limit, low_limit)
