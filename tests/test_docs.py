@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from enum import Enum
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from hpc_elastic.cli.verbs import EXIT_CODES, MODULES
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.job.parse import parse_job
+from hpc_elastic.membership import member, messages, phases, seeker
 from hpc_elastic.observe.schemas import RECORD_NAMES
 from hpc_elastic.rundir.records import RESULT_REASONS
 from hpc_elastic.site.parse import parse_site
@@ -121,6 +123,40 @@ def test_the_reference_lists_every_record_and_reason() -> None:
     text = (REPOSITORY / "docs/reference/run-directory.md").read_text()
     assert set(RECORD_NAMES) <= set(re.findall(r"^\| `([^`]+)`", text, re.M))
     assert set(RESULT_REASONS) == set(re.findall(r"^\| `(\w+)` \| ", text.partition("| reason | meaning |")[2], re.M))
+
+
+def test_the_reference_lists_every_event() -> None:
+    code = "".join(path.read_text() for path in (REPOSITORY / "hpc_elastic").glob("**/*.py"))
+    events = set(re.findall(r'\b(?:name=|note\()"([a-z]+\.[a-z_]+)"', code))
+    text = (REPOSITORY / "docs/reference/run-directory.md").read_text()
+    named = text.partition("\n### nodes/NODE/events.jsonl\n")[2].partition("\n### ")[0]
+    listed = {name for cell in re.findall(r"^\| (`.+?) \|", named, re.M) for name in re.findall(r"`(\S+)`", cell)}
+    assert events == listed
+
+
+def transitions(machine: str) -> list[list[str]]:
+    """The rows of a machine's table of transitions: phases, event, action, next phase."""
+    text = (REPOSITORY / "docs/explanation/membership.md").read_text()
+    section = text.partition(f"\n### {machine}\n\n| phase |")[2].partition("\n#")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert all(len(row) == 4 for row in rows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("Seeker", seeker.Phase)]
+)
+def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type[Enum]) -> None:
+    rows = transitions(machine)
+    named = {phase for row in rows for cell in (row[0], row[3]) for phase in re.findall(r"`(\w+)`", cell)}
+    assert named == {phase.value for phase in enum}
+
+
+@pytest.mark.parametrize("machine", ["Member", "Head", "Seeker"])
+def test_the_transitions_name_messages_that_exist(machine: str) -> None:
+    rows = transitions(machine)
+    named = {name for row in rows for cell in row[1:3] for name in re.findall(r"`([A-Z]\w+)`", cell)}
+    assert named <= set(vars(messages)), named - set(vars(messages))
 
 
 @every_page
