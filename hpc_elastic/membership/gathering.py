@@ -50,7 +50,7 @@ class Gathering:
         self._has_waited = False
         self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
-        self._round = losses.Round(succession, settings.lease_s, roster) if succession is not None else None
+        self._round = losses.Round(succession, settings.lease_s, roster, now) if succession is not None else None
         self.begin(now)
 
     def begin(self, now: float) -> None:
@@ -68,7 +68,14 @@ class Gathering:
         return min(self._say_at, self._closes_at())
 
     def _closes_at(self) -> float:
-        return self._deadline if self._round is None else self._round.closes_at(self._needs_nobody)
+        return self._deadline if self._round is None else self._round.closes_at(self._needs_nobody, self._has_room)
+
+    def _has_room(self) -> bool:
+        """Whether nodes that are no more than late would find a place; the lost head is not waited for."""
+        succession = self.succession
+        if succession is None or succession.is_finished or len(self._roster) >= self._settings.max_nodes:
+            return False
+        return any(node != succession.lost.node for node in self._roster.missing())
 
     def _needs_nobody(self) -> bool:
         """Whether a successor has enough here, or has no attempt to open, or nobody else can come."""

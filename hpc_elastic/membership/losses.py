@@ -10,6 +10,7 @@ from hpc_elastic.membership.succession import Succession
 
 FENCED_AFTER_S = 0.25  # a member's guard kills so long after the lease at the latest
 SUCCESSOR_STARTS_AFTER_S = 0.5  # beyond the lease: its clock and ours run not quite alike
+SPARES_COME_WITHIN_S = 1.0  # to a successor; they lose the head when it does
 NEVER = float("inf")
 
 
@@ -73,17 +74,19 @@ class Round:
     member then, and has told its members to do the same: they have done it 2/3 of a lease later, if they
     did not hear. When all of them are here they have fenced, and only the head's own workers matter; those of
     a dead agent are dead. If all of them are too few without the head, spares that are on their way may
-    yet be enough.
+    yet be enough; and where there is room for some, those have a moment to come.
 
     Args:
         succession: what is carried on.
         lease_s: the lease, in seconds.
         roster: who is here.
+        now: when it begins, in monotonic seconds.
     """
 
-    __slots__ = ("_awaited", "_departures", "_lease_s", "_roster", "_seen", "succession")
+    __slots__ = ("_awaited", "_began", "_departures", "_lease_s", "_roster", "_seen", "succession")
 
-    def __init__(self, succession: Succession, lease_s: float, roster: Roster) -> None:
+    def __init__(self, succession: Succession, lease_s: float, roster: Roster, now: float) -> None:
+        self._began = now
         self.succession = succession
         self._lease_s = lease_s
         self._roster = roster
@@ -91,16 +94,18 @@ class Round:
         self._seen = 0  # so many of them are here, for all that is known; each join would look through all else
         self._departures = roster.departures
 
-    def closes_at(self, is_enough: Callable[[], bool]) -> float:
+    def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
         """When the next attempt may be opened with those who are here, in monotonic seconds.
 
         Args:
             is_enough: whether nobody else is needed, or can come.
+            has_room: whether the next world has room for some more of the step's nodes.
         """
-        lost, is_complete = self.succession.lost, self._is_complete() and is_enough()
-        if is_complete and lost.is_dead:
-            return lost.contact
-        return lost.contact + self._lease_s * (1 if is_complete else 2) + SUCCESSOR_STARTS_AFTER_S
+        lost = self.succession.lost
+        if not (self._is_complete() and is_enough()):
+            return lost.contact + self._lease_s * 2 + SUCCESSOR_STARTS_AFTER_S
+        at = lost.contact if lost.is_dead else lost.contact + self._lease_s + SUCCESSOR_STARTS_AFTER_S
+        return max(at, self._began + SPARES_COME_WITHIN_S) if has_room() else at
 
     def _is_complete(self) -> bool:
         if self._departures != self._roster.departures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -252,11 +253,9 @@ def the_world(nodes: int) -> World:
     return assign_worker_ranks(seats, run="run", attempt=3, allocation=1, head="node0", restarts={})
 
 
-def succeeding(given: Succession, *, min_nodes: int = 2, nodes: int = 4, join_timeout_s: float = 600) -> HeadScript:
+def succeeding(given: Succession, *, min_nodes: int = 2, nodes: int = 4, **options: Any) -> HeadScript:
     history = History(attempts=3, spend=Spend(restarts=2, node_losses=1))
-    return HeadScript(
-        nodes, min_nodes=min_nodes, node="node1", history=history, succession=given, join_timeout_s=join_timeout_s
-    )
+    return HeadScript(nodes, min_nodes=min_nodes, node="node1", history=history, succession=given, **options)
 
 
 def test_a_successor_goes_on_at_once_if_everybody_is_here_and_the_head_is_dead() -> None:
@@ -332,6 +331,18 @@ def test_a_member_that_left_a_gathering_again_is_counted_once() -> None:
     script.join(1, 2)
     script.lose(2)
     assert the_claim([*script.join(3), *script.pass_time(19)]).claim.spend.node_losses == 3  # node0, node2
+
+
+def test_spares_have_a_moment_to_come_to_a_successor_that_has_room() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), nodes=4, max_nodes=3)
+    assert not of_kind(script.join(1, 2), ClaimAttempt)
+    assert the_claim(script.join(3)).claim.members == ("node3", "node1", "node2")
+
+
+def test_a_successor_does_not_wait_long_for_spares() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), nodes=4, max_nodes=3)
+    script.join(1, 2)
+    assert the_claim(script.pass_time(1)).claim.members == ("node1", "node2")
 
 
 def test_a_successor_keeps_to_the_lease_however_short_join_timeout_is() -> None:
