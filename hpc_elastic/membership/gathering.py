@@ -91,6 +91,8 @@ class Gathering:
             return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
         is_in_time = now < self._deadline
+        if self._roster.get(self._settings.node) is None and is_in_time:
+            return False  # the head's own node, which was paused with it, is back in a moment
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
         if not self._roster.is_complete and is_in_time and not is_enough and not self._is_hopeless:
             return False

@@ -75,6 +75,14 @@ def test_a_node_that_fell_silent_has_fenced_before_the_next_attempt() -> None:
     assert of_kind(script.pass_time(0.3), ClaimAttempt)
 
 
+def test_a_head_that_was_paused_opens_no_attempt_without_its_own_node() -> None:
+    script = running()
+    script.lose(2)
+    script.lose(0)
+    assert not of_kind(restart(script, 1, 3), ClaimAttempt)
+    assert the_claim(script.join(0)).claim.members == ("node0", "node1", "node3")
+
+
 def test_every_node_that_is_lost_in_one_incident_counts() -> None:
     script = running(min_nodes=1)
     script.lose(2)
