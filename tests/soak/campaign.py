@@ -25,6 +25,8 @@ from tests.soak.rules import Mark, broken_rules, parse_marks
 
 NODES = 4
 WORKS_WITHIN_S = 60.0
+BUSY_S = 0.25  # a fault that stops the workers has shown after so long, but for a freeze
+BUSY_BYTES = 1 << 15
 ENDS_WITHIN_S = 120.0
 DIGITS_EVERY = 10
 _TRAINER = """
@@ -183,34 +185,50 @@ def _wait_for_agents(patient: Patient, folder: Path) -> None:
 
 def _break(patient: Patient, surgeon: Surgeon, scenario: Scenario, folder: Path) -> None:
     faults = [*scenario.faults, *([scenario.ending] if scenario.ending else [])]
+    after = 0
     for number, fault in enumerate(faults):
         if scenario.finishes_early and number == len(faults) - 1:
             (folder / "finish").touch()
         if fault.after_s is not None:
             time.sleep(fault.after_s)  # the fault's own timing, which is what is tried here
         else:
-            _wait_for_work(patient, folder)
+            _wait_for_work(patient, folder, after=after)
         if patient.is_over():
             return
-        surgeon.do(fault)
+        after = surgeon.do(fault)
     if not scenario.ending:
         (folder / "finish").touch()
 
 
-def _wait_for_work(patient: Patient, folder: Path) -> None:
-    """Until every rank of the latest attempt is at work, or the run is over."""
+def _wait_for_work(patient: Patient, folder: Path, *, after: int = 0) -> None:
+    """Until every rank of the latest attempt is at work, and it is a later one than `after`; or the run is over."""
+    since = time.monotonic() + BUSY_S
 
     def works() -> bool:
         claims = patient.claims()
         if patient.is_over() or not claims:
             return patient.is_over()
         attempt = claims[-1]["attempt"]
-        if (folder / "marks").exists():
-            return attempt in _begun(_marks(folder, only=" begin "))
-        started = {seen.node for seen in patient.processes() if (seen.what, seen.attempt) == ("worker", attempt)}
-        return started >= set(claims[-1]["members"])
+        if attempt <= after:
+            return False
+        if not (folder / "marks").exists():
+            started = {seen.node for seen in patient.processes() if (seen.what, seen.attempt) == ("worker", attempt)}
+            return started >= set(claims[-1]["members"])
+        return attempt in _begun(_marks(folder, only=" begin ")) and _is_busy(folder, attempt, since)
 
-    wait_until(works, "the run works", within_s=WORKS_WITHIN_S, otherwise=patient.run.story)
+    what = f"the run works in an attempt after {after}" if after else "the run works"
+    wait_until(works, what, within_s=WORKS_WITHIN_S, otherwise=patient.run.story)
+
+
+def _is_busy(folder: Path, attempt: int, since: float) -> bool:
+    """Whether every rank of the attempt has made a mark since then, in monotonic seconds."""
+    with (folder / "marks").open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - BUSY_BYTES))
+        lines = file.read().decode().splitlines()[1:]
+    recent = [mark for mark in parse_marks(lines) if mark.attempt == attempt]
+    ranks = {mark.rank for mark in recent if mark.time_ns / 1e9 > since}
+    return bool(recent) and len(ranks) == recent[0].world_size
 
 
 def _cancel(door: Door, run: Run) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hpc_elastic.errors import RunDirectoryError
 from tests.soak.patient import Patient, Seen, send
 
 
@@ -35,6 +34,7 @@ class Kind(str, Enum):
 TAKES_A_NODE = frozenset({Kind.AGENT_KILLED, Kind.HEAD_KILLED, Kind.AGENT_FROZEN, Kind.HEAD_FROZEN})
 OF_THE_HEAD = frozenset({Kind.HEAD_KILLED, Kind.HEAD_FROZEN})
 FREEZES = frozenset({Kind.AGENT_FROZEN, Kind.HEAD_FROZEN})
+RESTARTS = TAKES_A_NODE | {Kind.WORKER_KILLED, Kind.WORKERS_KILLED}
 ENDS_THE_RUN = frozenset({Kind.AGENT_TERMINATED, Kind.SCRIPT_TERMINATED, Kind.CANCELLED})
 WEIGHTS = {
     Kind.AGENT_KILLED: 12,
@@ -115,12 +115,16 @@ class Surgeon:
         self._thaws: list[threading.Timer] = []
         self.damage = Damage()
 
-    def do(self, fault: Fault) -> bool:
-        """Whether there was somebody to do it to."""
-        try:
-            return self._do(fault)
-        except RunDirectoryError:
-            return False
+    def do(self, fault: Fault) -> int:
+        """Does it, if there is somebody to do it to.
+
+        Returns:
+            The attempt that cannot live on with it; 0 if that is not sure.
+        """
+        claims = self._patient.claims()
+        if not self._do(fault) or fault.kind not in RESTARTS or fault.after_s is not None:
+            return 0
+        return claims[-1]["attempt"] if self.damage.done[-1].node in claims[-1]["members"] else 0
 
     def thaw(self) -> None:
         """Waits until nobody is frozen any more."""
