@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.head_watch import Diagnose, HeadWatch
@@ -22,6 +23,7 @@ from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
+    AskScheduler,
     ClaimAttempt,
     Drop,
     HeadOver,
@@ -34,6 +36,7 @@ from hpc_elastic.membership.actions import (
 )
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
@@ -238,6 +241,8 @@ class Coordinator:
         elif isinstance(action, WriteResult):
             self._outputs.claiming()
             self._tasks.run(self._write_result(action))
+        elif isinstance(action, AskScheduler):
+            self._tasks.run(self._ask_scheduler(action.nodes))
         elif isinstance(action, Superseded):
             self._is_closed = True
             self.over.set()
@@ -265,6 +270,13 @@ class Coordinator:
             self._loop.call_soon(self._outputs.to_own_member, message)
         elif (connection := self._connections.get(node)) is not None:
             connection.send(message)
+
+    async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
+        """What it has given up is lost now; whether the workers there are dead it does not know."""
+        why = "the scheduler has taken it out of the job"
+        for node in await self._loop.run_in_executor(None, self._journal.dead_nodes, nodes):
+            lost = partial(self._head.lost, node, why, is_gone=False)
+            self._do(lambda now, lost=lost, node=node: [*lost(now), *drop(node, why)])  # type: ignore[misc]
 
     async def _claim(self, action: ClaimAttempt) -> None:
         attempt = action.claim.attempt

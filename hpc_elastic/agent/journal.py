@@ -7,7 +7,7 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.agent.allocation import Allocation
@@ -66,6 +66,7 @@ class Journal:
         allocation: this node's place.
         is_over: whether the scheduler says that a job is over; None if it cannot tell.
         is_requeued: whether it stops this start of a job, by its restart count, to start it again.
+        dead_nodes: which of a job's nodes it has given up for good; none if it cannot tell.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class Journal:
         *,
         is_over: Callable[[str], bool | None],
         is_requeued: Callable[[str, int], bool] = lambda _job_id, _restart_count: False,
+        dead_nodes: Callable[[str, Collection[str]], frozenset[str]] = lambda _job_id, _nodes: frozenset(),
     ) -> None:
         self._layout = layout
         self._plan = plan
         self._place = allocation
         self._is_over = is_over
         self._is_requeued = is_requeued
+        self._dead_nodes = dead_nodes
         self._chain = ClaimChain(layout, allocation)
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self.allocation = 0
@@ -141,6 +144,10 @@ class Journal:
     def is_requeued(self) -> bool:
         """Whether the job will be started again, so that a stop of this start does not end the run."""
         return self._is_requeued(self._place.job_id, self._place.restart_count)
+
+    def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
+        """Those of the nodes that the scheduler has given up for this job; asks nobody else, and not the disk."""
+        return self._dead_nodes(self._place.job_id, nodes)
 
     def history(self) -> History:
         """What the run went through, by its latest claim."""

@@ -23,7 +23,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
-from hpc_elastic.scheduler.liveness import can_end_job, end_job, is_job_over, is_job_requeued
+from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_over, is_job_requeued
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def _run(layout: RunLayout) -> int:
     plan = parse_plan(_read(layout.plan).decode())
     secret = _read_secret(layout)
     allocation = derive_allocation(os.environ)
-    journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued)
+    journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued, dead_nodes=dead_nodes)
     become_subreaper()
     # A silent name server costs 5 s a look-up and more; the workers get the same.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
