@@ -95,7 +95,8 @@ class Member:
 
     def fence_deadline(self) -> float:
         """Until when the workers may run without news from the head; the guard is told the same."""
-        return self._silence_deadline() if self.phase in (Phase.WORKING, Phase.FINISHED) else NEVER
+        has_workers = self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING)
+        return self._silence_deadline() if has_workers else NEVER
 
     def _silence_deadline(self) -> float:
         """When a head that says nothing counts as lost."""
@@ -137,14 +138,15 @@ class Member:
 
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
+        is_known = self._allegiance.lost is not None  # who is lost now has only gathered
         if self._leave is not None or not self._allegiance.lose(why, self._lease.contact, is_dead=is_dead):
             return []
         self._lease.end()
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
         if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
-            text = Say(text=f"{lost}; killing this node's workers", level="warning")
-            return [text, *self._stop(StopManner.FENCE, lost)]
-        return [Say(text=lost, level="warning"), *self._seek()]
+            fence = self._stop(StopManner.FENCE, lost)
+            return [Say(text=f"{lost}; killing this node's workers", level="warning"), *fence]
+        return self._seek(is_news=False) if is_known else [Say(text=lost, level="warning"), *self._seek()]
 
     def leaves(self, exit_code: int, cause: str) -> list[Action]:
         """There is no head to be found, or the run is over."""
@@ -317,11 +319,8 @@ class Member:
         self._lease.end()
         return [leave]
 
-    def _seek(self, unkillable: tuple[int, ...] = ()) -> list[Action]:
-        """No worker is left: this node may be anybody's member now.
-
-        Who got a TERM like the head leaves: the scheduler knows what it was for, a requeue perhaps.
-        """
+    def _seek(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
+        """No worker is left: this node may be anybody's, unless it got a TERM as the head did: a requeue perhaps."""
         if (lost := self._allegiance.lost) is None:
             return []
         if unkillable:
@@ -331,7 +330,7 @@ class Member:
             return self.leaves(int(ExitCode.NODE_LOST), f"{lost.node or 'the head'} was lost: {lost.why}")
         self.phase = Phase.SEEKING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
-        return [note, Seek(lost=lost)]
+        return [note, Seek(lost=lost)] if is_news else [Seek(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:

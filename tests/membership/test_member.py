@@ -386,8 +386,16 @@ def test_fences_if_the_head_is_silent_for_two_thirds_of_the_lease() -> None:
 
 
 def test_the_guard_is_told_no_deadline_while_there_are_no_workers() -> None:
-    assert parked().fence_deadline() == stopping().fence_deadline() == float("inf")
+    assert parked().fence_deadline() == float("inf")
     assert working().fence_deadline() == finished().fence_deadline() == 6
+
+
+def test_the_guard_fences_a_member_that_is_frozen_while_it_stops_its_workers() -> None:
+    """They have their grace, and the head may go on without this node meanwhile."""
+    member = stopping()
+    assert member.fence_deadline() == 6
+    member.workers_stopped(1, (), 26000)
+    assert member.fence_deadline() == float("inf")
 
 
 def test_a_member_without_workers_notices_a_silent_head_too() -> None:
@@ -447,7 +455,8 @@ def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> Non
     member.workers_stopped(1, (), 26000)
     member.connected(10, is_joined=True)
     member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
-    (seek,) = of_kind(member.disconnected("closed", is_dead=True), Seek)
+    (seek,) = member.disconnected("closed", is_dead=True)  # and says nothing: it was nobody's head yet
+    assert isinstance(seek, Seek)
     assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer")
 
 
