@@ -208,7 +208,7 @@ class HeadSide(Receiver):
         """There is a head, and it is another agent."""
         self._successor = None
         self._connection = connection
-        self._member.connected(is_joined=True)
+        self._member.connected(is_joined=True, asked=connection.opened_at)
 
     def head_said(self, connection: Connection, message: Message) -> None:
         """The head sent something."""

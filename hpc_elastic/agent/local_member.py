@@ -123,9 +123,9 @@ class LocalMember:
 
     # Of the head.
 
-    def connected(self, *, is_joined: bool) -> None:
-        """There is a head: another node's, which has the join already, or this node's own."""
-        self._do(lambda now: self._member.connected(now, is_joined=is_joined))
+    def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
+        """There is a head: another node's, which was asked to join at this moment, or this node's own."""
+        self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
         """The head sent something."""

@@ -67,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_aborted = False
         self._is_closed_here = False
         self._is_closed_by_peer = False
+        self.opened_at = float("inf")  # before any message
         self.on_refused: Callable[[Connection, str], None] = lambda _connection, _why: None
         self._error: ProtocolError | DecodeError | None = None
         loop = asyncio.get_running_loop()
@@ -178,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _open(self) -> None:
         self._is_opened = True
+        self.opened_at = asyncio.get_running_loop().time()
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
         if self._trace is not None:

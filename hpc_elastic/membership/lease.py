@@ -23,6 +23,7 @@ class Lease:
         self._number = 0
         self._heard = 0
         self._heard_until = NEVER
+        self._asked = NEVER
         self.next_beat = NEVER
         self._beats = BEATS_OF_MANY
         self.contact = -NEVER  # when anything of the head came
@@ -37,12 +38,23 @@ class Lease:
         """When a head that says nothing counts as lost."""
         return self._heard_until + self.patience_s
 
-    def start(self, now: float) -> None:
-        """There is a head, which was heard now; another one perhaps than before."""
+    @property
+    def fence_deadline(self) -> float:
+        """Until when workers may run: for all that is known before the first echo, the head counts from the join."""
+        return self.deadline if self._heard else self._asked + self.patience_s
+
+    def start(self, now: float, asked: float | None = None) -> None:
+        """There is a head, which was heard now; another one perhaps than before.
+
+        Args:
+            now: monotonic seconds.
+            asked: when this node asked to join, if not now: the answer may have been on its way for long.
+        """
         self._sent.clear()
         self._number = self._heard = 0
         self._heard_until = self.contact = now
-        self.next_beat = now + self.seconds / self._beats
+        self._asked = now if asked is None else asked
+        self.next_beat = max(now, self._asked + self.seconds / self._beats)
 
     def share(self, nodes: int) -> None:
         """The head has so many members."""
@@ -50,7 +62,7 @@ class Lease:
 
     def end(self) -> None:
         """There is no head to beat to any more."""
-        self._heard_until = self.next_beat = NEVER
+        self._heard_until = self._asked = self.next_beat = NEVER
 
     def beat(self, now: float) -> list[Beat]:
         """The beat that is due, if one is."""

@@ -104,14 +104,14 @@ class Member:
         is_alone = self._assign is not None and self._assign.group_world_size == 1
         if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
             return NEVER  # of a head here, a silence only says that this process was paused
-        return self._lease.deadline
+        return self._lease.fence_deadline if has_workers else self._lease.deadline
 
     # The head.
 
-    def connected(self, now: float, *, is_joined: bool) -> list[Action]:
-        """There is a head: another node's, which has got this node's join already, or this node's own."""
+    def connected(self, now: float, *, is_joined: bool, asked: float | None = None) -> list[Action]:
+        """There is a head: another node's, which this node asked at `asked` to join, or this node's own."""
         self._allegiance.begin(is_here=not is_joined)
-        self._lease.start(now)
+        self._lease.start(now, asked)
         return [] if is_joined else [Tell(message=self.join)]
 
     def received(self, message: messages.Message, now: float) -> list[Action]:

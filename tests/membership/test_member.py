@@ -371,6 +371,17 @@ def test_the_lease_counts_from_when_the_echoed_beat_was_sent() -> None:
     assert member.fence_deadline() == 3 + 6
 
 
+def test_the_lease_counts_from_the_join_if_the_welcome_was_long_on_its_way() -> None:
+    member = joining()
+    member.connected(5, is_joined=True, asked=0)
+    member.received(Welcome(allocation=1, head="node0"), 5)
+    member.received(an_assign(), 5)
+    assert member.fence_deadline() == 6
+    assert told(member.tick(5)) == [Beat(number=1)]
+    member.received(Echo(number=1), 5)
+    assert member.fence_deadline() == 5 + 6
+
+
 def test_an_echo_of_no_beat_is_no_news() -> None:
     member = working()
     member.received(Echo(number=99), 0)
