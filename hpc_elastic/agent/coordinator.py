@@ -217,7 +217,7 @@ class Coordinator:
         if self._is_closed:
             return
         now = self._loop.time()
-        if now >= self._head.next_tick():
+        if self._timer is None or now >= self._timer.when():
             self._act_all(self._head.tick(now))
         self._act_all(step(now))
         self._outputs.moved()
