@@ -100,7 +100,7 @@ class Training:
             The result.
         """
         self.go()
-        result = assert_over(self.run, "SUCCEEDED", 0)
+        result = assert_over(self.run, "SUCCEEDED", 0, killed=True)
         assert self.run.attempts() == list(range(1, len(ranks) + 1)), self.story()
         assert result["attempts"] == len(ranks)
         for attempt, size in enumerate(ranks, start=1):

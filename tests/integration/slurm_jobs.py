@@ -85,12 +85,12 @@ def wait_for_ranks(run: Run, ranks: int = 8, *, attempt: int = 1) -> None:
     run.wait_until_started(attempt)
 
 
-def assert_over(run: Run, state: str, exit_code: int) -> Any:
-    """The result of a run that ended so, and left nothing."""
+def assert_over(run: Run, state: str, exit_code: int, *, killed: bool = False) -> Any:
+    """The result of a run that ended so, and left nothing; `killed`: as for the records."""
     result = run.wait_until_over()
     assert (result["state"], result["exit_code"]) == (state, exit_code), f"{result}\n{run.story()}"
     run.assert_nothing_left(within_s=40)
-    run.assert_records_valid()
+    run.assert_records_valid(killed=killed)
     return result
 
 

@@ -32,7 +32,7 @@ def workers_on(run: Run, node: str) -> list[int]:
 
 def assert_lost(run: Run, *nodes: str) -> None:
     """The run ended for the loss of one of these nodes."""
-    result = assert_over(run, "FAILED", 7)
+    result = assert_over(run, "FAILED", 7, killed=True)
     assert result["reason"] == "node_lost", result
     assert any(node in result["cause"] for node in nodes), result
 
