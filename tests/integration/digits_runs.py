@@ -19,6 +19,7 @@ from tests.integration.slurm_jobs import assert_over, environment_of, events
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 LAST_STEP = 44  # two epochs of 22
+NODES = ("node1", "node2", "node3", "node4")
 HELD_AT, CHECKPOINT, CHECKPOINT_EVERY = 25, 20, 5
 JOB = """\
 name: digits
@@ -100,7 +101,7 @@ class Training:
             The result.
         """
         self.go()
-        result = assert_over(self.run, "SUCCEEDED", 0, killed=True)
+        result = assert_over(self.run, "SUCCEEDED", 0, killed=NODES)
         assert self.run.attempts() == list(range(1, len(ranks) + 1)), self.story()
         assert result["attempts"] == len(ranks)
         for attempt, size in enumerate(ranks, start=1):

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def wait_for_ranks(run: Run, ranks: int = 8, *, attempt: int = 1) -> None:
     run.wait_until_started(attempt)
 
 
-def assert_over(run: Run, state: str, exit_code: int, *, killed: bool = False) -> Any:
-    """The result of a run that ended so, and left nothing; `killed`: as for the records."""
+def assert_over(run: Run, state: str, exit_code: int, *, killed: Collection[str] = ()) -> Any:
+    """The result of a run that ended so, and left nothing; `killed` are nodes whose agent or power was cut off."""
     result = run.wait_until_over()
     assert (result["state"], result["exit_code"]) == (state, exit_code), f"{result}\n{run.story()}"
     run.assert_nothing_left(within_s=40)

@@ -8,13 +8,13 @@ import signal
 import pytest
 
 from tests.integration.conftest import Door, Run
+from tests.integration.digits_runs import NODES, workers_on
 from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
     agent_pid,
     assert_no_sleepers,
     assert_over,
-    environment_of,
     start,
     wait_for_ranks,
     write_job,
@@ -26,13 +26,9 @@ pytestmark = pytest.mark.slurm
 SHORT_LEASE = "elastic: {lease: 3s}"
 
 
-def workers_on(run: Run, node: str) -> list[int]:
-    return [pid for pid in run.processes() if environment_of(pid).get("HPC_ELASTIC_NODE") == node]
-
-
 def assert_lost(run: Run, *nodes: str) -> None:
     """The run ended for the loss of one of these nodes."""
-    result = assert_over(run, "FAILED", 7, killed=True)
+    result = assert_over(run, "FAILED", 7, killed=NODES)
     assert result["reason"] == "node_lost", result
     assert any(node in result["cause"] for node in nodes), result
 

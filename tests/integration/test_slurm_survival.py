@@ -103,7 +103,7 @@ def test_too_few_nodes_end_the_run_at_once_by_name(slurm_door: Door, slurm: Clus
     slurm.kill("node4")
     wait_until(run.is_over, "the run is over", within_s=15, otherwise=run.story)
     record_property("below min", f"over after {time.monotonic() - fault:.2f} s")
-    result = assert_over(run, "FAILED", 7, killed=True)
+    result = assert_over(run, "FAILED", 7, killed=slurm.nodes)
     assert result["reason"] == "node_lost"
     assert "node2" in result["cause"], result
     assert "node4" in result["cause"], result

@@ -91,7 +91,7 @@ def test_the_batch_host_is_back_before_slurm_misses_it_and_the_job_is_requeued(
     assert {record["first_step"] for record in training.records(attempt)} == {21}
     training.assert_completed(slurm)
     training.run.assert_nothing_left()
-    training.run.assert_records_valid(killed=True)
+    training.run.assert_records_valid(killed=slurm.nodes)
 
 
 def test_a_frozen_head_is_succeeded_and_is_a_member_when_it_wakes(
