@@ -104,5 +104,5 @@ def test_clocks_an_hour_apart_change_nothing(slurm_door: Door, slurm: Cluster, r
 def hours_ahead(training: Training, node: str) -> int:
     """How far the clock of a node's agent is ahead, by what it notes and when that is written."""
     path = training.run.path / "nodes" / node / "events.jsonl"
-    (noted, *_) = [event["time_ns"] for event in reversed(events(training.run)) if event["node"] == node]
+    noted = max(int(event["time_ns"]) for event in events(training.run) if event["node"] == node)
     return round((noted / 1e9 - path.stat().st_mtime) / 3600)
