@@ -36,8 +36,9 @@ class Closing:
         self.exit_code = exit_code
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
-        ends_job = job_end.who(self._roster) if job_end.is_ours() else None
-        if job_end.is_ours() and ends_job is None:
+        is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # that job must live, to start again
+        ends_job = job_end.who(self._roster) if is_ours else None
+        if is_ours and ends_job is None:
             text = "the node of the batch script is lost and no agent can reach Slurm: cancel the job to end it"
             actions.append(Say(text=text, level="warning"))
         for member in self._roster:

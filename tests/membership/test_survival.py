@@ -374,9 +374,9 @@ def launched(node_id: int, *, is_launch_host: bool = False) -> Join:
     return replace(a_join(node_id), can_end_job=node_id > 1, is_launch_host=is_launch_host)
 
 
-def end(script: HeadScript) -> list[str]:
-    """Who is told to end the job when the run is over."""
-    ends = sent(script.head.result_written(0, "every rank exited 0", script.now), End)
+def end(script: HeadScript, exit_code: ExitCode = ExitCode.SUCCESS) -> list[str]:
+    """Who is told to end the job when the run is over, or stops in this allocation."""
+    ends = sent(script.head.result_written(int(exit_code), "it is over", script.now), End)
     return [node for node, message in ends.items() if message.ends_job]
 
 
@@ -389,6 +389,15 @@ def test_the_first_agent_that_can_ends_the_job_of_a_lost_batch_host(*, is_gone: 
     assert set(sent(claimed, Assign)) == {"node0", "node1", "node2", "node3"}
     script.lose(0, is_gone=is_gone)
     assert end(script) == enders
+
+
+def test_nobody_ends_a_job_that_the_scheduler_starts_again() -> None:
+    script = HeadScript(4, min_nodes=2, node="node1")
+    for node_id in range(4):
+        script.head.joined(launched(node_id, is_launch_host=node_id == 0), script.now)
+    script.claimed()
+    script.lose(0)
+    assert end(script, ExitCode.REQUEUE) == []
 
 
 def test_a_successor_knows_from_the_world_where_the_batch_script_ran() -> None:
