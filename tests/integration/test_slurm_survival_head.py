@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.integration.conftest import Door
+from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
 from tests.integration.slurm_jobs import agent_pid, frozen, only_run, popen
 from tests.slurm_sandbox.cluster import Cluster, wait_until
@@ -27,6 +27,11 @@ def assert_ended_by_its_agents(door: Door, slurm: Cluster, training: Training) -
     slurm.boot("node1")
     slurm.wait_for_job(training.run.job_id, "CANCELLED")
     assert "SUCCEEDED" in door.run("status", training.run.job_id).stdout
+
+
+def allocations(run: Run) -> list[int]:
+    """Of each attempt, the allocation that it was in."""
+    return [run.read(run.layout.claim(attempt))["allocation"] for attempt in run.attempts()]
 
 
 def test_the_batch_host_loses_power_while_it_trains(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
@@ -79,11 +84,11 @@ def test_the_batch_host_is_back_before_slurm_misses_it_and_the_job_is_requeued(
         otherwise=slurm.controller_log,
     )
     assert not training.run.is_over(), training.story()
-    second = training.run.layout.allocation(2)
-    wait_until(lambda: os.path.exists(second), "the next allocation is claimed", otherwise=training.story)
-    attempt = max(training.run.attempts()) + 1
+    # One more if the others had a head already when Slurm stopped them.
+    wait_until(lambda: allocations(training.run)[-1] == 2, "the next allocation trains", otherwise=training.story)
+    attempt = len(allocations(training.run))
     training.wait_until_held(attempt, 4)
-    assert training.run.read(second)["restart_count"] == 1
+    assert training.run.read(training.run.layout.allocation(2))["restart_count"] == 1
     assert training.run.read(training.run.layout.claim(attempt))["predecessor"] == attempt - 1
     training.go()
     result = training.run.wait_until_over()
