@@ -104,7 +104,7 @@ class Member:
         is_alone = self._assign is not None and self._assign.group_world_size == 1
         if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
             return NEVER  # of a head here, a silence only says that this process was paused
-        return self._lease.fence_deadline if has_workers else self._lease.deadline
+        return self._lease.deadline if self.phase is Phase.PARKED else self._lease.fence_deadline
 
     # The head.
 
