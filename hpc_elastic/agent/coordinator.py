@@ -142,7 +142,9 @@ class Coordinator:
 
     def received_from_own(self, message: Message) -> None:
         """This node's member sent something."""
-        if isinstance(message, Join):
+        if isinstance(message, Join) and (refusal := self._head.refusal(message)) is not None:
+            self._send(self._node, refusal)  # it was lost, and joins again while the run ends
+        elif isinstance(message, Join):
             self._own = message
             self._do(lambda now: self._head.joined(message, now))
         else:

@@ -40,6 +40,8 @@ class LocalWorkers:
         on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
             (negative for a signal).
         on_broken: told why the attempt cannot go on although no worker failed.
+        may_start: asked, by the thread, right before workers start: an agent that was paused on its way there
+            may have lost its head meanwhile.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LocalWorkers:
         say: Callable[[str], None],
         on_exit: Callable[[int, int, int], None],
         on_broken: Callable[[str], None],
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         self._plan = plan
         self._allocation = allocation
@@ -62,6 +65,8 @@ class LocalWorkers:
         self._guard_pid = guard_pid
         self._say = say
         self._on_exit = on_exit
+        self._may_start = may_start
+        self._is_stopping = False
         self._store = StoreLink(plan.package_dir, thread=thread, say=say, on_broken=on_broken)
         self._workers = Workers(
             thread,
@@ -94,11 +99,13 @@ class LocalWorkers:
             StartFailedError: one could not be started, and none runs.
         """
         self.started = time.time()
+        self._is_stopping = False
         starting = self._starting = asyncio.get_running_loop().create_task(self._initialize_workers(assign))
         await starting
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """Ends the workers and all they started; returns the process ids that survived KILL."""
+        """Ends the workers and all they started, and starts no more; returns the process ids that survived KILL."""
+        self._is_stopping = True
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
@@ -135,9 +142,17 @@ class LocalWorkers:
         self._pids.clear()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         orders = list(self._orders.values())
-        spawned = await self._workers.start_workers(lambda: spawn_workers(orders, self._layout, say=self._say))
+        spawned = await self._workers.start_workers(lambda: self._spawn(orders))
+        if not spawned:
+            return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
+
+    def _spawn(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
+        """In the thread: starts nothing that would have to be stopped at once."""
+        if self._is_stopping or not self._may_start():
+            return []
+        return spawn_workers(orders, self._layout, say=self._say)
 
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []

@@ -62,8 +62,9 @@ def _watch(marks: Marks) -> bool:
         left = deadline - time.monotonic()
         readable, _, _ = select.select([0], [], [], None if left == float("inf") else max(0.0, left))
         if not readable:
-            text = f"the workers of {marks.node} may not run any longer, and its agent has not ended them; killing them"
-            print(f"hpc-elastic guard: {text}", file=sys.stderr)
+            if find_workers(marks):
+                text = f"the workers of {marks.node} may not run any longer, and the agent has not ended them yet"
+                print(f"hpc-elastic guard: {text}; killing them", file=sys.stderr)
             kill_all(marks)
             deadline = float("inf")
             continue

@@ -19,7 +19,7 @@ class GuardLink:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         if self._process.stdin is not None:
             os.set_blocking(self._process.stdin.fileno(), False)
-        self.deadline = float("inf")  # as the guard knows it
+        self.deadline = self._known = float("inf")
 
     @property
     def pid(self) -> int:
@@ -28,8 +28,9 @@ class GuardLink:
 
     def set_deadline(self, deadline: float) -> None:
         """Until when the workers may run without another word, in monotonic seconds."""
-        if deadline != self.deadline and self._write(f"{deadline!r}\n"):
-            self.deadline = deadline
+        self.deadline = deadline
+        if deadline != self._known and self._write(f"{deadline!r}\n"):
+            self._known = deadline
 
     def dismiss(self) -> None:
         """No worker is left; the guard may go."""

@@ -168,6 +168,7 @@ class HeadSide(Receiver):
 
     async def close(self) -> None:
         """The member has left: the head that is here goes last of all."""
+        self._making = None
         if self._successor is not None:
             await self._successor.close()
         if self._head is not None:

@@ -52,7 +52,7 @@ class MemberOutputs:
         seek: looks for another head; no worker is left.
         leave: ends this agent.
         moved: the moment may have moved until when the workers may run.
-        guard_deadline: when the guard kills them, as it knows.
+        guard_deadline: when the guard kills them.
         say: takes a line for people.
     """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -112,6 +113,7 @@ class Supervisor:
             say=self._say,
             on_exit=lambda attempt, local_rank, exitcode: self._member.worker_exited(attempt, local_rank, exitcode),
             on_broken=lambda reason: self._member.node_broke(reason),
+            may_start=lambda: time.monotonic() < self._guard.deadline,
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
         # Names may resolve to another interface than the one published: listen on all of them.

@@ -139,13 +139,16 @@ class Workers:
     async def _kill(self) -> tuple[int, ...]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_BOUND_S
+        self._sent = signal.SIGKILL
+        for worker in self._alive.values():  # at once: to find what they have started takes its time
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
         while True:
             found = await self._find()
             if not found and not self._alive:
                 return ()
             if loop.time() > deadline:
                 return tuple(sorted({*found, *self._alive}))
-            self._sent = signal.SIGKILL
             signal_all(found.values(), signal.SIGKILL)
             waiting = asyncio.gather(_all_gone(found), self._none_alive.wait())
             with contextlib.suppress(asyncio.TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Assign, End, Failed, Finished, Message, Refused, Welcome
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.store import append_line
+from hpc_elastic.rundir.store import append_line, claim
 from tests.membership.script import HeadScript, a_failure, a_join
 from tests.plans import make_run_plan
 
@@ -39,6 +40,7 @@ class Scene:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
+        self.superseded: list[str] = []
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
         plan = make_run_plan(root)
         journal = Journal(self.layout, plan, place, is_over=lambda _: None)
@@ -49,7 +51,7 @@ class Scene:
             journal=journal,
             disk=self.disk,
             telemetry=telemetry,
-            outputs=HeadOutputs(to_own_member=self.heard.put_nowait),
+            outputs=HeadOutputs(to_own_member=self.heard.put_nowait, superseded=self.superseded.append),
             diagnose=diagnose,
         )
 
@@ -58,6 +60,19 @@ class Scene:
         head = HeadScript(nodes, restarts={"default": restart}).head
         head._members.leases.next_tick = head.gathering._deadline = head.gathering._say_at = float("inf")
         return head
+
+
+class OtherSide:
+    """As much of a connection as a head needs."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def close(self) -> None:
+        self.sent.append(Refused(reason="closed", exit_code=0))
 
 
 def play(
@@ -99,6 +114,70 @@ def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
         assert Path(made.layout.exit_code).read_text() == "0\n"
 
     play(tmp_path, scene)
+
+
+def test_a_member_of_its_own_that_joins_again_while_the_run_ends_is_sent_away(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        made.coordinator.received_from_own(Finished(attempt=1))
+        await until(made, End)
+        made.coordinator.own_member_left("no answer for 6 s")
+        made.coordinator.received_from_own(a_join(0))
+        refused = await until(made, Refused)
+        assert refused == Refused(reason="the run is over", exit_code=0)
+
+    play(tmp_path, scene)
+
+
+def test_a_head_that_finds_a_later_attempt_ends_nothing_and_says_so_to_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.001)
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        record = json.loads(Path(made.layout.claim(1)).read_text())
+        assert claim(made.layout.claim(2), {**record, "attempt": 2, "head": "node1"})
+        await made.coordinator.over.wait()
+        assert made.superseded == ["node1 has opened attempt 2"]
+        made.coordinator.received_from_own(Finished(attempt=1))
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.result).exists()
+
+    play(tmp_path, scene)
+
+
+def test_a_head_that_ends_the_run_while_another_one_goes_on_writes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 600.0)
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        record = json.loads(Path(made.layout.claim(1)).read_text())
+        assert claim(made.layout.claim(2), {**record, "attempt": 2, "head": "node1"})
+        made.coordinator.received_from_own(Finished(attempt=1))
+        await made.coordinator.over.wait()
+        assert made.superseded == ["node1 has opened attempt 2"]
+        assert not Path(made.layout.result).exists()
+
+    play(tmp_path, scene)
+
+
+def test_nobody_who_could_end_the_job_is_worth_a_word_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(replace(a_join(0), is_launch_host=True))
+        made.coordinator.received(cast("Connection", OtherSide()), a_join(1))
+        await until(made, Assign)
+        await made.disk.call(lambda: None)
+
+    play(tmp_path, scene, nodes=2)
+    assert capsys.readouterr().out.count("no agent can reach Slurm's controller") == 1
 
 
 def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(tmp_path: Path) -> None:
@@ -176,18 +255,6 @@ def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
 def test_who_was_refused_for_its_version_does_not_hold_the_others(
     tmp_path: Path,
 ) -> None:
-    class OtherSide:
-        """As much of a connection as a refusal needs."""
-
-        def __init__(self) -> None:
-            self.sent: list[Message] = []
-
-        def send(self, message: Message) -> None:
-            self.sent.append(message)
-
-        def close(self) -> None:
-            self.sent.append(Refused(reason="closed", exit_code=0))
-
     async def scene(made: Scene) -> None:
         made.coordinator.received_from_own(a_join(0))
         await until(made, Welcome)

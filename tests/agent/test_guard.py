@@ -48,6 +48,18 @@ def test_spares_what_is_left_if_the_agent_says_bye(guard: GuardLink, spawn: Spaw
     assert is_running(worker.pid)
 
 
+def test_a_guard_that_is_paused_does_not_hold_the_agent(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    os.kill(guard.pid, signal.SIGSTOP)
+    for number in range(20_000):  # far more than a pipe takes
+        guard.set_deadline(time.monotonic() + 600 + number)
+    os.kill(guard.pid, signal.SIGCONT)
+    while guard._known != guard.deadline:
+        guard.set_deadline(guard.deadline)
+    guard.set_deadline(time.monotonic())
+    assert worker.wait(20) == -signal.SIGKILL
+
+
 def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
     first = spawn(environment=marks_of(tmp_path))
     guard.set_deadline(time.monotonic() + 0.05)
