@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -289,6 +290,19 @@ def test_a_killed_guard_is_noticed_by_nobody(start: Start) -> None:
     (guard,) = [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("guard", "local1")]
     os.kill(guard, signal.SIGKILL)
     case.assert_succeeds(attempts=1, node_losses=0)
+
+
+def test_a_worker_that_is_killed_long_after_its_nodes_guard_has_failed(start: Start) -> None:
+    case = start("2")
+    (guard,) = [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("guard", "local1")]
+    os.kill(guard, signal.SIGKILL)
+    silent_until = time.monotonic() + 2 * LEASE_S
+    wait_until(lambda: time.monotonic() > silent_until, "what the guard knew last is long over")
+    (worker,) = [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("worker", "local1")]
+    os.kill(worker, signal.SIGKILL)
+    result = case.run.wait_until_over(within_s=30)
+    assert (result["exit_code"], result["reason"]) == (1, "restarts_used_up"), case.story()
+    case.run.assert_nothing_left()
 
 
 def test_killing_the_script_and_then_the_head_leaves_the_others_in_charge(start: Start) -> None:

@@ -63,7 +63,11 @@ def _play(folder: Path, scenario: Scenario) -> Outcome | None:
         (folder / "story.txt").write_text(str(error))
         print(f"seed {scenario.seed}: BROKEN after {time.monotonic() - began:.0f} s: {str(error)[:600]}", flush=True)
         return None
-    what = "digits" if scenario.is_digits else f"min {scenario.min_nodes}, {scenario.workers} a node"
+    what = (
+        "digits"
+        if scenario.is_digits
+        else f"min {scenario.min_nodes}, {scenario.spares} spare, {scenario.workers} a node"
+    )
     print(
         f"seed {scenario.seed} ({what}): {outcome.state}, {outcome.attempts} attempts in {outcome.seconds:.0f} s: "
         + ", ".join(outcome.damage),

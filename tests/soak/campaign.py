@@ -19,7 +19,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from tests.integration.conftest import DIGITS, Door, Run
 from tests.slurm_sandbox.sandbox import wait_until
 from tests.soak import trainer
-from tests.soak.faults import ENDS_THE_RUN, WEIGHTS, Done, Fault, Kind, Surgeon, draw_faults
+from tests.soak.faults import ENDS_THE_RUN, STOPS_THE_RUN, WEIGHTS, Done, Fault, Kind, Surgeon, draw_faults
 from tests.soak.patient import Patient
 from tests.soak.rules import Mark, broken_rules, parse_marks
 
@@ -32,7 +32,8 @@ DIGITS_EVERY = 10
 _TRAINER = """
 name: soak
 site: local
-nodes: {{min: {min_nodes}, max: {nodes}}}
+nodes: {{min: {min_nodes}, max: {max_nodes}}}
+spares: {spares}
 workers_per_node: {workers}
 time: 1h
 entrypoint: {{script: {script}, args: [{folder}]}}
@@ -43,7 +44,8 @@ signals: {{grace: 5s, restart_grace: 2s}}
 _DIGITS = """
 name: soak-digits
 site: local
-nodes: {{min: {min_nodes}, max: {nodes}}}
+nodes: {{min: {min_nodes}, max: {max_nodes}}}
+spares: {spares}
 workers_per_node: 1
 time: 1h
 entrypoint:
@@ -63,6 +65,7 @@ class Scenario:
     seed: int
     is_digits: bool
     min_nodes: int
+    spares: int
     workers: int
     lease_s: float
     rejoin: str
@@ -84,13 +87,14 @@ class Scenario:
         dice = random.Random(seed)
         is_digits = digits_every > 0 and seed % digits_every == digits_every - 1
         ends = dice.random() < 0.15 and not is_digits and not kinds
-        ending = Fault(
-            kind=dice.choice(sorted(ENDS_THE_RUN)), number=dice.randrange(8), after_s=dice.choice([None, 0.2])
-        )
+        min_nodes = dice.choice([1, 1, 2])
+        end = dice.choice(sorted(ENDS_THE_RUN if min_nodes > 1 else STOPS_THE_RUN))
+        ending = Fault(kind=end, number=dice.randrange(8), after_s=dice.choice([None, 0.2]))
         return cls(
             seed=seed,
             is_digits=is_digits,
-            min_nodes=dice.choice([1, 1, 2]),
+            min_nodes=min_nodes,
+            spares=dice.choice([0, 0, 1]),
             workers=dice.choice([1, 2]),
             lease_s=lease_s,
             rejoin=dice.choice(["at_restart", "immediately"]),
@@ -166,7 +170,8 @@ def _is_script(pid: int, layout: RunLayout) -> bool:
 def _start(door: Door, scenario: Scenario) -> Run:
     template = _DIGITS if scenario.is_digits else _TRAINER
     text = template.format(
-        nodes=NODES,
+        max_nodes=NODES - scenario.spares,
+        spares=scenario.spares,
         min_nodes=scenario.min_nodes,
         workers=scenario.workers,
         script=DIGITS / "train.py" if scenario.is_digits else trainer.__file__,
@@ -240,7 +245,9 @@ def _check(run: Run, scenario: Scenario, surgeon: Surgeon, result: dict[str, obj
     kinds = {one.kind for one in done}
     story = "\n".join([*map(repr, done), run.story()])
     expected = [("SUCCEEDED", 0)]
-    if kinds & ENDS_THE_RUN:
+    if Kind.BELOW_MIN in kinds:
+        expected = [("FAILED", 7)]
+    if kinds & STOPS_THE_RUN:
         # A TERM to one agent, or a request that comes when nobody is head, may find the run over before it is seen.
         expected = [("CANCELLED", 10)] + ([("SUCCEEDED", 0)] if Kind.AGENT_TERMINATED in kinds else [])
     assert (result["state"], result["exit_code"]) in expected, f"{result}\n{story}"

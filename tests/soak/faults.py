@@ -14,7 +14,7 @@ from tests.soak.patient import Patient, Seen, send
 
 
 class Kind(str, Enum):
-    """What happens. The last three end the run as CANCELLED."""
+    """What happens. The last four end the run: as CANCELLED, or as FAILED for want of nodes."""
 
     AGENT_KILLED = "agent killed"
     HEAD_KILLED = "head killed"
@@ -29,13 +29,15 @@ class Kind(str, Enum):
     AGENT_TERMINATED = "TERM to an agent"
     SCRIPT_TERMINATED = "TERM to the script"
     CANCELLED = "hpc-elastic cancel"
+    BELOW_MIN = "all agents but one killed"
 
 
 TAKES_A_NODE = frozenset({Kind.AGENT_KILLED, Kind.HEAD_KILLED, Kind.AGENT_FROZEN, Kind.HEAD_FROZEN})
 OF_THE_HEAD = frozenset({Kind.HEAD_KILLED, Kind.HEAD_FROZEN})
 FREEZES = frozenset({Kind.AGENT_FROZEN, Kind.HEAD_FROZEN})
 RESTARTS = TAKES_A_NODE | {Kind.WORKER_KILLED, Kind.WORKERS_KILLED}
-ENDS_THE_RUN = frozenset({Kind.AGENT_TERMINATED, Kind.SCRIPT_TERMINATED, Kind.CANCELLED})
+STOPS_THE_RUN = frozenset({Kind.AGENT_TERMINATED, Kind.SCRIPT_TERMINATED, Kind.CANCELLED})
+ENDS_THE_RUN = STOPS_THE_RUN | {Kind.BELOW_MIN}
 WEIGHTS = {
     Kind.AGENT_KILLED: 12,
     Kind.HEAD_KILLED: 14,
@@ -137,6 +139,8 @@ class Surgeon:
             self._note(fault, "")
             self._cancel()
             return True
+        if kind is Kind.BELOW_MIN:
+            return self._kill_all_but_one(fault)
         if kind in (Kind.SCRIPT_KILLED, Kind.SCRIPT_TERMINATED):
             return self._hit_script(fault)
         if kind in (Kind.WORKER_KILLED, Kind.WORKERS_KILLED, Kind.GUARD_KILLED, Kind.STORE_KILLED):
@@ -161,6 +165,19 @@ class Surgeon:
             self._thaws.append(timer)
             timer.start()
         return is_done
+
+    def _kill_all_but_one(self, fault: Fault) -> bool:
+        """Nobody is frozen then, and the one that is left is of the latest world: it must write the result."""
+        self.thaw()
+        alive = sorted(set(self._agents) - self.damage.killed)
+        members = [node for node in alive if node in self._patient.claims()[-1]["members"]]
+        spared = members[fault.number % len(members)]
+        self._note(fault, f"but {spared}")
+        for node in alive:
+            if node != spared:
+                self.damage.killed.add(node)
+                send(self._agents[node], signal.SIGKILL)
+        return True
 
     def _continue(self, node: str, pid: int) -> None:
         send(pid, signal.SIGCONT)
