@@ -116,7 +116,7 @@ def measure_rounds(nodes: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def measure_idle(nodes: int, lease_s: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """One head, whose members do nothing but beat; its CPU time and memory."""
-    with Elsewhere() as elsewhere, start(nodes, lease_s, arguments) as pair:
+    with Elsewhere() as elsewhere, start(nodes, lease_s, arguments, spread_s=lease_s / 3) as pair:
         time.sleep(SETTLES_S + lease_s / 3)
         windows = [watch(pair, arguments.seconds) for _ in range(WINDOWS)]
         usage = pair.head.ask("usage")
@@ -131,14 +131,15 @@ def measure_idle(nodes: int, lease_s: float, arguments: argparse.Namespace) -> d
         "beats_per_s": round(sum(window[2] for window in windows) / sum(window[1] for window in windows)),
         "resident_mib": round(usage["resident"] / MIB, 1),
         "kib_per_member": round((usage["resident"] - usage["alone"]) / nodes / 1024, 1),
-        "connect_s": round(pair.connect_s, 3),
         "cores_busy_elsewhere": elsewhere.cores,
     }
 
 
-def start(nodes: int, lease_s: float, arguments: argparse.Namespace) -> AbstractContextManager[Pair]:
+def start(
+    nodes: int, lease_s: float, arguments: argparse.Namespace, *, spread_s: float = 0.0
+) -> AbstractContextManager[Pair]:
     profile = str(Path(arguments.profile, f"head-{nodes}-{lease_s:g}.prof")) if arguments.profile else None
-    return head_and_agents(nodes=nodes, lease_s=lease_s, workers=arguments.workers, profile=profile)
+    return head_and_agents(nodes=nodes, lease_s=lease_s, workers=arguments.workers, spread_s=spread_s, profile=profile)
 
 
 def watch(pair: Pair, seconds: float) -> tuple[float, float, int]:

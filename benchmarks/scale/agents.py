@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import math
 import os
-import random
 import select
 import socket
 import time
@@ -18,6 +18,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Echo, Join, Message, Welcome, decode_message, encode_message
 
 RECEIVED_AT_ONCE = 64 * 1024
+DIALS_EVERY_S = 0.001
 DIALLING_AT_ONCE = 1024  # a job's tasks do not start all at the same moment either
 
 
@@ -65,21 +66,21 @@ class SimulatedAgents:
     """All agents but the head's, in one thread."""
 
     def __init__(self, pipe: Pipe, setting: Setting, port: int) -> None:
-        self._pipe, self._port, self._lease_s = pipe, port, setting.lease_s
+        self._pipe, self._port, self._spread_s = pipe, port, setting.spread_s
         agents = [SimulatedAgent(setting.join(number), setting.lease_s) for number in range(1, setting.nodes)]
         self._agents = {agent.socket.fileno(): agent for agent in agents}
-        self._undialled = iter(self._agents)
+        self._numbers = list(self._agents)
+        self._dialled = 0
         self._ticks: list[tuple[float, int]] = []
         self._messages: Counter[type] = Counter()
-        self._began = 0.0
+        self._began = math.inf
         self._poll = select.epoll()
         self._poll.register(pipe.fileno(), select.EPOLLIN)
 
     def run(self) -> None:
         self._pipe.send(True)
         while True:
-            wait_s = max(0.0, self._ticks[0][0] - time.monotonic()) if self._ticks else -1
-            for number, what in self._poll.poll(wait_s):
+            for number, what in self._poll.poll(self._wait_s()):
                 if number == self._pipe.fileno():
                     if not self._answer(self._pipe.recv()):
                         return
@@ -88,23 +89,32 @@ class SimulatedAgents:
                     self._poll.modify(number, select.EPOLLIN)
                 else:
                     self._read(number)
+            self._dial()
             self._beat()
+
+    def _wait_s(self) -> float:
+        if self._dialled < len(self._numbers) and self._began < math.inf:
+            return DIALS_EVERY_S
+        return max(0.0, self._ticks[0][0] - time.monotonic()) if self._ticks else -1
 
     def _answer(self, asked: str) -> bool:
         if asked == "connect":
             self._began = time.monotonic()
-            for _ in range(DIALLING_AT_ONCE):
-                self._dial_next()
             return True  # the answer goes when all are welcome
         beats = self._messages[Beat]
         messages = self._messages.total() - beats - self._messages[Echo]
         self._pipe.send({"cpu_s": time.process_time(), "messages": messages, "beats": beats})
         return asked != "leave"
 
-    def _dial_next(self) -> None:
-        if (number := next(self._undialled, None)) is not None:
+    def _dial(self) -> None:
+        """Whose turn it is; those who have dialled and are not welcome yet are never very many."""
+        passed_s = time.monotonic() - self._began
+        due = len(self._numbers) * min(1.0, passed_s / self._spread_s if self._spread_s else 1.0)
+        while self._dialled < min(due, len(self._ticks) + DIALLING_AT_ONCE):
+            number = self._numbers[self._dialled]
             self._agents[number].dial(self._port)
             self._poll.register(number, select.EPOLLOUT)
+            self._dialled += 1
 
     def _read(self, number: int) -> None:
         agent, now = self._agents[number], time.monotonic()
@@ -117,11 +127,10 @@ class SimulatedAgents:
                 self._is_welcome(number)
 
     def _is_welcome(self, number: int) -> None:
-        """From now on it beats, at a moment of its own: those of real agents are not together for long either."""
+        """From now on it beats."""
         now, agent = time.monotonic(), self._agents[number]
-        agent.member.connected(now - random.uniform(0, self._lease_s / 3), is_joined=True)
+        agent.member.connected(now, is_joined=True)
         heapq.heappush(self._ticks, (agent.member.next_tick(), number))
-        self._dial_next()
         if len(self._ticks) == len(self._agents):
             self._pipe.send(now - self._began)
 

@@ -56,11 +56,13 @@ class Pair:
 
 
 @contextmanager
-def head_and_agents(*, nodes: int, lease_s: float, workers: int, profile: str | None) -> Iterator[Pair]:
+def head_and_agents(
+    *, nodes: int, lease_s: float, workers: int, spread_s: float, profile: str | None
+) -> Iterator[Pair]:
     """A pair that is at work; afterwards it has ended."""
     sides = []
     with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(nodes=nodes, lease_s=lease_s, workers=workers, run_dir=folder)
+        setting = Setting(nodes=nodes, lease_s=lease_s, workers=workers, run_dir=folder, spread_s=spread_s)
         try:
             sides.append(head := Side(run_head, setting, profile))
             sides.append(agents := Side(run_agents, setting, head.first))

@@ -28,6 +28,7 @@ class Setting:
     lease_s: float
     workers: int  # on each node
     run_dir: str
+    spread_s: float = 0.0  # over which the agents connect, so that they do not beat together
 
     @property
     def names(self) -> tuple[str, ...]:
