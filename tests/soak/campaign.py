@@ -113,7 +113,7 @@ class Outcome:
     seconds: float
     attempts: int
     state: str
-    damage: list[str] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
     recoveries: list[tuple[Kind, float]] = field(default_factory=list)
 
 
@@ -146,7 +146,7 @@ def play(door: Door, scenario: Scenario) -> Outcome:
             seconds=time.monotonic() - began,
             attempts=result["attempts"],
             state=result["state"],
-            damage=[str(done) for done in surgeon.damage.done],
+            done=surgeon.damage.done,
             recoveries=list(_recoveries(surgeon.damage.done, _marks(folder))),
         )
     finally:
