@@ -37,6 +37,8 @@ class ClaimChain:
     def __init__(self, layout: RunLayout, place: Allocation) -> None:
         self._layout = layout
         self._place = place
+        self._world: World | None = None  # the latest that was read
+        self._done: set[tuple[int, str]] = set()  # attempts of nodes that have succeeded
 
     def latest_allocation(self) -> AllocationClaim | None:
         """The run's latest start by a scheduler."""
@@ -59,9 +61,16 @@ class ClaimChain:
         return None
 
     def world(self, claim: AttemptClaim) -> World | None:
-        """The roster of a claimed attempt; its head may have died before it gave it its name."""
+        """The roster of a claimed attempt; its head may have died before it gave it its name.
+
+        A roster never changes, and is large where there are many nodes, which all look once a second: it is read once.
+        """
+        latest = self._world
+        if latest is not None and (latest.attempt, latest.head) == (claim.attempt, claim.head):
+            return latest
         written, proposed = self._layout.world(claim.attempt), self._layout.proposed_world(claim.attempt, claim.head)
-        return self._read(World, written) or self._read(World, proposed)
+        self._world = self._read(World, written) or self._read(World, proposed)
+        return self._world
 
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
@@ -99,8 +108,12 @@ class ClaimChain:
         return all(self._has_succeeded(attempts[node.role], node.node) for node in counting)
 
     def _has_succeeded(self, attempt: int, node: str) -> bool:
-        record = self._read(NodeResult, self._layout.node_result(attempt, node))
-        return record is not None and record.state is WorkerState.SUCCEEDED
+        if (attempt, node) not in self._done:
+            record = self._read(NodeResult, self._layout.node_result(attempt, node))
+            if record is None or record.state is not WorkerState.SUCCEEDED:
+                return False
+            self._done.add((attempt, node))
+        return True
 
     def _latest_attempt_here(self) -> AttemptClaim | None:
         """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""

@@ -180,6 +180,18 @@ def test_the_roster_is_known_although_its_head_died_right_after_its_claim(run: R
     assert run.journal(1).read_records().world == world
 
 
+def test_a_roster_is_read_once_for_each_attempt(run: Run) -> None:
+    """Thousands of agents that look for a head once a second would read megabytes each."""
+    run.journal().claim_allocation(HEAD)
+    _, first = run.open(1)
+    journal = run.journal(1)
+    assert journal.read_records().world == first
+    os.unlink(run.layout.world(1))
+    assert journal.read_records().world == first
+    _, second = run.open(2, head="node1")
+    assert journal.read_records().world == second
+
+
 def test_the_roster_of_a_claim_that_failed_is_gone(run: Run) -> None:
     claimed, world = run.open(1)
     lost = replace(claimed, head="node1")
