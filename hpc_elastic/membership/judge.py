@@ -69,15 +69,18 @@ class Judge:
 
     def decides(self, seen: Seen, now: float) -> Decision:
         """What follows from something that the head saw."""
+        is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
+        if seen.trigger is Trigger.NODE_LOST and not is_enough:  # it took all of them
+            nodes = tuple(sorted({*nodes, *self._members.losses.nodes}))
         observation = Observation(
             trigger=seen.trigger,
             attempt=self.history.attempts,
             role=seen.role,
-            nodes=seen.nodes,
+            nodes=nodes,
             detail=seen.detail,
             failure=seen.failure,
             progress=self.progress,
-            is_enough=self._members.gathering.can_be_enough(),
+            is_enough=is_enough,
             node_losses=self._members.losses.count,
         )
         return self._decide(self.history, observation, now)

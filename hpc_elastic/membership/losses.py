@@ -36,6 +36,11 @@ class Losses:
         """When nobody who is lost has workers any more, in monotonic seconds."""
         return self._fenced_at
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Who is lost and has not returned."""
+        return tuple(sorted(self._lost))
+
     def add(self, node: str, lease: MemberLease, now: float, *, is_gone: bool, is_counted: bool) -> None:
         """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world."""
         self.count += is_counted
