@@ -37,6 +37,7 @@ def test_a_node_without_power_ends_the_run_within_the_lease(slurm_door: Door, sl
     run = start(slurm_door, DIES, more=SHORT_LEASE)
     slurm.kill("node3")
     assert_lost(run, "node3")
+    slurm.boot("node3")
     slurm.wait_for_job(run.job_id, "FAILED", within_s=90)
 
 
@@ -101,7 +102,8 @@ def test_a_lost_batch_host_ends_the_run_for_the_others(slurm_door: Door, slurm: 
     slurm.kill("node1")
     assert_lost(run, "node1")
     assert_no_sleepers(slurm, "node2", "node3", "node4")
-    slurm.run("scancel", run.job_id)  # without its batch script the job does not end by itself
+    slurm.boot("node1")
+    slurm.wait_for_job(run.job_id, "CANCELLED")  # by the agents: without its batch script it does not end by itself
 
 
 def test_two_workers_killed_together_are_one_restart(slurm_door: Door) -> None:

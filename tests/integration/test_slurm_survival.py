@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.conftest import Door
 from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
-from tests.integration.slurm_jobs import DIES, agent_pid, assert_left_slurm, assert_over, frozen, start
+from tests.integration.slurm_jobs import DIES, agent_pid, assert_left_slurm, assert_over, frozen, start, wait_for_ranks
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -147,15 +147,16 @@ def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_is_parked_when_i
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["says-nothing", "hears-nothing"])
-def test_a_node_that_is_heard_or_hears_in_one_direction_only_is_lost(
+def test_a_node_with_a_way_to_the_head_in_one_direction_only_is_lost(
     slurm_door: Door, slurm: Cluster, hears: bool
 ) -> None:
-    training = Training.start(slurm_door)
-    workers = workers_on(training.run, "node3")
+    run = start(slurm_door, DIES, ranks=4, nodes="{min: 2, max: 4}", workers="1", more="elastic: {lease: 3s}")
+    workers = workers_on(run, "node3")
     deaf, mute = ("node1", "node3") if hears else ("node3", "node1")
     with slurm.firewall(deaf, f"ip saddr {slurm.layout.address(mute)} drop"):
         wait_until_dead(workers, within_s=10)
-        training.wait_until_held(2, 3)
-    training.finish(4, 3)
-    assert training.nodes(2) == ["node1", "node2", "node4"]
-    training.assert_completed(slurm)
+        wait_for_ranks(run, 3, attempt=2)
+        assert not workers_on(run, "node3")
+        assert [node["node"] for node in run.read(run.layout.world(2))["nodes"]] == ["node1", "node2", "node4"]
+    slurm_door.run("cancel", run.job_id)
+    assert_over(run, "CANCELLED", 10, killed=slurm.nodes)
