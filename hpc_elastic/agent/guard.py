@@ -56,17 +56,20 @@ def kill_all(marks: Marks) -> bool:
 
 def _watch(marks: Marks) -> bool:
     """Follows the agent's lines; whether it said bye."""
-    deadline = float("inf")
+    deadline = gives_up_at = float("inf")
     rest = ""
     while True:
-        left = deadline - time.monotonic()
-        readable, _, _ = select.select([0], [], [], None if left == float("inf") else max(0.0, left))
-        if not readable:
-            if find_workers(marks):
+        if not _has_line(deadline - time.monotonic()):
+            found = find_workers(marks)
+            if _has_line(0):
+                continue  # the next attempt may start: its deadline came first, and its workers may be among these
+            now = time.monotonic()
+            if found and gives_up_at == float("inf"):
+                gives_up_at = now + KILL_BOUND_S
                 text = f"the workers of {marks.node} may not run any longer, and the agent has not ended them yet"
                 print(f"hpc-elastic guard: {text}; killing them", file=sys.stderr)
-            kill_all(marks)
-            deadline = float("inf")
+            signal_all(found.values(), signal.SIGKILL)
+            deadline = now + KILL_AGAIN_S if found and now < gives_up_at else float("inf")
             continue
         data = os.read(0, 4096)
         if not data:
@@ -74,4 +77,11 @@ def _watch(marks: Marks) -> bool:
         *lines, rest = (rest + data.decode()).split("\n")
         if BYE in lines:
             return True
-        deadline = float(lines[-1]) if lines else deadline
+        if lines:
+            deadline, gives_up_at = float(lines[-1]), float("inf")
+
+
+def _has_line(within_s: float) -> bool:
+    """Whether the agent says something, or is gone, within so many seconds."""
+    readable, _, _ = select.select([0], [], [], None if within_s == float("inf") else max(0.0, within_s))
+    return bool(readable)

@@ -70,6 +70,24 @@ def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guard: GuardLink
     assert second.wait(20) == -signal.SIGKILL
 
 
+def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(spawn: Spawn, tmp_path: Path) -> None:
+    """The next attempt, which starts while the guard still looks for workers of the one before."""
+    for _ in range(12):
+        link = GuardLink(PACKAGE, run_dir=str(tmp_path), node="node1")
+        old = spawn(environment=marks_of(tmp_path))
+        link.set_deadline(time.monotonic())
+        assert old.wait(20) == -signal.SIGKILL
+        link.set_deadline(over := time.monotonic() + 0.01)
+        while time.monotonic() < over + 0.002:
+            pass
+        link.set_deadline(float("inf"))
+        new = spawn(environment=marks_of(tmp_path))
+        link.dismiss()
+        assert is_running(new.pid)
+        new.kill()
+        new.wait()
+
+
 def test_waits_for_the_newest_deadline(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
     guard.set_deadline(time.monotonic() + 1000)

@@ -19,7 +19,17 @@ from hpc_elastic.rundir.layout import RunLayout
 from tests.integration.conftest import DIGITS, Door, Run
 from tests.slurm_sandbox.sandbox import wait_until
 from tests.soak import trainer
-from tests.soak.faults import ENDS_THE_RUN, STOPS_THE_RUN, WEIGHTS, Done, Fault, Kind, Surgeon, draw_faults
+from tests.soak.faults import (
+    ENDS_THE_RUN,
+    SPENDS_A_RESTART,
+    STOPS_THE_RUN,
+    WEIGHTS,
+    Done,
+    Fault,
+    Kind,
+    Surgeon,
+    draw_faults,
+)
 from tests.soak.patient import Patient
 from tests.soak.rules import Mark, broken_rules, parse_marks
 
@@ -255,6 +265,9 @@ def _check(run: Run, scenario: Scenario, surgeon: Surgeon, result: dict[str, obj
     claims = Patient(run).claims()
     assert result["attempts"] == len(claims), story
     assert len(claims) <= 1 + 2 * len(done), f"{len(claims)} attempts after {len(done)} faults\n{story}"
+    hits = sum(one.kind in SPENDS_A_RESTART for one in done)
+    spent = claims[-1]["spend"]["restarts"]
+    assert spent <= hits, f"{spent} restarts were spent on {hits} faults of workers\n{story}"
     marks = _marks(folder)
     broken = list(broken_rules(marks, claims))
     assert not broken, "\n".join([*broken, story])
