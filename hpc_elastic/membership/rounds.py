@@ -128,7 +128,14 @@ def opening(world: World, because: str, before: World | None = None) -> list[Act
     text = f"attempt {world.attempt}: {counts} ({because})"
     metadata = {"nodes": nodes, "roles": list(starting)}
     note = Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)
-    return [Say(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
+    succeeded = _succeeded(world, before) if before is not None and before.head != world.head else []
+    return [*succeeded, Say(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
+
+
+def _succeeded(world: World, before: World) -> list[Action]:
+    text = f"{world.head} is head now, in the place of {before.head}"
+    metadata = {"head": world.head, "instead_of": before.head}
+    return [Say(text=text), Note(name="head.succeeded", message=text, attempt=world.attempt, metadata=metadata)]
 
 
 def _swap(world: World, node: str, instead_of: str) -> Note:

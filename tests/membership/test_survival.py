@@ -305,6 +305,16 @@ def test_a_successor_waits_for_no_spare_if_the_work_is_done() -> None:
     assert the_result(script.join(1, 2)).state is RunState.SUCCEEDED
 
 
+def test_a_successor_says_whose_place_it_has_taken() -> None:
+    script = succeeding(succession(is_dead=True))
+    script.join(1, 2, 3)
+    notes = [note for note in of_kind(script.claimed(), Note) if note.name == "head.succeeded"]
+    assert [note.message for note in notes] == ["node1 is head now, in the place of node0"]
+    script.lose(3)
+    restart(script, 1, 2)
+    assert "head.succeeded" not in [note.name for note in of_kind(script.claimed(), Note)]
+
+
 def test_a_successor_says_that_it_only_gathers_until_it_has_claimed() -> None:
     script = succeeding(succession(is_dead=True))
     assert sent(script.join(1), Welcome)["node1"].gathers
