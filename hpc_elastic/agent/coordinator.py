@@ -179,10 +179,10 @@ class Coordinator:
     def _replace(self, join: Join) -> None:
         """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
         old = self._connections.get(join.node)
-        if old is not None and self._joins[old].agent == join.agent:
+        if old is not None and self._joins[old].agent == join.agent and self._joins[old].number <= join.number:
             self._hang_up(old, "its agent has joined again")
             why = "its agent lost the connection, and joins again"
-            self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True))
+            self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True, may_return=True))
 
     def _forget(self, connection: Connection) -> str | None:
         """The node whose connection this was, None if it was nobody's any more."""

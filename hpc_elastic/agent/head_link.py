@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from hpc_elastic.agent.transport import Connection, ConnectionFactory, Receiver, dial
-from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
+from hpc_elastic.membership.messages import Dropped, Join, Message, Refused, Welcome
 
 
 class HeadListener(Protocol):
@@ -35,9 +35,10 @@ class HeadLink(Receiver):
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def give_up(self) -> None:
-        """Closes the connection if the join was not answered yet."""
+        """Closes the connection if the join was not answered yet; with a word, for the other side may have got it."""
         if not self.answered.done() and self._connection is not None:
-            self._connection.abort("no answer to the join")
+            self._connection.send(Dropped(reason="no answer to the join"))
+            self._connection.close("no answer to the join")
 
     def opened(self, connection: Connection) -> None:
         """Of transport.Receiver."""

@@ -145,7 +145,7 @@ class HeadSide(Receiver):
         return Successor(
             settings,
             lost,
-            join=lambda: self._member.join,
+            join=self._member.asks,
             headship=self,
             journal=self._journal,
             disk=self._disk,

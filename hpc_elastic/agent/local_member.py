@@ -111,6 +111,10 @@ class LocalMember:
         """Who this node is, as it is told to a head."""
         return self._member.join
 
+    def asks(self) -> Join:
+        """Who this node is, for the next agent that it asks to be its head."""
+        return self._member.asks()
+
     def fence_deadline(self) -> float:
         """Until when the workers may run: without news from the head, or when they are being fenced."""
         return min(self._member.fence_deadline(), self._fenced_by)

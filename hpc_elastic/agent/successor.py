@@ -14,7 +14,7 @@ from hpc_elastic.agent.transport import Connection, ConnectionFactory, NoHandsha
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Leave, Level, Say
 from hpc_elastic.membership.authentication import ProtocolError
-from hpc_elastic.membership.messages import Join, Message
+from hpc_elastic.membership.messages import Dropped, Join, Message
 from hpc_elastic.membership.seeker import (
     ClaimAllocation,
     Dial,
@@ -57,7 +57,7 @@ class Successor(HeadListener):
     Args:
         settings: the seeker's.
         lost: the head that is lost.
-        join: who this node is, at each moment.
+        join: who this node is, each time that it asks an agent.
         headship: carries out what the search comes to.
         journal: the run directory.
         disk: the thread for it.
@@ -118,14 +118,14 @@ class Successor(HeadListener):
     def head_found(self, connection: Connection) -> None:
         """An agent has taken this one in, and that is the head from now on."""
         if self._is_closed:
-            connection.close()
+            _decline(connection, "this agent has a head")
             return
         self._apply(self._seeker.answered())
         if self._seeker.phase is Phase.OVER:
             self.stop()
             self._headship.head_found(connection)
         else:
-            connection.close("this agent claims the attempt itself")
+            _decline(connection, "this agent claims the attempt itself")
 
     def head_said(self, connection: Connection, message: Message) -> None:
         """The head said something."""
@@ -192,3 +192,9 @@ class Successor(HeadListener):
     def _tick(self) -> None:
         self._timer = None
         self._apply(self._seeker.tick(self._loop.time()))
+
+
+def _decline(connection: Connection, why: str) -> None:
+    """Hangs up on an agent that has taken this one in; without a word it would think of a death."""
+    connection.send(Dropped(reason=why))
+    connection.close(why)

@@ -26,11 +26,11 @@ class Allegiance:
         self.head = head
         self.lost = self.lost if gathers else None
 
-    def lose(self, why: str, contact: float, *, is_dead: bool) -> LostHead | None:
+    def lose(self, why: str, contact: float, attempt: int, *, is_dead: bool) -> LostHead | None:
         """The head is lost; None if there is none already."""
         if self.is_headless:
             return None
         self.is_headless = True
         if self.lost is None:
-            self.lost = LostHead(node=self.head, contact=contact, is_dead=is_dead, why=why)
+            self.lost = LostHead(node=self.head, contact=contact, is_dead=is_dead, why=why, attempt=attempt)
         return self.lost

@@ -15,6 +15,7 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 
 SAY_MISSING_EVERY_S = 30.0
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,11 @@ class Gathering:
         return min(self._say_at, self._closes_at())
 
     def _closes_at(self) -> float:
-        return self._deadline if self._round is None else self._round.closes_at(self._needs_nobody, self._has_room)
+        if self._round is None:
+            return self._deadline
+        if self._roster.get(self._settings.node) is None:
+            return NEVER  # the contact may be so old that it closes at once, but not before this node is here
+        return self._round.closes_at(self._needs_nobody, self._has_room)
 
     def _has_room(self) -> bool:
         """Whether nodes that are no more than late would find a place; the lost head is not waited for."""
@@ -100,7 +105,12 @@ class Gathering:
         return True
 
     def can_be_enough(self) -> bool:
-        """Whether there are enough here, or can be when others come who have not come yet."""
+        """Whether there are enough here, or can be when others come who have not come yet.
+
+        Whoever leaves a successor's round may come again: what is wanting is known when it closes.
+        """
+        if self._round is not None:
+            return True
         short = sum(self._roster.short_of(self._settings.role_nodes).values())
         return self._roster.possible >= self._min_nodes and short <= len(self._roster.missing())
 

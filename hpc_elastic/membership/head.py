@@ -112,7 +112,7 @@ class Head:
         actions = self._members.admit(join, now, is_late=is_late, attempt=self.attempt)
         if self._roster.get(join.node) is None:
             return actions
-        if self.phase is Phase.YIELDING and self.gathering.is_enough():
+        if self.phase is Phase.YIELDING and self.gathering.is_enough() and self._judge.resumes(now):
             self._start_gathering(now)
         if join.problem is not None:
             return actions + self._unfit(join, now)
@@ -141,11 +141,13 @@ class Head:
             return self._reported(member, message, now) if is_news else []
         if isinstance(message, messages.Terminated):
             return self._decide_about(member, message, now)
+        if isinstance(message, messages.Dropped):
+            return self.lost(node, f"it has lost this head: {message.reason}", now, is_gone=True, may_return=True)
         return [Say(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
 
-    def lost(self, node: str, why: str, now: float, *, is_gone: bool) -> list[Action]:
-        """A member's connection closed, or its lease ran out; `is_gone` if it surely has no workers."""
-        member = self._members.lose(node, now, is_gone=is_gone)
+    def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
+        """A member is lost; `is_gone` if it surely has no workers, `may_return` if its agent said goodbye."""
+        member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
         if member is None:
             return []
         if self.phase in (Phase.CLOSING, Phase.OVER):
@@ -284,8 +286,7 @@ class Head:
             return []
         if seen.trigger is Trigger.SUCCEEDED:
             return self._after_stop(now)
-        told = announcement(standing, self.attempt)
-        # While a claim is under way, `claimed` goes on with the decision.
+        told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` goes on with it
         return told if self.phase is Phase.CLAIMING else told + self._stop(standing, now)
 
     def _stop(self, decision: Restart | Finish, now: float) -> list[Action]:
@@ -300,9 +301,8 @@ class Head:
         return self._roster.unstopped.of(self._judge.verdict.roles)
 
     def _check_stopped(self, now: float) -> list[Action]:
-        if self.phase is Phase.STOPPING and not any(self._stopping()):
-            return self._after_stop(now)
-        return []
+        is_over = self.phase is Phase.STOPPING and not any(self._stopping())
+        return self._after_stop(now) if is_over else []
 
     def _check_barriers(self, now: float) -> list[Action]:
         reminders: list[Action] = [Say(text=text) for text in self._barriers.reminders(now)]
@@ -314,7 +314,7 @@ class Head:
     def _after_stop(self, now: float) -> list[Action]:
         decision, self._fenced_by = self._judge.verdict.decision, NEVER
         if isinstance(decision, Finish):
-            return self._yield(now) if decision.exit_code is ExitCode.NODE_LOST else self._finish()
+            return self._yield(now) if self._judge.is_short_of_nodes else self._finish()
         self._roster.unseat(self._judge.verdict.roles)
         self.phase = Phase.PAUSING
         if isinstance(decision, Restart):

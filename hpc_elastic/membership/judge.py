@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, Restart, Trigger
 from hpc_elastic.membership.members import Members
@@ -14,6 +15,8 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResult, World
+
+TOO_FEW = ("node_lost", "nodes_missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,21 @@ class Judge:
         self.before: World | None = None  # the world before the latest one
         self.because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
 
+    @property
+    def is_short_of_nodes(self) -> bool:
+        """Whether the run ends for lost or missing nodes, which may go on elsewhere."""
+        decision = self.verdict.decision
+        return isinstance(decision, Finish) and decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
+
+    def resumes(self, now: float) -> bool:
+        """Whether the run that was to end for want of nodes need not, now that enough are back."""
+        decision = self.verdict.decision
+        if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
+            return False
+        back = Seen(trigger=Trigger.NODE_LOST, detail="enough nodes are back")
+        self.because = back.detail
+        return isinstance(self.decides(back, now), Restart)
+
     def decides(self, seen: Seen, now: float) -> Decision:
         """What follows from something that the head saw."""
         is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
@@ -105,6 +123,7 @@ class Judge:
         """The claim and the roster of the next attempt, with everybody who is here."""
         members = self._members
         spend = replace(self.history.spend, node_losses=members.losses.count)
+        members.losses.opens()
         self.history = replace(self.history, spend=spend)
         seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles)

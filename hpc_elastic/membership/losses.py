@@ -22,13 +22,14 @@ class Losses:
         count: how many nodes the run has lost so far.
     """
 
-    __slots__ = ("_fenced_at", "_lease_s", "_lost", "_rivals", "_yields_until", "count")
+    __slots__ = ("_counted", "_fenced_at", "_lease_s", "_lost", "_rivals", "_yields_until", "count")
 
     def __init__(self, lease_s: float, count: int) -> None:
         self._lease_s = lease_s
         self.count = count
+        self._counted: set[str] = set()  # of the latest world: each once, however often it comes and goes
         self._lost: set[str] = set()
-        self._rivals: set[str] = set()  # lost by silence: for all that is known here, they may be at work together
+        self._rivals: set[str] = set()  # lost, but not dead for all that is known here: they may be at work together
         self._fenced_at = self._yields_until = -NEVER
 
     @property
@@ -41,24 +42,37 @@ class Losses:
         """Who is lost and has not returned."""
         return tuple(sorted(self._lost))
 
-    def add(self, node: str, lease: MemberLease, now: float, *, is_gone: bool, is_counted: bool) -> None:
+    def add(
+        self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
+    ) -> None:
         """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world."""
-        self.count += is_counted
+        if is_counted:
+            self._count(node)
         self._lost.add(node)
         if not is_gone:
-            self._rivals.add(node)
             self._fenced_at = max(self._fenced_at, lease.heard + self._lease_s * 2 / 3 + FENCED_AFTER_S)
+        if may_return or not is_gone:
+            self._rivals.add(node)
             self._yields_until = max(self._yields_until, now + 3 * self._lease_s + 1)
 
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...]) -> tuple[str, ...]:
         """This head carries on from another one with those who are here; whom of that world it has lost."""
         lost = succession.lost
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
-        self.count += len(absent)
+        for node in absent:
+            self._count(node)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
         self._yields_until = lost.contact + 3 * self._lease_s + 1
         return absent
+
+    def _count(self, node: str) -> None:
+        self.count += node not in self._counted
+        self._counted.add(node)
+
+    def opens(self) -> None:
+        """The next attempt is claimed: in its world nobody is lost yet."""
+        self._counted.clear()
 
     def returned(self, node: str) -> bool:
         """A node has joined; whether it was lost before."""

@@ -112,7 +112,7 @@ class Member:
         """There is a head: another node's, which this node asked at `asked` to join, or this node's own."""
         self._allegiance.begin(is_here=not is_joined)
         self._lease.start(now, asked)
-        return [] if is_joined else [Tell(message=self.join)]
+        return [] if is_joined else [Tell(message=self.asks())]
 
     def received(self, message: messages.Message, now: float) -> list[Action]:
         """The head sent something."""
@@ -127,11 +127,10 @@ class Member:
         if isinstance(message, messages.Dropped):
             return self.disconnected(message.reason, is_dead=False)
         if isinstance(message, Assign):
-            return self._assigned(message)
+            return self._assigned(message, now)
         if isinstance(message, messages.Stop):
-            if message.attempt != self.attempt:
-                return []
-            return self._stop(message.manner, message.reason, is_term_coming=message.is_term_coming)
+            is_ours, is_term_coming = message.attempt == self.attempt, message.is_term_coming
+            return self._stop(message.manner, message.reason, is_term_coming=is_term_coming) if is_ours else []
         if isinstance(message, (messages.End, messages.Refused)):
             return self._end(message)
         return [Say(text=f"the head sent a {message.KIND}, which only a member sends")]
@@ -139,7 +138,8 @@ class Member:
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
         is_known = self._allegiance.lost is not None  # who is lost now has only gathered
-        if self._leave is not None or not self._allegiance.lose(why, self._lease.contact, is_dead=is_dead):
+        contact, attempt = self._lease.contact, self.attempt
+        if self._leave is not None or not self._allegiance.lose(why, contact, attempt, is_dead=is_dead):
             return []
         self._lease.end()
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
@@ -147,6 +147,11 @@ class Member:
             fence = self._stop(StopManner.FENCE, lost)
             return [Say(text=f"{lost}; killing this node's workers", level="warning"), *fence]
         return self._seek(is_news=False) if is_known else [Say(text=lost, level="warning"), *self._seek()]
+
+    def asks(self) -> messages.Join:
+        """Who this node is, for the next agent that it asks to be its head; of two questions the later one counts."""
+        self.join = replace(self.join, number=self.join.number + 1)
+        return self.join
 
     def leaves(self, exit_code: int, cause: str) -> list[Action]:
         """There is no head to be found, or the run is over."""
@@ -263,9 +268,12 @@ class Member:
 
     # Steps.
 
-    def _assigned(self, assign: Assign) -> list[Action]:
+    def _assigned(self, assign: Assign, now: float) -> list[Action]:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
             return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
+        is_alone = self._allegiance.is_here and assign.group_world_size == 1
+        if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up since
+            return self.disconnected(f"the assignment to attempt {assign.attempt} came too late", is_dead=False)
         self._assign = assign
         self._allegiance.lost = None
         self._lease.share(assign.group_world_size)
@@ -330,19 +338,12 @@ class Member:
             return self.leaves(int(ExitCode.NODE_LOST), f"{lost.node or 'the head'} was lost: {lost.why}")
         self.phase = Phase.SEEKING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
-        return [note, Seek(lost=lost)] if is_news else [Seek(lost=lost)]
+        word = Tell(message=messages.Dropped(reason=lost.why))
+        return [word, note, Seek(lost=lost)] if is_news else [word, Seek(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:
             return []
-        record = node_result(
-            self._run,
-            self.join.node,
-            self._assign,
-            state,
-            reason=reason,
-            pids=self._pids,
-            failures=self._exits.failures,
-            unkillable=unkillable,
-        )
+        whose, failures = (self._run, self.join.node, self._assign, state), self._exits.failures
+        record = node_result(*whose, reason=reason, pids=self._pids, failures=failures, unkillable=unkillable)
         return [WriteNodeResult(result=record)]

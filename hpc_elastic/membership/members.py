@@ -65,13 +65,15 @@ class Members:
         self.roster.add(join, now)
         return None
 
-    def lose(self, node: str, now: float, *, is_gone: bool) -> RosterEntry | None:
+    def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> RosterEntry | None:
         """A member is lost; `is_gone` if it surely has no workers. None if there was no such member."""
         member = self.roster.remove(node)
+        if may_return:
+            self.roster.expect(node)
         if member is not None:
             # Whoever did not follow a successor is counted when its round is closed.
             is_counted = self.is_in_world(node) and self.gathering.succession is None
-            self.losses.add(node, member.lease, now, is_gone=is_gone, is_counted=is_counted)
+            self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=may_return, is_counted=is_counted)
             self.job_end.lost(node, is_gone=is_gone)
         return member
 

@@ -24,6 +24,7 @@ class Join:
     """Member to head, first: who I am. `problem` says why this node cannot take part, if so.
 
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
+    `number`: how often this agent has asked; an older question may come after a newer one, on another connection.
     """
 
     KIND: ClassVar[str] = "join"
@@ -37,6 +38,7 @@ class Join:
     problem: str | None = None
     can_end_job: bool = False
     is_launch_host: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,10 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """Head to member: you are no member any more, and why. A close without it is a death."""
+    """Either way: you are no member, or no head, of mine any more, and why. A close without it is a death.
+
+    A member says it when its workers are gone; it may come again.
+    """
 
     KIND: ClassVar[str] = "dropped"
     reason: str

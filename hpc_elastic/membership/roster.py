@@ -123,6 +123,11 @@ class Roster:
             self._expect_nothing(entry)
         return entry
 
+    def expect(self, node: str) -> None:
+        """A node that went may come again."""
+        self._dead.discard(node)
+        self._missing[node] = None
+
     def leave_out(self, node: str) -> None:
         """A node that is not here will not come."""
         self._dead.add(node)

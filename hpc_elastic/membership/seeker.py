@@ -19,7 +19,7 @@ does nothing but try again: it could not claim either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpc_elastic.errors import ExitCode
@@ -207,6 +207,9 @@ class Seeker:
         if lost.node != records.world.head:
             # The head of the latest claim is one that this agent has never heard: its silence counts from now.
             lost = LostHead(node=records.world.head, contact=self._began, is_dead=False, why="it does not answer")
+        elif lost.attempt != _attempt_of(records.world, self._settings.node):
+            # It went on without a word to this node, and may count on it since: it may have got an old question.
+            lost = replace(lost, contact=self._began)
         return Gather(succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished))
 
     def _gathers_at(self) -> float:
@@ -268,6 +271,12 @@ class Seeker:
 
     def _loss(self) -> str:
         return f"{self._lost.node or 'the head'} was lost: {self._lost.why}"
+
+
+def _attempt_of(world: World, node: str) -> int:
+    """The attempt that a member's workers belong to; 0 of who is none."""
+    role = next((each.role for each in world.nodes if each.node == node), None)
+    return next((each.attempt for each in world.roles if each.role == role), 0)
 
 
 def _names(world: World) -> list[str]:

@@ -12,13 +12,15 @@ class LostHead:
     """The head that an agent had. `contact`: when its last message came, in monotonic seconds of this agent.
 
     `node` is None for one that never assigned an attempt; `is_dead`: the kernel of its machine closed the
-    connection without a word of the head, so its agent is dead, and its workers with it.
+    connection without a word of the head, so its agent is dead, and its workers with it. `attempt`: the latest
+    one that it assigned to this node.
     """
 
     node: str | None
     contact: float
     is_dead: bool
     why: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from hpc_elastic.membership.actions import (
     Action,
     Leave,
     RecordFailure,
+    Say,
     Seek,
     StartWorkers,
     StopWorkers,
@@ -95,7 +97,12 @@ def stop_workers(manner: StopManner, *, is_terminated: bool = False, attempt: in
 
 
 def test_tells_its_own_head_who_it_is() -> None:
-    assert told(joining(0).connected(0, is_joined=False)) == [a_join(0)]
+    assert told(joining(0).connected(0, is_joined=False)) == [replace(a_join(0), number=1)]
+
+
+def test_each_question_to_be_taken_in_has_a_higher_number() -> None:
+    member = joining(1)
+    assert [member.asks().number, member.asks().number] == [1, 2]
 
 
 def test_does_not_join_twice() -> None:
@@ -382,6 +389,15 @@ def test_the_lease_counts_from_the_join_if_the_welcome_was_long_on_its_way() -> 
     assert member.fence_deadline() == 5 + 6
 
 
+def test_an_assignment_that_comes_after_a_lease_since_the_join_is_none() -> None:
+    member = joining(1)
+    member.connected(20, is_joined=True, asked=0)  # what the head said waited in the network
+    member.received(Welcome(allocation=1, head="node0"), 20)
+    actions = member.received(an_assign(), 20)
+    assert not of_kind(actions, StartWorkers)
+    assert of_kind(actions, Seek)
+
+
 def test_an_echo_of_no_beat_is_no_news() -> None:
     member = working()
     member.received(Echo(number=99), 0)
@@ -443,7 +459,13 @@ def test_kills_its_workers_if_the_head_is_lost(make: Callable[[], Member]) -> No
     member = make()
     assert of_kind(member.disconnected("reset", is_dead=True), StopWorkers) == [stop_workers(StopManner.FENCE)]
     (seek,) = of_kind(member.workers_stopped(1, (), 26000), Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset")
+    assert seek.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset", attempt=1)
+
+
+def test_says_goodbye_to_a_head_that_it_gives_up_when_its_workers_are_gone() -> None:
+    member = working()
+    assert not told(member.disconnected("no answer", is_dead=False))
+    assert told(member.workers_stopped(1, (), 26000)) == [Dropped(reason="no answer")]
 
 
 def test_seeks_another_head_if_it_has_no_workers() -> None:
@@ -466,9 +488,10 @@ def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> Non
     member.workers_stopped(1, (), 26000)
     member.connected(10, is_joined=True)
     member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
-    (seek,) = member.disconnected("closed", is_dead=True)  # and says nothing: it was nobody's head yet
-    assert isinstance(seek, Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer")
+    actions = member.disconnected("closed", is_dead=True)  # and tells people nothing: it was nobody's head yet
+    assert not of_kind(actions, Say)
+    (seek,) = of_kind(actions, Seek)
+    assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
 
 
 def test_a_word_of_the_head_before_it_closes_is_no_death() -> None:

@@ -172,6 +172,7 @@ def test_a_role_restarts_alone_on_its_nodes_although_nodes_with_lower_ids_came_l
         max_nodes=2,
         roles={0: TRAINER, 1: TRAINER, 2: TRAINER, 3: READER},
         restarts={READER: "restart_role"},
+        node="node2",
     )
     script.join(2, 3)
     script.pass_time(600)

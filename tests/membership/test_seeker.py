@@ -70,7 +70,7 @@ class Search:
         self.answers: set[str] = set()
         self.dialled: list[tuple[float, str]] = []
         self.actions: list[tuple[float, SeekerAction]] = []
-        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset")
+        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
         self.seeker = Seeker(replace(SETTINGS, node=node), head, self.now)
         self.take(self.seeker.tick(self.now))
 
@@ -241,3 +241,15 @@ def test_a_head_that_this_agent_has_never_heard_is_silent_from_the_moment_it_is_
     assert isinstance(gather, Gather)
     lost = gather.succession.lost
     assert (lost.node, lost.contact, lost.is_dead) == ("node2", 0.0, False)
+
+
+def test_a_lost_head_that_went_on_with_this_node_counts_as_heard_when_its_claim_is_found() -> None:
+    """It may have got an old question of this node, and count a lease from that."""
+    again = Search("node1", records(a_world(0, 1, attempt=1)), is_dead=False)
+    (_, first), *_ = again.asked_for(Gather)
+    assert isinstance(first, Gather)
+    assert first.succession.lost.contact == -1.0
+    later = Search("node1", records(a_world(0, 1, attempt=2)), is_dead=False)
+    (_, second), *_ = later.asked_for(Gather)
+    assert isinstance(second, Gather)
+    assert second.succession.lost.contact == 0.0

@@ -192,6 +192,44 @@ def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> N
     assert script.head.superseded("again") == []
 
 
+def test_whoever_says_goodbye_may_come_back_and_the_run_is_not_over() -> None:
+    script = running(min_nodes=3)
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    script.say(3, Dropped(reason="no answer for 6 s"))
+    assert not of_kind(restart(script, 0, 1), WriteResult)
+    claim = the_claim(script.join(2)).claim
+    assert (claim.members, claim.spend.node_losses) == (("node0", "node1", "node2"), 2)
+
+
+def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:
+    script = running(min_nodes=2, join_timeout_s=5)
+    for node_id in (1, 2, 3):
+        script.say(node_id, Dropped(reason="no answer for 6 s"))
+    restart(script, 0)
+    assert not of_kind(script.pass_time(3 * LEASE_S), WriteResult)
+    assert the_cause(script.pass_time(2)) == ("nodes_missing", ExitCode.NODES_MISSING)
+
+
+def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() -> None:
+    script = running(min_nodes=2, restart=a_restart_plan(max_node_losses=2))
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    restart(script, 0)
+    assert script.head.phase is Phase.YIELDING
+    assert not of_kind([*script.join(1), *script.join(2)], ClaimAttempt)
+    assert of_kind(script.pass_time(3 * LEASE_S + 2), WriteResult)
+
+
+def test_a_node_that_comes_and_goes_is_counted_once_an_attempt() -> None:
+    script = running(restart=a_restart_plan(first_s=60))
+    script.fail(1)
+    restart(script, 0, 1, 2, 3)
+    for _ in range(2):
+        script.lose(2)
+        script.join(2)
+    assert the_claim(script.pass_time(61)).claim.spend.node_losses == 1
+
+
 # Spares, returns, growth.
 
 
@@ -328,6 +366,19 @@ def test_a_successor_that_finds_the_work_done_writes_the_result() -> None:
     script = succeeding(succession(is_dead=True, is_finished=True))
     script.join(1, 2)
     assert the_result(script.join(3)).state is RunState.SUCCEEDED
+
+
+def test_whoever_leaves_a_successors_round_again_ends_no_run() -> None:
+    script = succeeding(succession(is_dead=False), min_nodes=4)
+    script.join(1, 2)
+    assert not of_kind(script.lose(2), WriteResult)
+    assert script.head.phase is Phase.GATHERING
+
+
+def test_a_successor_whose_contact_is_old_waits_for_its_own_node() -> None:
+    script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
+    assert not script.head.tick(script.now)
+    assert of_kind(script.join(1), ClaimAttempt)
 
 
 def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> None:
