@@ -1,6 +1,7 @@
 # make check   format, lint, types, unit tests (under a minute)
 # make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
-# make soak    simulated runs by the ten thousand; make soak FIRST=20000 N=1000000 for a night
+# make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
+# make soak       both: simulate and soak-local
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants a quiet machine
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
@@ -11,7 +12,7 @@ FAULTS ?= 200
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: check format test demo soak soak-local bench clean
+.PHONY: check format test demo simulate soak soak-local bench clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -34,8 +35,10 @@ test: .venv/.installed
 demo: .venv/.installed
 	$(BIN)/hpc-elastic submit examples/digits/job.yaml --site local --follow
 
-soak: .venv/.installed
+simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
+
+soak: simulate soak-local
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.simulation.draw import draw
 from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -24,11 +25,11 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
     if arguments.shrink is not None:
-        scenario = shrink(Scenario.draw(arguments.shrink), plant)
+        scenario = shrink(draw(arguments.shrink), plant)
         print(repr(scenario))
         return _play_one(scenario, plant, verbose=arguments.verbose)
     if arguments.seed is not None:
-        return _play_one(Scenario.draw(arguments.seed), plant, verbose=arguments.verbose)
+        return _play_one(draw(arguments.seed), plant, verbose=arguments.verbose)
     return _play_many(range(arguments.first, arguments.first + arguments.count), plant)
 
 
@@ -58,7 +59,7 @@ def _play_many(seeds: range, plant: Plant | None) -> int:
     broken = 0
     reasons: Counter[str] = Counter()
     for seed in seeds:
-        run = SimulatedRun(Scenario.draw(seed), plant)
+        run = SimulatedRun(draw(seed), plant)
         try:
             run.play()
         except Exception as error:

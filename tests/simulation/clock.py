@@ -8,6 +8,7 @@ from itertools import count
 
 Event = Callable[[], object]
 NEVER = float("inf")
+LATE_S = 1e-6  # a timer never rings early, whatever the sum of two numbers is rounded to
 
 
 class Clock:
@@ -36,11 +37,15 @@ class Clock:
 
 
 class Timer:
-    """Calls back at the moment that a machine asks for, which moves with everything that it is told."""
+    """Calls back at the moment that a machine asks for, which moves with everything that it is told.
 
-    def __init__(self, clock: Clock, ring: Event) -> None:
+    `skew` is by how much the machine's clock is ahead of this one.
+    """
+
+    def __init__(self, clock: Clock, ring: Event, skew: float = 0.0) -> None:
         self._clock = clock
         self._ring = ring
+        self._skew = skew
         self._moment = NEVER
         self._rings_at: set[float] = set()
 
@@ -49,7 +54,7 @@ class Timer:
         self._moment = moment
         if moment < NEVER and moment not in self._rings_at:
             self._rings_at.add(moment)
-            self._clock.at(moment, lambda: self._fire(moment))
+            self._clock.at(moment - self._skew + LATE_S, lambda: self._fire(moment))
 
     def _fire(self, moment: float) -> None:
         self._rings_at.discard(moment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.scenario import Fault
+from tests.simulation.scenario import HEAD, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 def strike(run: SimulatedRun, fault: Fault) -> None:
     """The fault happens now, if there is something for it to happen to."""
-    agent = run.agents[fault.node]
+    agent = _target(run, fault.node)
     run.trace("fault", fault)
+    run.trouble(agent, fault.lasts_s)
     if fault.what in _ENDS:
         _end_worker(run, agent, _ENDS[fault.what])
     elif fault.what == "fail_together":
@@ -22,15 +23,31 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
             agent.workers.end(worker, 1)
     elif fault.what == "break_store":
         if agent.is_running:
-            agent.break_store()
+            agent.local.break_store()
     elif fault.what == "unkillable":
         agent.workers.has_next_unkillable = True
     elif fault.what in ("stop", "term", "term_all"):
         _ask_to_end(run, agent, fault.what)
-    elif fault.what in ("power_off", "kill_agent", "cut"):
+    elif fault.what in ("power_off", "kill_agent", "reset"):
         _lose(run, agent, fault.what)
+    elif fault.what in ("partition", "one_way", "unreachable"):
+        _part(run, fault)
     else:
         _delay(run, agent, fault)
+
+
+def _target(run: SimulatedRun, number: int) -> Agent:
+    """The node of this number, or who has that part just now."""
+    if number >= 0:
+        return run.agents[number]
+    head = run.disk.head or "node0"
+    if number == HEAD:
+        return run.agent(head)
+    world = run.disk.latest
+    members = [node.node for node in world.nodes] if world is not None else list(run.scenario.names)
+    others = [run.agent(name) for name in members if name != head]
+    alive = [agent for agent in others if agent.is_running] or others
+    return min(alive, key=lambda agent: agent.number, default=run.agent(head))
 
 
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15}
@@ -46,23 +63,45 @@ def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
     run.witness.see("stop" if what == "stop" else "term")
     if what == "stop":
         run.is_stop_requested = True
-        if run.head_agent is not None and run.head_agent.headquarters is not None:
-            run.head_agent.headquarters.look_for_requests()
+        for each in run.agents:
+            if each.headquarters is not None and not each.headquarters.is_closed:
+                each.headquarters.look_for_requests()
         return
     for each in run.agents if what == "term_all" else [agent]:
         if each.is_running:
             run.witness.terminated.add(each.name)
-            run.clock.after(run.dice.uniform(0, 0.02), each.terminate)
+            run.clock.after(run.dice.uniform(0, 0.02), each.local.terminate)
 
 
 def _lose(run: SimulatedRun, agent: Agent, what: str) -> None:
     run.witness.see("loss")
-    if what == "cut":
+    if what == "reset":  # somebody between the two made it up
         if agent.link is not None:
-            agent.link.cut()
+            agent.link.reset_both()
     else:
         agent.die(is_power_off=what == "power_off")
         run.is_dirty = True
+
+
+def _part(run: SimulatedRun, fault: Fault) -> None:
+    side = {_target(run, number).number for number in fault.side}
+    others = [agent.number for agent in run.agents if agent.number not in side]
+    until = run.clock.now + fault.lasts_s
+    run.witness.see("loss")
+    for here in sorted(side):
+        for there in others:
+            if fault.way in ("both", "out"):
+                run.network.close(here, there, until)
+            if fault.way in ("both", "in"):
+                run.network.close(there, here, until)
+            if fault.what == "unreachable":  # a router says so to the kernel of the side that sends next
+                _tell_kernel(run.agents[run.dice.choice([here, there])], {here, there})
+
+
+def _tell_kernel(agent: Agent, pair: set[int]) -> None:
+    for end in list(agent.ends):
+        if {end.agent.number, end.other.agent.number} == pair:
+            end.time_out("no route to host")
 
 
 def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
@@ -74,9 +113,12 @@ def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
         agent.pause(fault.lasts_s)
     elif fault.what == "stall_link":
         run.witness.delayed(agent.name, fault.lasts_s)
-        agent.link_stalled_until = max(agent.link_stalled_until, until)
+        for other in run.agents:
+            run.network.close(agent.number, other.number, until)
+            run.network.close(other.number, agent.number, until)
     elif fault.what == "disk_fails":
         agent.disk.fails_until = until
     else:  # a stalled file system costs time, and no lease
         for each in run.agents if fault.what == "stall_disks" else [agent]:
+            run.trouble(each, fault.lasts_s)
             each.disk.stalled_until = max(each.disk.stalled_until, until)

@@ -10,17 +10,26 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.seeker import Seeker, SeekerSettings
+from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import RestartPlan
 
 
 class Plant:
-    """Makes them."""
+    """Makes them. `asks_for_claims`: who writes a result looks first whether another head has claimed more."""
 
-    def make_head(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> Head:
-        return Head(settings, history=history, decide=decide, now=now)
+    asks_for_claims = True
+
+    def make_head(
+        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+    ) -> Head:
+        return Head(settings, history=history, decide=decide, now=now, succession=succession)
 
     def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
         return Member(join, run=run, lease_s=lease_s)
+
+    def make_seeker(self, settings: SeekerSettings, lost: LostHead, now: float) -> Seeker:
+        return Seeker(settings, lost, now)
 
     def make_decide(self, restart: RestartPlan, roles: Mapping[str, str]) -> Decide:
         return Policy(restart=restart, roles=roles).decide

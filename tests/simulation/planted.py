@@ -15,10 +15,13 @@ from hpc_elastic.membership.messages import Assign, Join, Message, StopManner
 from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.seeker import Seeker, SeekerSettings
+from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from tests.simulation.plant import Plant
+from tests.simulation.planted_losses import SEEKERS, SURVIVING_HEADS, SURVIVING_MEMBERS
 
 
 class _StopsNobody(Head):
@@ -57,8 +60,10 @@ class _OneHasStarted(Head):
 
 
 class _ForgetsFirstRole(Head):
-    def __init__(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now)
+    def __init__(
+        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+    ) -> None:
+        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
         self._judge.verdict = _NotWidened()
 
 
@@ -88,8 +93,8 @@ class _ForgetsStopRequest(Head):
 
 
 class _StartedAtOnce(Member):
-    def _assigned(self, assign: Assign) -> list[Action]:
-        actions = super()._assigned(assign)
+    def _assigned(self, assign: Assign, now: float) -> list[Action]:
+        actions = super()._assigned(assign, now)
         return [*actions, Tell(message=messages.Started(attempt=assign.attempt))] if len(actions) == 1 else actions
 
 
@@ -185,6 +190,7 @@ HEADS: dict[str, type[Head]] = {
     "the first end is taken for the last": _FirstEndIsAll,
     "workers start before the claim is there": _StartsUnclaimed,
     "a stop request is passed over": _ForgetsStopRequest,
+    **SURVIVING_HEADS,
 }
 MEMBERS: dict[str, type[Member]] = {
     "Started comes before the processes": _StartedAtOnce,
@@ -192,7 +198,10 @@ MEMBERS: dict[str, type[Member]] = {
     "an agent leaves with its own exit code": _OwnExitCode,
     "an agent leaves its workers": _LeavesWorkers,
     "Finished comes with the first end": _FinishedTooEarly,
+    **SURVIVING_MEMBERS,
 }
+NOT_ASKED = "a result is written without a look at the claims"
+WIRING = (NOT_ASKED,)
 POLICIES: dict[str, type[_Decides]] = {
     "one failure is paid for twice": _SpendsTwice,
     "a restart costs nothing": _SpendsNothing,
@@ -200,7 +209,7 @@ POLICIES: dict[str, type[_Decides]] = {
     "a failure in one role stops all": _RestartsAll,
     "there is no pause before a restart": _NeverPauses,
 }
-BUGS = (*HEADS, *MEMBERS, *POLICIES)
+BUGS = (*HEADS, *MEMBERS, *SEEKERS, *POLICIES, *WIRING)
 
 
 class Planted(Plant):
@@ -208,12 +217,19 @@ class Planted(Plant):
 
     def __init__(self, bug: str) -> None:
         self._bug = bug
+        self.asks_for_claims = bug != NOT_ASKED
 
-    def make_head(self, settings: HeadSettings, *, history: History, decide: Decide, now: float) -> Head:
-        return HEADS.get(self._bug, Head)(settings, history=history, decide=decide, now=now)
+    def make_head(
+        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+    ) -> Head:
+        make = HEADS.get(self._bug, Head)
+        return make(settings, history=history, decide=decide, now=now, succession=succession)
 
     def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
         return MEMBERS.get(self._bug, Member)(join, run=run, lease_s=lease_s)
+
+    def make_seeker(self, settings: SeekerSettings, lost: LostHead, now: float) -> Seeker:
+        return SEEKERS.get(self._bug, Seeker)(settings, lost, now)
 
     def make_decide(self, restart: RestartPlan, roles: Mapping[str, str]) -> Decide:
         policy = POLICIES.get(self._bug)

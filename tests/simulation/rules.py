@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.rundir.records import AttemptClaim, World
-from tests.simulation.headquarters import VERSIONS
+from hpc_elastic.rundir.records import AttemptClaim, RunResult, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
-SETUP, NODES_MISSING, NODE_LOST, STOPPED, REQUEUE = 3, 6, 7, 10, 75
+BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
+LOSING = frozenset({"loss", "disk", "term", "joined"})  # after these an attempt needs no failure
 
 
 class BrokenRuleError(AssertionError):
@@ -38,23 +38,27 @@ class Rules:
 
     def check(self) -> None:
         """After every event that changed something on a node."""
-        at_work: dict[str, set[int]] = {}
-        for agent in self._run.agents:
-            for worker in agent.workers.alive.values():
-                at_work.setdefault(worker.role, set()).add(worker.attempt)
+        run = self._run
+        at_work = [
+            worker
+            for agent in run.agents
+            for worker in agent.workers.alive.values()
+            if not worker.is_unkillable  # it is killed, but for the kernel's word
+        ]
         self._check_stop_request(bool(at_work))
-        for role, attempts in at_work.items():
-            require(len(attempts) == 1, f"attempts {sorted(attempts)} of {role} are at work at once")
-            (attempt,) = attempts
-            claim = self._run.disk.claims.get(attempt)
-            require(claim is not None, f"workers of attempt {attempt} run, which nobody claimed")
-            require(
-                claim is None or role in claim.roles, f"{role} runs in attempt {attempt}, whose claim leaves it out"
-            )
-            latest = self._run.witness.attempt_of(role)
-            require(
-                attempt == latest, f"{role} is at work in attempt {attempt}, and attempt {latest} is claimed for it"
-            )
+        if not at_work:
+            return
+        run.progress.busy_at = run.clock.now
+        latest = max(worker.attempt for worker in at_work)
+        world = run.disk.worlds.get(latest)
+        if world is None:
+            raise BrokenRuleError(f"workers of attempt {latest} run, which nobody claimed")
+        attempts = {role.role: role.attempt for role in world.roles}
+        for worker in at_work:
+            is_about_to_be_killed = worker.attempt < latest and run.clock.now < worker.started_at + BOOTS_S
+            if worker.attempt != attempts.get(worker.role) and not is_about_to_be_killed:
+                both = f"attempt {worker.attempt} of {worker.role} is at work beside attempt {latest}"
+                raise BrokenRuleError(f"two worlds: {both}, at {run.clock.now:.3f} s")
 
     def _check_stop_request(self, is_anybody_at_work: bool) -> None:
         told_at = self._run.witness.told_to_stop_at
@@ -65,13 +69,13 @@ class Rules:
     # Of claims.
 
     def asks_for(self, claim: AttemptClaim) -> None:
-        """The head wants to open an attempt."""
+        """A head wants to open an attempt."""
         run, witness = self._run, self._run.witness
+        if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
+            return
         require(
             witness.told_to_stop_at is None, f"attempt {claim.attempt} is opened although a person asked for the end"
         )
-        if claim.attempt == 1:
-            return
         incidents = witness.unanswered()
         require(bool(incidents), f"no failure explains attempt {claim.attempt}")
         before = run.disk.claims[max(run.disk.claims)]
@@ -82,18 +86,23 @@ class Rules:
             if incident.moment < run.clock.now - 5 * 60:
                 raise BrokenRuleError(f"{incident} was not answered")
 
-    def claimed(self, claim: AttemptClaim, world: World) -> None:
+    def claimed(
+        self, agent: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None, *, is_over: bool
+    ) -> None:
         """A claim is on disk."""
         run, number = self._run, claim.attempt
         run.is_dirty = True
         require(sorted(run.disk.claims) == list(range(1, len(run.disk.claims) + 1)), f"a gap before attempt {number}")
-        before = run.disk.claims.get(number - 1)
         require(claim.predecessor == (before.attempt if before else None), f"attempt {number} follows from no attempt")
-        spent, paid = claim.spend.restarts, before.spend.restarts if before else 0
-        require(spent <= run.scenario.max_restarts, f"{spent} restarts of {run.scenario.max_restarts} are spent")
-        require(spent > paid or not before, f"attempt {number} is not paid for")
-        failures = len(run.witness.keys())
-        require(spent <= failures, f"{spent} restarts are spent for {failures} failures")
+        require(claim.head == world.head == agent.name, f"{agent.name} claims attempt {number} for {claim.head}")
+        if before is not None and before.allocation == claim.allocation:
+            require(
+                agent.name in before.members, f"{agent.name} claims attempt {number}, and was not in the one before"
+            )
+        else:
+            first = run.disk.allocations[claim.allocation - 1].node
+            require(first == agent.name, f"{agent.name} opens allocation {claim.allocation}, which {first} has claimed")
+        self._check_spend(claim, before)
         require(bool(claim.roles), f"nobody starts in attempt {number}")
         require(len(world.nodes) <= run.scenario.max_nodes, f"{len(world.nodes)} nodes are in the world")
         for role in run.scenario.roles:
@@ -101,6 +110,30 @@ class Rules:
             require(size >= role.nodes_min, f"{role.name} has {size} of at least {role.nodes_min} nodes")
         if before is not None:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
+
+    def _check_spend(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
+        """Every failure and every loss is paid for once."""
+        witness, scenario, number = self._run.witness, self._run.scenario, claim.attempt
+        spent, paid = claim.spend.restarts, before.spend.restarts if before else 0
+        require(spent <= scenario.max_restarts, f"{spent} restarts of {scenario.max_restarts} are spent")
+        require(spent >= paid, f"attempt {number} gets {paid - spent} restarts back")
+        is_loss = bool(witness.kinds & LOSING)
+        require(spent > paid or not before or is_loss, f"attempt {number} is not paid for")
+        failures = len(witness.keys())
+        require(spent <= failures, f"{spent} restarts are spent for {failures} failures")
+        lost, counted = claim.spend.node_losses, before.spend.node_losses if before else 0
+        require(lost <= scenario.max_node_losses, f"{lost} node losses are counted, of {scenario.max_node_losses}")
+        members = before.members if before is not None else ()
+        is_succession = before is not None and before.head != claim.head
+        suspects = [
+            node
+            for node in members
+            if witness.is_suspect(node) or (is_succession and before is not None and node == before.head)
+        ]
+        require(0 <= lost - counted <= len(suspects), f"attempt {number} counts {lost - counted} losses of {suspects}")
+        dead = [node for node in members if not self._run.agent(node).is_running and node not in claim.members]
+        gone = [node for node in dead if self._run.agent(node).died_at < self._run.clock.now]
+        require(lost - counted >= len(gone), f"attempt {number} counts {lost - counted} losses: {gone} are gone")
 
     def _check_partial(self, world: World, before: World, claim: AttemptClaim) -> None:
         for role in before.roles:
@@ -119,6 +152,9 @@ class Rules:
             raise BrokenRuleError(f"{name} starts attempt {assign.attempt}, which nobody claimed")
         role = next((role for role in world.roles if role.role == assign.role), None)
         ranks = [rank for rank in world.ranks if rank.node == name]
+        require(
+            self._assigns.get(name, assign).attempt <= assign.attempt, f"{name} goes back to attempt {assign.attempt}"
+        )
         if role is None or not ranks:
             raise BrokenRuleError(f"{name} starts attempt {assign.attempt}, which it is not in")
         require(assign.role in claim.roles, f"{name} starts attempt {assign.attempt}, whose claim leaves its role out")
@@ -168,78 +204,23 @@ class Rules:
             is_written = (attempt, node.node) in self._run.disk.node_results
             require(is_there and is_written, f"attempt {note.attempt} is said to be started, {node.node} is not")
 
+    def seeks(self, agent: Agent) -> None:
+        """An agent hangs up on a head that is lost: whoever sees that takes its workers for gone."""
+        self.leaves(agent, -1)
+
+    def ended(self, agent: Agent, result: RunResult) -> None:
+        """The result is on disk."""
+        world = self._run.disk.latest
+        members = (
+            [node.node for node in world.nodes]
+            if world is not None
+            else [each.node for each in self._run.disk.allocations]
+        )
+        require(agent.name in members, f"{agent.name} ends the run, and was not in the latest world: {members}")
+        self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()
+        self._run.progress.ended(agent, result)
+
     def leaves(self, agent: Agent, exit_code: int) -> None:
         """An agent ends."""
         left = [worker.rank for worker in agent.workers.alive.values() if not worker.is_unkillable]
         require(not left, f"{agent.name} leaves with {exit_code} while ranks {left} run")
-
-    # Of the end.
-
-    def check_end(self) -> None:
-        """When nobody runs any more."""
-        run = self._run
-        for agent in run.agents:
-            self.leaves(agent, -1)
-        require(len(run.disk.results) == 1 or self._may_have_no_result(), "the run ended without a result")
-        for agent in run.agents:
-            if agent.exit_code is not None:
-                self._check_exit_code(agent, agent.exit_code)
-        for result in run.disk.results:
-            require(bool(result.cause), "the result names no cause")
-            is_true = self._is_true(result.reason)
-            require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
-            self._check_cause(result.reason, result.cause)
-
-    def _may_have_no_result(self) -> bool:
-        """Whether everybody who could have written one was gone, or told that the scheduler will go on."""
-        run, witness = self._run, self._run.witness
-        able = [
-            agent.name
-            for agent in run.agents
-            if agent.exit_code is not None and agent.name in witness.joined and agent.name not in witness.terminated
-            if agent.name in witness.assigned or agent.is_told
-        ]
-        return witness.is_requeued or "disk" in witness.kinds or not able
-
-    def _check_exit_code(self, agent: Agent, exit_code: int) -> None:
-        witness, results = self._run.witness, self._run.disk.results
-        if "disk" in witness.kinds or (witness.is_requeued and exit_code == REQUEUE):
-            return
-        expected = {results[0].exit_code} if results else set()
-        if agent.is_refused:  # before the result is there, by what the head has decided
-            is_unfit = agent.problem is not None
-            expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
-        if not agent.is_told and agent.name not in witness.joined:
-            expected |= {NODES_MISSING, STOPPED}
-        elif not agent.is_told and (agent.name in witness.terminated or agent.name not in witness.assigned):
-            expected.add(NODE_LOST)
-        if agent.versions != VERSIONS:
-            expected.add(NODES_MISSING)
-        require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
-
-    def _is_true(self, reason: str) -> bool:
-        witness, scenario = self._run.witness, self._run.scenario
-        return {
-            "succeeded": witness.have_all_ended_well(),
-            "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
-            "no_progress": scenario.progress == "stuck" and len(witness.keys()) >= scenario.no_progress_limit,
-            "start_failed": "start_failed" in witness.kinds,
-            "exit_timeout": witness.is_exit_overdue(),
-            "unkillable": bool(witness.unkillable),
-            "stop_requested": witness.told_to_stop_at is not None,
-            "terminated": "term" in witness.kinds,
-            "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
-            "setup_failed": "unfit" in witness.kinds,
-            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit"}),
-        }.get(reason, False)
-
-    def _check_cause(self, reason: str, cause: str) -> None:
-        """A failure that is named is one that happened in an attempt that it could end."""
-        if reason not in ("restarts_used_up", "no_progress"):
-            return
-        named = [
-            incident
-            for incident in self._run.witness.unanswered()
-            if incident.node in cause and (incident.rank is None or f"rank {incident.rank} " in cause)
-        ]
-        require(bool(named), f"the cause is no failure of the last attempt: {cause}")

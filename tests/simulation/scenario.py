@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RestartPolicy, RolePlan, place_roles
 
 GRACE_S, RESTART_GRACE_S = 20.0, 5.0
-PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "closing")
-RESTARTING = ("claiming", "stopping", "pausing")  # where a restart of one role meets failures of others
+PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "yielding", "closing")
 
-# What can go wrong, by theme. `join` faults are there from the start, the others come at their moments.
-FAULTS = {
-    "workers": ("kill_worker", "exit_worker", "term_worker", "fail_together", "break_store", "unkillable"),
-    "ends": ("stop", "term", "term_all"),
-    "joins": ("never_starts", "starts_late", "unfit", "other_version"),
-    "losses": ("power_off", "kill_agent", "cut"),
-    "delays": ("pause", "stall_link", "stall_disk"),
-    "disk": ("stall_disk", "stall_disks", "disk_fails"),
-}
-THEMES = ("quiet", "workers", "workers", "workers", "ends", "joins", "losses", "delays", "delays", "disk", "any", "any")
+JOINS = ("never_starts", "starts_late", "unfit", "other_version")  # from the start
+HEAD, SECOND = -1, -2  # as a fault's node: the head at that moment, and the first one that may succeed it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +41,15 @@ class Role:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something goes wrong at second `at`; with a `phase`, that long after the head entered it for the nth time."""
+    """Something goes wrong at second `at`; with a `phase`, that long after a head entered it for the nth time.
+
+    `side`: the nodes that are cut off together; `way`: both, out (nothing of theirs gets away) or in.
+    """
 
     what: str
     node: int = 0
+    side: tuple[int, ...] = ()
+    way: str = "both"
     at: float = 0.0
     phase: str = ""
     nth: int = 1
@@ -80,6 +74,8 @@ class Scenario:
     disk_s: tuple[float, ...] = (0.01,)  # of an operation on the run directory
     spawn_s: tuple[float, ...] = (0.02,)  # of starting a node's workers
     collateral_chance: float = 0.0  # that a worker fails because one of its role did
+    rejoin: str = "at_restart"  # or immediately
+    max_node_losses: int = 64
     is_requeued: bool = False  # the scheduler starts the job again after a TERM
     faults: tuple[Fault, ...] = ()
 
@@ -90,6 +86,10 @@ class Scenario:
     @property
     def max_nodes(self) -> int:
         return sum(role.nodes_max for role in self.roles)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"node{number}" for number in range(self.nodes))
 
     def role(self, name: str) -> Role:
         return next(role for role in self.roles if role.name == name)
@@ -112,84 +112,3 @@ class Scenario:
         lines.append("  " + ", ".join(f"{name}={getattr(self, name)!r}" for name in names))
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
-
-    @staticmethod
-    def draw(seed: int) -> Scenario:
-        """A scenario for each seed."""
-        dice = random.Random(seed)
-        theme = dice.choice(THEMES)
-        exit_timeout_s = dice.choice([None, None, dice.uniform(1, 60)])
-        roles = _draw_roles(dice, theme, exit_timeout_s is not None)
-        nodes = sum(dice.randint(role.nodes_min, role.nodes_max) for role in roles) + dice.choice([0, 0, 0, 0, 1, 2])
-        scenario = Scenario(
-            seed=seed,
-            roles=roles,
-            nodes=nodes,
-            max_restarts=dice.choice([0, 1, 2, 3, 4]),
-            no_progress_limit=dice.choice([2, 3]),
-            progress=dice.choice(["unknown", "moves", "stuck"]),
-            backoff_first_s=dice.choice([0, 0, 0.5, 5]),
-            exit_timeout_s=exit_timeout_s,
-            lease_s=dice.choice([3, 10, 10, 30]),
-            join_timeout_s=dice.choice([5, 30, 60]),
-            delays_s=dice.choice([(0.0,), (0.001,), (0.0, 0.001, 0.02), (0.001, 0.2)]),
-            disk_s=dice.choice([(0.001,), (0.01, 0.05), (0.001, 0.01, 0.5), (0.01, 2.0)]),
-            spawn_s=dice.choice([(0.02,), (0.01, 0.1), (0.02, 3.0)]),
-            collateral_chance=dice.choice([0, 0, 0.5, 1]),
-            is_requeued=dice.random() < 0.1,
-        )
-        if theme == "quiet":
-            return scenario
-        return replace(scenario, faults=_draw_faults(dice, theme, scenario))
-
-
-def _draw_roles(dice: random.Random, theme: str, may_hang: bool) -> tuple[Role, ...]:
-    policies: list[RestartPolicy] = ["restart_all", "restart_role", "restart_role", "ignore"]
-    roles = []
-    is_frail = theme in ("workers", "any") and dice.random() < 0.6
-    for name in ("trainer", "reader", "watcher")[: dice.choice([1, 2, 2, 3])]:
-        nodes_min = dice.choice([1, 1, 2])
-        roles.append(
-            Role(
-                name=name,
-                restart=dice.choice(policies),
-                nodes_min=nodes_min,
-                nodes_max=nodes_min + dice.choice([0, 0, 0, 1]),
-                workers=dice.choice([(1,), (2,), (2, 1), (1, 3), (3, 1, 2)]),
-                work_s=10 ** dice.uniform(-1, 1.7),
-                failure_chance=dice.choice([0.05, 0.2, 0.6]) if is_frail else 0.0,
-                hang_chance=dice.choice([0, 0, 0.3]) if may_hang else 0.0,
-                start_failure_chance=0.1 if is_frail and dice.random() < 0.1 else 0.0,
-                patience_s=dice.choice([0, 0, 2, 30]),
-            )
-        )
-    return tuple(roles)
-
-
-def _draw_faults(dice: random.Random, theme: str, scenario: Scenario) -> tuple[Fault, ...]:
-    kinds: Sequence[str] = FAULTS.get(theme, ())
-    if theme == "any":
-        kinds = [what for whats in FAULTS.values() for what in whats]
-    elif theme not in ("workers", "joins"):
-        kinds = (*kinds, "kill_worker", "exit_worker")
-    horizon = 3 + 2 * max(role.work_s for role in scenario.roles)
-    return tuple(_draw_fault(dice, dice.choice(kinds), scenario, horizon) for _ in range(dice.choice([1, 1, 2, 3, 5])))
-
-
-def _draw_fault(dice: random.Random, what: str, scenario: Scenario, horizon: float) -> Fault:
-    node, lasts_s = dice.randrange(scenario.nodes), 0.0
-    if what in ("pause", "stall_link", "stall_disk", "stall_disks"):
-        lasts_s = round(scenario.lease_s * dice.choice([0.05, 0.15, 0.3, 0.5, 0.7, 1.1, 2.5]), 3)
-    elif what == "starts_late":
-        lasts_s = round(dice.uniform(0, 1.5 * scenario.join_timeout_s), 3)
-    elif what == "disk_fails":
-        lasts_s = round(dice.uniform(0, 5), 3)
-    if what in FAULTS["joins"]:
-        return Fault(what=what, node=node, lasts_s=lasts_s)
-    if dice.random() < 0.5:
-        phases = RESTARTING if what in FAULTS["workers"] and dice.random() < 0.6 else PHASES
-        at = dice.choice([0.0, 0.0, round(dice.uniform(0, 1), 3), round(dice.uniform(0, 6), 3)])
-        return Fault(
-            what=what, node=node, lasts_s=lasts_s, phase=dice.choice(phases), nth=dice.choice([1, 1, 2]), at=at
-        )
-    return Fault(what=what, node=node, lasts_s=lasts_s, at=round(dice.uniform(0, horizon), 3))

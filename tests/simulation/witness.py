@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
+SLOW_S = 3.0  # between what an agent does and what a head that is slow makes of it
+
 
 @dataclass(frozen=True)
 class Incident:
@@ -40,6 +42,7 @@ class Witness:
     unkillable: set[str] = field(default_factory=set)
     told_to_stop_at: float | None = None
     is_requeued: bool = False
+    had_all_ended_well: bool = False  # when the result was written; a claim may come after it, and is void
     _delays: list[tuple[float, float, str]] = field(default_factory=list)
 
     def see(self, kind: str) -> None:
@@ -73,15 +76,22 @@ class Witness:
 
     def delayed(self, node: str, seconds: float) -> None:
         """A pause or a stall; those that come close together may cost a lease."""
-        now, scenario, head = self.run.clock.now, self.run.scenario, self.run.disk.head
+        now, scenario = self.run.clock.now, self.run.scenario
+        heads = {claim.head for claim in self.run.disk.claims.values()} | {self.run.disk.head}
         self._delays.append((now, now + seconds, node))
         recent = [
             end - start
             for start, end, where in self._delays
-            if end >= now - 2 * scenario.lease_s and (where in (node, head) or node == head)
+            if end >= now - 2 * scenario.lease_s and (where == node or where in heads or node in heads)
         ]
         if sum(recent) + 4 * max(scenario.delays_s) > 0.3 * scenario.lease_s:
             self.see("loss")
+
+    def is_suspect(self, node: str) -> bool:
+        """Whether this node is gone, or has had no head for a moment since the latest attempt was claimed."""
+        agent, latest = self.run.agent(node), self.run.disk.latest_claim
+        before = self.run.disk.claimed_at.get(latest.attempt - 1, 0.0) if latest is not None else 0.0
+        return not agent.is_running or agent.parted_at >= before - SLOW_S
 
     # What follows from it.
 

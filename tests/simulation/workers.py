@@ -30,6 +30,7 @@ class Worker:
     rank: int
     local_rank: int
     master: Endpoint
+    started_at: float
     is_unkillable: bool = False
     has_term: bool = False
 
@@ -71,21 +72,22 @@ class Workers:
         assign = self.assign
         assert assign is not None
         for local_rank in range(assign.workers):
-            worker = Worker(assign.role, assign.attempt, assign.first_rank + local_rank, local_rank, assign.master)
+            rank, now = assign.first_rank + local_rank, self._run.clock.now
+            worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
             self.alive[local_rank] = worker
             self._draw_fate(worker)
         self._run.is_dirty = True
         self._run.witness.started(self._agent, assign)
         self._started()
         pids = {str(worker.rank): 100 + worker.rank for worker in self.alive.values()}
-        self._agent.workers_started(assign.attempt, pids)
+        self._agent.local.workers_started(assign.attempt, pids)
 
     def _fail_to_start(self) -> None:
         assert self.assign is not None
         self._run.witness.start_failed(self._agent, self.assign)
         self._started()
         for local_rank in range(self.assign.workers):
-            self._agent.record_failure(self.assign.attempt, local_rank, 1, "start_failed")
+            self._agent.local.record_failure(self.assign.attempt, local_rank, 1, "start_failed")
 
     def _started(self) -> None:
         self._is_starting = False
@@ -116,7 +118,7 @@ class Workers:
 
     def _collect(self, worker: Worker, exitcode: int) -> None:
         if not self._is_stop_of(exitcode):
-            self._agent.worker_exited(worker.attempt, worker.local_rank, exitcode)
+            self._agent.local.worker_exited(worker.attempt, worker.local_rank, exitcode)
         if not self.alive and self._stopping is not None and self._sent == TERM:
             self._kill()
 
@@ -209,7 +211,7 @@ class Workers:
         action, self._stopping = self._stopping, None
         assert action is not None
         survivors = tuple(100 + worker.rank for worker in self.alive.values() if worker.is_unkillable)
-        self._agent.workers_stopped(action.attempt, survivors, self.store_port)
+        self._agent.local.workers_stopped(action.attempt, survivors, self.store_port)
 
     def _dice(self, *what: object) -> random.Random:
         """The same for the same thing, whatever else happens in the run."""

@@ -14,10 +14,14 @@ import random
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
+from tests.simulation.draw import draw
 from tests.simulation.faults import strike
+from tests.simulation.network import Network
 from tests.simulation.plant import Plant
+from tests.simulation.progress import Progress
 from tests.simulation.rules import BrokenRuleError, Rules
-from tests.simulation.scenario import FAULTS, Scenario
+from tests.simulation.scenario import JOINS, Scenario
+from tests.simulation.verdicts import Verdicts
 from tests.simulation.witness import Witness
 from tests.simulation.workers import Worker
 
@@ -33,17 +37,20 @@ class SimulatedRun:
         self.scenario = scenario
         self.plant = plant or Plant()
         self.clock = Clock()
-        self.disk = Disk()
+        self.disk = Disk(nodes=scenario.names)
+        self.network = Network(self)
         self.witness = Witness(self)
         self.rules = Rules(self)
+        self.progress = Progress(self)
+        self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
-        self.head_agent: Agent | None = None
         self.is_stop_requested = False
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
         self.events: list[tuple[float, str, object]] = []
-        self._phase = ""
+        self._phases: dict[str, str] = {}
+        self._failures_seen = 0
         self._entered: dict[str, int] = {}
         self._to_start = len(self.agents)
 
@@ -84,7 +91,7 @@ class SimulatedRun:
         last = self.clock.now + 1  # killed workers take a moment to be gone
         while self.clock.now < last and self.clock.step():
             pass
-        self.rules.check_end()
+        self.verdicts.check_end()
 
     def _begin(self) -> None:
         starts = [0.0, *(self.dice.uniform(0, STARTS_WITHIN_S) for _ in self.agents[1:])]
@@ -105,6 +112,7 @@ class SimulatedRun:
                 self.agents[fault.node].versions = {"torch": "2.12.1"}
             elif not fault.phase:
                 self.clock.at(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
+        self.clock.after(self.scenario.lease_s, self._watch)
         for agent in self.agents:
             is_there = agent.number not in never
             self.clock.at(starts[agent.number], lambda agent=agent, is_there=is_there: self._start(agent, is_there))  # type: ignore[misc]
@@ -115,14 +123,33 @@ class SimulatedRun:
             self.trace(agent, "starts")
             agent.start()
 
-    def head_moved(self, phase: str) -> None:
-        """The head is in this phase: faults that wait for that come."""
-        if phase == self._phase:
+    def _watch(self) -> None:
+        self.progress.watch()
+        self.clock.after(self.scenario.lease_s, self._watch)
+
+    def trouble(self, agent: Agent, seconds: float) -> None:
+        """Until then this node does not count as one that must get on."""
+        agent.troubled_until = max(agent.troubled_until, self.clock.now + seconds)
+
+    def progress_now(self) -> str | None:
+        """What the files say that show progress."""
+        self._failures_seen += 1
+        return {"unknown": None, "moves": str(self._failures_seen), "stuck": "0"}[self.scenario.progress]
+
+    def written(self, node: str) -> None:
+        """The other heads look for claims and a result once a second: this saves the looks that find nothing."""
+        for agent in self.agents:
+            if agent.name != node and agent.headquarters is not None and not agent.headquarters.is_closed:
+                agent.headquarters.look_for_claims()
+
+    def head_moved(self, agent: Agent, phase: str) -> None:
+        """A head is in this phase: faults that wait for that come."""
+        if phase == self._phases.get(agent.name):
             return
-        self._phase = phase
+        self._phases[agent.name] = phase
         self._entered[phase] = self._entered.get(phase, 0) + 1
         for fault in self.scenario.faults:
-            if (fault.phase, fault.nth) == (phase, self._entered[phase]) and fault.what not in FAULTS["joins"]:
+            if (fault.phase, fault.nth) == (phase, self._entered[phase]) and fault.what not in JOINS:
                 self.clock.after(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
 
     def spread(self, worker: Worker) -> None:
@@ -135,11 +162,11 @@ class SimulatedRun:
 
     def _who_waits(self) -> str:
         waiting = {agent.name: agent.member.phase.value for agent in self.agents if agent.is_running}
-        return f"head {self._phase}, members {waiting}"
+        return f"heads {self._phases}, members {waiting}"
 
 
 def play(seed: int, plant: Plant | None = None) -> SimulatedRun:
     """Plays one seed to its end."""
-    run = SimulatedRun(Scenario.draw(seed), plant)
+    run = SimulatedRun(draw(seed), plant)
     run.play()
     return run

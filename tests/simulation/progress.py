@@ -1,0 +1,111 @@
+"""Nobody waits for ever: a side that can go on does so in bounded time, and whoever is not needed leaves.
+
+A side is what theory calls stable: members of the latest claimed world, at least as many as the run needs,
+that can all talk to each other and to the run directory, and could for a while. How long it may take
+follows from the lease L: the others are silent for L at most when a head gives them up, a successor waits
+2L + 0.5 s after its last contact, and who has too few waits 3L + 1 s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.rundir.records import RunResult
+from tests.simulation.rules import STOPS_WITHIN_S, require
+from tests.simulation.scenario import GRACE_S
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+TALKS_S = 8.0  # reading, dialling, answering, and trying again
+DISK_OPERATIONS = 12  # one after the other, from a loss to the next start
+LEAVES_WITHIN_S = 30.0
+ENDED_FOR_TOO_FEW = ("node_lost", "nodes_missing")
+
+
+class Progress:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self.busy_at = 0.0
+        scenario = run.scenario
+        self.bound_s = 3 * scenario.lease_s + 1 + TALKS_S + DISK_OPERATIONS * max(scenario.disk_s)
+        self.bound_s += max(scenario.spawn_s) + 20 * max(scenario.delays_s)
+
+    def watch(self) -> None:
+        """From time to time, as long as somebody is there."""
+        run, now = self._run, self._run.clock.now
+        if run.disk.results:
+            self._check_leaving()
+        elif any(agent.workers.alive for agent in run.agents) or not run.disk.claims:
+            self.busy_at = now
+        else:
+            idle_s = now - self.busy_at
+            allowed_s = self.bound_s + self._pause_s() + (STOPS_WITHIN_S if run.witness.kinds - {"loss"} else 0.0)
+            if idle_s > allowed_s and not run.witness.unkillable and not self._has_slow_head():
+                side = self.side()
+                require(not side, f"nobody works for {idle_s:.1f} s, though {side} could go on, at {now:.1f} s")
+
+    def _has_slow_head(self) -> bool:
+        """Whether there is a head that waits for the run directory: its members have it, and wait with it."""
+        run, since = self._run, self._run.clock.now - self.bound_s
+        heads = [agent for agent in run.agents if agent.headquarters is not None and agent.is_running]
+        return any(max(agent.disk.stalled_until, agent.disk.fails_until) > since for agent in heads)
+
+    def ended(self, agent: Agent, result: RunResult) -> None:
+        """A run that a side could carry on is not ended for too few nodes."""
+        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not self._has_slow_head():
+            side = self.side()
+            ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
+            require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
+
+    def _check_leaving(self) -> None:
+        run, now = self._run, self._run.clock.now
+        bound_s = self.bound_s + LEAVES_WITHIN_S + GRACE_S + STOPS_WITHIN_S * bool(run.witness.unkillable)
+        for agent in run.agents:
+            is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
+            since = max(run.disk.ended_at, agent.troubled_until)
+            require(
+                not (is_calm and now > since + bound_s),
+                f"{agent.name} is still there {now - since:.0f} s after the end of the run",
+            )
+
+    def _pause_s(self) -> float:
+        claim = self._run.disk.latest_claim
+        spent = claim.spend.restarts if claim is not None else 0
+        return min(60.0, self._run.scenario.backoff_first_s * 2.0**spent)
+
+    def side(self) -> list[str]:
+        """The nodes that could go on and have been able to for a while; none if they are too few."""
+        run, world = self._run, self._run.disk.latest
+        if world is None:
+            return []
+        members = [run.agent(node.node) for node in world.nodes]
+        calm = [agent for agent in members if self._is_calm(agent)]
+        for first in calm:
+            side = [first]
+            for other in calm:
+                if other is not first and all(self._are_connected(other, each) for each in side):
+                    side.append(other)
+            if self._is_enough(side):
+                return [agent.name for agent in side]
+        return []
+
+    def _is_calm(self, agent: Agent) -> bool:
+        run, since = self._run, self._run.clock.now - self.bound_s
+        is_well = agent.is_running and agent.is_powered and not agent.is_paused and agent.disk.is_well
+        is_able = agent.problem is None and agent.name not in run.witness.terminated | run.witness.unkillable
+        return is_well and is_able and agent.troubled_until <= since
+
+    def _are_connected(self, one: Agent, other: Agent) -> bool:
+        return self._run.network.calm_since(one.number, other.number) <= self._run.clock.now - self.bound_s
+
+    def _is_enough(self, side: list[Agent]) -> bool:
+        scenario = self._run.scenario
+        if len(side) < min(scenario.min_nodes, scenario.nodes):
+            return False
+        placed = [role for role, _ in scenario.placed()]
+        roles = [agent.role for agent in side]
+        return all(roles.count(role.name) >= min(role.nodes_min, placed.count(role.name)) for role in scenario.roles)

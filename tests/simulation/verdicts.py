@@ -1,0 +1,103 @@
+"""What must hold when the run is over: one result, a true one, and exit codes that say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.headquarters import VERSIONS
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+SETUP, RUN_DIRECTORY, NODES_MISSING, NODE_LOST, STALLED, STOPPED, REQUEUE = 3, 5, 6, 7, 9, 10, 75
+
+
+class Verdicts:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+
+    def check_end(self) -> None:
+        """When nobody runs any more."""
+        run = self._run
+        for agent in run.agents:
+            run.rules.leaves(agent, -1)
+        require(len(run.disk.results) == 1 or self._may_have_no_result(), "the run ended without a result")
+        for agent in run.agents:
+            if agent.exit_code is not None:
+                self._check_exit_code(agent, agent.exit_code)
+        for result in run.disk.results:
+            require(bool(result.cause), "the result names no cause")
+            is_true = self._is_true(result.reason)
+            require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
+            self._check_cause(result.reason, result.cause)
+
+    def _may_have_no_result(self) -> bool:
+        """Whether everybody who could have written one was gone, or told that the scheduler will go on.
+
+        Only members of the latest world may, and they need not have learned of it.
+        """
+        run, witness = self._run, self._run.witness
+        if witness.is_requeued or "disk" in witness.kinds:
+            return True
+        world = run.disk.latest
+        members = {node.node for node in world.nodes} if world is not None else witness.joined
+        able = [
+            agent
+            for agent in run.agents
+            if agent.exit_code is not None and agent.name in members and agent.name not in witness.terminated
+            if agent.exit_code != STALLED and not agent.is_refused
+            if agent.left_at - agent.troubled_until > run.progress.bound_s
+        ]
+        return not able
+
+    def _check_exit_code(self, agent: Agent, exit_code: int) -> None:
+        witness, results = self._run.witness, self._run.disk.results
+        if "disk" in witness.kinds or (witness.is_requeued and exit_code == REQUEUE):
+            return
+        expected = {results[0].exit_code} if results else set()
+        if agent.is_refused:  # before the result is there, by what the head has decided
+            is_unfit = agent.problem is not None
+            expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
+        if not agent.is_told and agent.name not in witness.joined:
+            expected |= {NODES_MISSING, STOPPED, RUN_DIRECTORY}
+        elif not agent.is_told:
+            expected |= {NODE_LOST} if witness.kinds & {"loss", "term"} else set()
+            expected |= {STOPPED} if agent.name in witness.terminated else set()
+            expected |= {STALLED} if agent.name in witness.unkillable else set()
+        if agent.versions != VERSIONS:
+            expected.add(NODES_MISSING)
+        require(exit_code in expected, f"{agent.name} left with {exit_code}, and should have with {expected}")
+
+    def _is_true(self, reason: str) -> bool:
+        witness, scenario = self._run.witness, self._run.scenario
+        claim = self._run.disk.latest_claim
+        counted = claim.spend.node_losses if claim is not None else 0
+        return {
+            "succeeded": witness.had_all_ended_well,
+            "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
+            "no_progress": scenario.progress == "stuck" and len(witness.keys()) >= scenario.no_progress_limit,
+            "start_failed": "start_failed" in witness.kinds,
+            "exit_timeout": witness.is_exit_overdue(),
+            "unkillable": bool(witness.unkillable),
+            "stop_requested": witness.told_to_stop_at is not None,
+            "terminated": "term" in witness.kinds,
+            "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
+            "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,
+            "setup_failed": "unfit" in witness.kinds,
+            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit"}),
+        }.get(reason, False)
+
+    def _check_cause(self, reason: str, cause: str) -> None:
+        """A failure that is named is one that happened in an attempt that it could end."""
+        if reason not in ("restarts_used_up", "no_progress"):
+            return
+        named = [
+            incident
+            for incident in self._run.witness.unanswered()
+            if incident.node in cause and (incident.rank is None or f"rank {incident.rank} " in cause)
+        ]
+        require(bool(named), f"the cause is no failure of the last attempt: {cause}")
