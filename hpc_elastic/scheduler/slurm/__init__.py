@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -115,11 +116,18 @@ def allocation_is_over(job_id: str, *, timeout_s: float = 10.0) -> bool | None:
 
 
 def count_restarts(job_id: str, *, timeout_s: float = 4.0) -> int | None:
-    """How often Slurm has requeued a job; None if it cannot be asked from here. Bounded well below KillWait."""
+    """How often Slurm has requeued a job; None if it cannot be asked from here. Bounded well below KillWait.
+
+    It is asked when Slurm stops the job, and its TERM, which reaches every process of the step, may come once more:
+    the command that asks is started with TERM blocked in this thread, and inherits that.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id].restarts
     except SchedulerError:
         return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def nodes_taken_away(job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0) -> frozenset[str]:

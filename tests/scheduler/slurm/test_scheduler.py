@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job
+from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_requeued
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.slurm import (
     SlurmScheduler,
@@ -115,6 +115,12 @@ def test_query_asks_accounting_for_what_the_controller_forgot(program: Program, 
     ]
     assert found["1"].restarts == 2
     assert "--jobs=2,3 " in (tmp_path / "asked").read_text()
+
+
+def test_a_requeue_is_found_although_the_command_that_asks_gets_slurms_term_too(program: Program) -> None:
+    program("squeue", "kill -TERM $$; echo '7|7|COMPLETING|1|0|node1|None|'")
+    assert is_job_requeued("7", 0)
+    assert not is_job_requeued("7", 1)
 
 
 def test_query_asks_accounting_once_if_there_is_none(program: Program, tmp_path: Path) -> None:
