@@ -3,7 +3,7 @@
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make soak       both: simulate and soak-local
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
-# make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants a quiet machine
+# make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, a quiet machine and most of an hour
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000

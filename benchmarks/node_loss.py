@@ -125,18 +125,27 @@ def figures(losses: Sequence[ours.Loss]) -> dict[str, Any]:
 
 
 def print_tables(report: dict[str, Any]) -> None:
-    columns = ("noticed", "opened", "started", "recovered", "most", "one start", "beside", "bar")
-    keys = (
-        "noticed_s", "opened_s", "started_s", "recovered_s", "most_recovered_s",
-        "worker_start_s", "beside_worker_start_s", "bar_s",
-    )  # fmt: skip
-    print(f"{'seconds after':<34} {'n':>3}" + "".join(f" {column:>9}" for column in columns))
+    """As they stand in docs/benchmarks/README.md."""
+    columns = {
+        "next step": "recovered_s",
+        "at most": "most_recovered_s",
+        "one worker start": "worker_start_s",
+        "beside": "beside_worker_start_s",
+        "bar": "bar_s",
+        "noticed": "noticed_s",
+        "attempt opened": "opened_s",
+        "first process": "started_s",
+    }
+    print(f"| lost | n | {' | '.join(columns)} |")
+    print("|---" * (len(columns) + 2) + "|")
     for row in report["cases"]:
-        print(f"{row['case']:<34} {row['n']:>3}" + "".join(f" {row[key]:>9.3f}" for key in keys))
+        print(f"| {row['case']} | {row['n']} | {' | '.join(f'{row[key]:.2f}' for key in columns.values())} |")
+    print("\n| under torchrun | next step |\n|---|---|")
     for row in report["torchrun"]:
-        told = ", ".join(f"not within {torchrun.PATIENCE_S}" if one is None else str(one) for one in row["seconds"])
-        print(f"torchrun, {row['case']}: {told}")
-    print(f"cores busy before each of ours: {report['busy_cores_before']}")
+        told = [f"not within {torchrun.PATIENCE_S}" if one is None else str(one) for one in row["seconds"]]
+        print(f"| {row['case']} | {', '.join(told)} |")
+    busy = report["busy_cores_before"]
+    print(f"\ncores busy before each of ours: {busy[len(busy) // 2] if busy else ''} (median), {max(busy, default='')}")
 
 
 if __name__ == "__main__":

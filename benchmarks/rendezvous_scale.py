@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.elsewhere import Elsewhere
-from benchmarks.scale.pair import Pair, head_and_agents
+from benchmarks.scale.pair import Pair, PairError, head_and_agents
 
 CORES = 2
 LEASES_S = (3.0, 10.0)
@@ -53,20 +53,23 @@ def main() -> None:
     arguments = parser.parse_args()
     most = allow_descriptors()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    failed: list[str] = []
+    idle = [(nodes, lease_s) for nodes in arguments.idle for lease_s in LEASES_S]
     report: dict[str, Any] = {
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "workers_per_node": arguments.workers,
-        "rounds": list(measure_each(measure_rounds, [(nodes,) for nodes in arguments.nodes], most, arguments)),
-        "idle": list(
-            measure_each(measure_idle, [(nodes, s) for nodes in arguments.idle for s in LEASES_S], most, arguments)
-        ),
+        "rounds": list(measure_each(measure_rounds, [(nodes,) for nodes in arguments.nodes], most, arguments, failed)),
+        "idle": list(measure_each(measure_idle, idle, most, arguments, failed)),
+        "failed": failed,
     }
     report["growth_exponent"] = growth_exponent([(row["nodes"], row["round_s"]) for row in report["rounds"]])
     report["torch"] = [measure_peer(nodes, report["rounds"]) for nodes in arguments.peer]
     print_tables(report)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 def allow_descriptors() -> int:
@@ -77,14 +80,23 @@ def allow_descriptors() -> int:
 
 
 def measure_each(
-    measure: Callable[..., dict[str, Any]], cases: Sequence[tuple[Any, ...]], most: int, arguments: argparse.Namespace
+    measure: Callable[..., dict[str, Any]],
+    cases: Sequence[tuple[Any, ...]],
+    most: int,
+    arguments: argparse.Namespace,
+    failed: list[str],
 ) -> Iterator[dict[str, Any]]:
-    """A row for each case that this machine's limit of descriptors allows."""
+    """A row for each case that this machine's limit of descriptors allows; what did not hold goes to `failed`."""
     for case in cases:
         if case[0] + DESCRIPTORS_BESIDE > most:
             print(f"{case[0]} nodes are left out: a process may have {most} descriptors (ulimit -Hn)", file=sys.stderr)
             continue
-        row = measure(*case, arguments)
+        try:
+            row = measure(*case, arguments)
+        except PairError as error:
+            failed.append(f"{measure.__name__}{case}: {error}")
+            print(failed[-1], file=sys.stderr)
+            continue
         print(row, file=sys.stderr)
         yield row
 
@@ -175,22 +187,26 @@ def growth_exponent(points: list[tuple[int, float]]) -> float | None:
 
 
 def print_tables(report: dict[str, Any]) -> None:
-    columns = ("connect s", "round s", "slowest", "head CPU", "agents CPU", "messages")
-    print(f"{'nodes':>6}" + "".join(f" {column:>10}" for column in columns))
+    """As they stand in docs/benchmarks/README.md."""
+    torch = {row["nodes"]: row for row in report["torch"]}
+    print(
+        "| nodes | round, ms | slowest | head's CPU, ms | agents' CPU, ms | all connected, s | torch, s | times ours |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for row in report["rounds"]:
-        print(
-            f"{row['nodes']:>6} {row['connect_s']:>10.3f} {row['round_s']:>10.4f} {row['slowest_round_s']:>10.4f} "
-            f"{row['head_cpu_s']:>10.4f} {row['agents_cpu_s']:>10.4f} {row['messages']:>10.2f}"
-        )
-    print(f"growth exponent {report['growth_exponent']}")
+        peer = torch.get(row["nodes"], {"round_s": "", "times_ours": ""})
+        ms = [round(row[name] * 1000, 1) for name in ("round_s", "slowest_round_s", "head_cpu_s", "agents_cpu_s")]
+        cells = [row["nodes"], *ms, row["connect_s"], peer["round_s"], peer["times_ours"]]
+        print(f"| {' | '.join(map(str, cells))} |")
+    print(f"\ngrowth exponent {report['growth_exponent']}\n")
+    print("| members | lease, s | % of a core | least to most | beats a second | resident MiB | KiB a member |")
+    print("|---|---|---|---|---|---|---|")
     for row in report["idle"]:
-        print(
-            f"idle, {row['nodes']} members, lease {row['lease_s']:g} s: {row['cpu_percent']} % of a core "
-            f"({row['least_cpu_percent']} to {row['most_cpu_percent']}), {row['beats_per_s']} beats/s, "
-            f"{row['resident_mib']} MiB ({row['kib_per_member']} KiB a member)"
-        )
-    for row in report["torch"]:
-        print(f"torch, {row['nodes']} handlers: {row['round_s']} s, {row['times_ours']} of our rounds (n = {row['n']})")
+        spread = f"{row['least_cpu_percent']} to {row['most_cpu_percent']}"
+        cells = [row["nodes"], row["lease_s"], row["cpu_percent"], spread, row["beats_per_s"], row["resident_mib"]]
+        print(f"| {' | '.join(map(str, [*cells, row['kib_per_member']]))} |")
+    busy = max((row["cores_busy_elsewhere"] for row in report["rounds"] + report["idle"]), default=0)
+    print(f"\ncores busy elsewhere, at most: {busy}")
 
 
 if __name__ == "__main__":

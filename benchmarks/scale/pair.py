@@ -16,6 +16,10 @@ from benchmarks.scale.head import BOUND_S, run_head
 from benchmarks.scale.setting import Setting
 
 
+class PairError(Exception):
+    """The head and its agents did not hold together."""
+
+
 class Side:
     """One of the processes; it answers what it is asked."""
 
@@ -38,11 +42,11 @@ class Side:
 
     def _answer(self) -> Any:
         if not self._pipe.poll(BOUND_S):
-            raise SystemExit(f"no answer within {BOUND_S:g} s")
+            raise PairError(f"no answer within {BOUND_S:g} s")
         try:
             return self._pipe.recv()
         except EOFError:
-            raise SystemExit("the other process ended") from None
+            raise PairError("head or agents gave up: the machine is too slow or too busy for so many") from None
 
 
 @dataclass(frozen=True)
