@@ -256,9 +256,10 @@ class HeadSide(Receiver):
         past = await self._head_start.read()
         if making is not self._making:
             return
-        if succession is not None and past.history.attempts != succession.world.attempt:
-            if self._successor is not None:
-                self._successor.superseded()
+        if not past.is_followed_by(succession):
+            if self._successor is None:
+                raise RunDirectoryError(f"another head has opened attempt {past.history.attempts} in this allocation")
+            self._successor.superseded()
             return
         outputs = HeadOutputs(
             to_own_member=lambda message: self._hear_own(head, message),
@@ -279,10 +280,10 @@ class HeadSide(Receiver):
             is_ours = False
         successor = self._successor
         if is_ours:
-            self._successor = None
-            if successor is not None:
-                successor.stop()
             await self._become_head(None)
+            if self._head is not None and successor is not None:
+                successor.stop()
+                self._successor = None
         elif successor is not None:
             successor.superseded()
 

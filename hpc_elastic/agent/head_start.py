@@ -19,14 +19,22 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
+from hpc_elastic.rundir.records import AttemptClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What the run went through, and when it began."""
+    """What the run went through, and when it began; `opened` is the latest attempt of this start of the job."""
 
     history: History
     started: str
+    opened: AttemptClaim | None
+
+    def is_followed_by(self, succession: Succession | None) -> bool:
+        """Whether a head may go on from here: a first one only before any attempt of this start was opened."""
+        if succession is None:
+            return self.opened is None
+        return self.history.attempts == succession.world.attempt
 
 
 class HeadStart:
@@ -51,8 +59,13 @@ class HeadStart:
 
     async def read(self) -> Past:
         """What a head goes on from."""
+        return await self._disk.call(self._read)
+
+    def _read(self) -> Past:
         journal = self._journal
-        return await self._disk.call(lambda: Past(history=journal.history(), started=journal.first_start()))
+        history = journal.history()
+        # In this order: an attempt that the history knows is among the records too, if it is of this start.
+        return Past(history=history, started=journal.first_start(), opened=journal.read_records().claim)
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
         """A head that gathers.

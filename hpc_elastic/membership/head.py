@@ -244,7 +244,7 @@ class Head:
 
     def _succeed(self, succession: Succession, now: float) -> list[Action]:
         """The round of a successor is closed; what ends the run instead of an attempt, if something does."""
-        absent = self._members.losses.succeed(succession, self._roster.names(), self._settings.expected)
+        absent = self._members.losses.succeed(succession, self._roster.names(), self._settings.expected, now)
         self.gathering.succeeds()
         if succession.is_finished:
             return self._observe(Seen(trigger=Trigger.SUCCEEDED), now)

@@ -55,15 +55,18 @@ class Losses:
             self._rivals.add(node)
             self._yields_until = max(self._yields_until, now + 3 * self._lease_s + 1)
 
-    def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...]) -> tuple[str, ...]:
-        """This head carries on from another one with those who are here; whom of that world it has lost."""
+    def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
+        """This head carries on from another one with those who are here; whom of that world it has lost.
+
+        However long ago the contact was, the others have a lease from now on: this agent may have been paused.
+        """
         lost = succession.lost
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
         for node in absent:
             self._count(node)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
-        self._yields_until = lost.contact + 3 * self._lease_s + 1
+        self._yields_until = max(lost.contact + 3 * self._lease_s + 1, now + self._lease_s)
         return absent
 
     def _count(self, node: str) -> None:

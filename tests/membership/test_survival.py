@@ -395,6 +395,13 @@ def test_a_successor_whose_head_is_dead_and_whose_min_is_out_of_reach_ends_the_r
     assert the_cause(script.join(1)) == ("node_lost", ExitCode.NODE_LOST)
 
 
+def test_a_successor_that_was_paused_for_long_gives_the_others_a_lease() -> None:
+    script = succeeding(succession(is_dead=False, contact=-1000.0), min_nodes=2)
+    assert not of_kind(script.join(1), WriteResult)
+    assert not of_kind(script.pass_time(LEASE_S - 0.5), WriteResult)
+    assert of_kind(script.pass_time(1), WriteResult)
+
+
 def test_a_member_that_left_a_gathering_again_is_counted_once() -> None:
     script = succeeding(succession(is_dead=True))
     script.join(1, 2)

@@ -176,10 +176,14 @@ class Agent:
         def go_on(claim: AttemptClaim | None) -> None:
             if making is not self._making:
                 return
-            if succession is not None and (claim is None or claim.attempt != succession.world.attempt):
+            opened, expected = claim and claim.attempt, succession and succession.world.attempt
+            if opened != expected:
                 if self.seeking is not None:
                     self.seeking.superseded()
                 return
+            if self.seeking is not None and succession is None:
+                self.seeking.end()
+                self.seeking = None
             self.headquarters = Headquarters(self, allocation=allocation, claim=claim, succession=succession)
             self.local.do(lambda now: self.member.connected(now, is_joined=False))
 

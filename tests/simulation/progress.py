@@ -56,10 +56,15 @@ class Progress:
 
     def ended(self, agent: Agent, result: RunResult) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
-        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not self._has_slow_head():
+        if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not self._has_slow_head() and self._may_lose():
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
             require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
+
+    def _may_lose(self) -> bool:
+        """Whether the run has losses left even if the head has taken everybody for lost, who is back since."""
+        claim = self._run.disk.latest_claim
+        return claim is None or claim.spend.node_losses + len(claim.members) <= self._run.scenario.max_node_losses
 
     def _check_leaving(self) -> None:
         run, now = self._run, self._run.clock.now

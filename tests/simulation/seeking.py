@@ -129,8 +129,6 @@ class Seeking:
         if self.is_over:
             return
         if is_ours:
-            self.end()
-            self._agent.seeking = None
             self._agent.becomes_head(number)
         else:
             self.superseded()

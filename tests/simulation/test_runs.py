@@ -232,3 +232,14 @@ def test_a_run_that_has_lost_too_many_nodes_ends_although_they_are_back(seed: in
     faults = Fault(what="pause", node=HEAD, at=6.0, lasts_s=10.0), Fault(what="kill_agent", node=SECOND, at=6.3)
     result, _ = the_result(elastic(3, 2, *faults, seed=seed, max_node_losses=1, join_timeout_s=5.0))
     assert (result.reason, result.attempts) == ("node_lost", 1)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(102469, id="who claims the allocation again finds that an attempt was opened meanwhile"),
+        pytest.param(104804, id="a successor that was paused for long gives the others a lease"),
+    ],
+)
+def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
+    play(seed)
