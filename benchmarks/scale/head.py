@@ -13,8 +13,10 @@ import psutil
 from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.coordinator import Coordinator
 from hpc_elastic.agent.door import Door, most_strangers
+from hpc_elastic.agent.event_loop import run
+from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import listen
@@ -32,17 +34,17 @@ BOUND_S = 60.0
 def run_head(pipe: Pipe, setting: Setting, profile: str | None) -> None:
     """Sends its port, then answers `wait`, `round`, `usage` and `leave`; a profile goes to that file."""
     if profile is None:
-        asyncio.run(HeadProcess(setting).serve(pipe))
+        run(HeadProcess(setting).serve(pipe))
     else:
         profiler = cProfile.Profile()
-        profiler.runcall(asyncio.run, HeadProcess(setting).serve(pipe))
+        profiler.runcall(run, HeadProcess(setting).serve(pipe))
         profiler.dump_stats(profile)
 
 
 class WatchedJournal(Journal):
     """A journal that tells when an attempt was claimed and when it has started everywhere."""
 
-    on_started: Callable[[float], None]
+    on_started: Callable[[float], object]
     claiming_s: tuple[float, float] = (0.0, 0.0)
 
     def claim_attempt(self, wanted: AttemptClaim, world: World) -> tuple[bool, str]:

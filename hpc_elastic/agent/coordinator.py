@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.event_loop import rest_with
+from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.head_watch import Diagnose, HeadWatch
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.tasks import Tasks
@@ -37,31 +38,10 @@ from hpc_elastic.membership.actions import (
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Failed, Finished, Join, Message
+from hpc_elastic.membership.messages import Beat, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
 HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
-
-
-def _ignore(*_: object) -> None:
-    """Whom nobody tells anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadOutputs:
-    """Whom a head on this node tells what its members do not hear.
-
-    Args:
-        to_own_member: delivers a message to this node's member, which is reached without a connection.
-        claiming: it claims an attempt, or ends the run.
-        superseded: another one has taken its place, and why; it has told its other members.
-        moved: the moment may have moved until when this node's workers may run.
-    """
-
-    to_own_member: Callable[[Message], None]
-    claiming: Callable[[], None] = _ignore
-    superseded: Callable[[str], None] = _ignore
-    moved: Callable[[], None] = _ignore
 
 
 class Coordinator:
@@ -102,6 +82,7 @@ class Coordinator:
         self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
         self._finished: dict[str, Finished] = {}  # by node, what waits for these
         self._is_closed = False
+        self._is_settling = False  # the timer and the deadline are looked at in a moment
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
@@ -159,6 +140,7 @@ class Coordinator:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        rest_with(0)
         await self._tasks.cancel()
 
     # Steps.
@@ -174,6 +156,7 @@ class Coordinator:
             return
         self._joins[connection] = join
         self._connections[join.node] = connection
+        rest_with(len(self._connections))
         self._do(lambda now: self._head.joined(join, now))
 
     def _replace(self, join: Join) -> None:
@@ -190,6 +173,7 @@ class Coordinator:
         if join is None:
             return None
         del self._connections[join.node]
+        rest_with(len(self._connections))
         return join.node
 
     def _hang_up(self, connection: Connection, why: str) -> None:
@@ -199,7 +183,9 @@ class Coordinator:
         self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
 
     def _deliver(self, node: str, message: Message) -> None:
-        if isinstance(message, Failed):
+        if isinstance(message, Beat):
+            self._hear_beat(node, message)
+        elif isinstance(message, Failed):
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
         elif isinstance(message, Finished) and self._judging[node]:
@@ -215,13 +201,31 @@ class Coordinator:
         if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
             self._deliver(node, finished)
 
+    def _hear_beat(self, node: str, beat: Beat) -> None:
+        """Most of what is ever said; it moves no deadline and no timer: the head looks at leases in its ticks."""
+        now = self._loop.time()
+        if self._is_due(now):
+            self._do(lambda now: self._head.received(node, beat, now))
+        elif not self._is_closed:
+            self._act_all(self._head.received(node, beat, now))
+
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         if self._is_closed:
             return
         now = self._loop.time()
-        if self._timer is None or now >= self._timer.when():
+        if self._is_due(now):
             self._act_all(self._head.tick(now))
         self._act_all(step(now))
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _is_due(self, now: float) -> bool:
+        return self._timer is None or now >= self._timer.when()
+
+    def _settle(self) -> None:
+        """After all that was told in one turn of the event loop, thousands of reports perhaps."""
+        self._is_settling = False
         self._outputs.moved()
         self._set_timer()
 

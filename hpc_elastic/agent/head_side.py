@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.coordinator import Coordinator
+from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.local_member import LocalMember

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.coordinator import Coordinator
 from hpc_elastic.agent.findings import Findings
+from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.telemetry import Telemetry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -12,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from hpc_elastic.agent.allocation import Allocation, derive_allocation
+from hpc_elastic.agent.event_loop import run
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
@@ -54,7 +54,7 @@ def _run(layout: RunLayout) -> int:
         return await supervisor.run()
 
     try:
-        leave = asyncio.run(supervise())
+        leave = run(supervise())
     except HpcElasticError:
         raise
     except Exception:

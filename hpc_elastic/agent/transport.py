@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from hpc_elastic.codec import DecodeError
-from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Scope, Session, Side
+from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Scope, Session, Side, encode_body
 from hpc_elastic.membership.messages import Message, decode_message, encode_message
 
 HANDSHAKE_BOUND_S = 5.0
@@ -37,12 +37,28 @@ class Receiver(Protocol):
         """An opened connection is over; called once."""
 
 
+class Encoder:
+    """Messages as bytes; what goes to many members, one after the other, is encoded once."""
+
+    def __init__(self) -> None:
+        self._latest: Message | None = None
+        self._encoded = b""
+
+    def encode(self, message: Message) -> bytes:
+        """The body of a frame."""
+        if message is not self._latest:
+            self._encoded = encode_body(encode_message(message))
+            self._latest = message
+        return self._encoded
+
+
 class Connection(asyncio.BufferedProtocol):
     """One end of a connection; hands over to its receiver once it is authenticated.
 
     `on_refused` is called, with the reason, when this side hangs up on one that is no agent of ours.
     `buffer` may be shared with other connections of the same event loop: what it has received is taken
     out of it at once. Without it asyncio allocates 256 KiB for every message, which takes longer than the rest.
+    So may `encoder`.
     """
 
     def __init__(
@@ -53,12 +69,14 @@ class Connection(asyncio.BufferedProtocol):
         scope: Scope,
         receiver: Receiver,
         buffer: bytearray,
+        encoder: Encoder,
         trace: Trace | None = None,
     ) -> None:
         self._side = side
         self._session = Session(side, secret=secret, scope=scope, nonce=os.urandom(NONCE_BYTES))
         self._receiver = receiver
         self._buffer = buffer
+        self._encoder = encoder
         self._trace = trace
         self._transport: asyncio.Transport | None = None
         self._handshake_bound: asyncio.TimerHandle | None = None
@@ -89,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, message: Message) -> None:
         """Sends a message; passed over when the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self._session.send(encode_message(message)))
+            self._transport.write(self._session.seal(self._encoder.encode(message)))
             self._show("sent to", message)
 
     def set_dead_after(self, seconds: float | None) -> None:
@@ -203,10 +221,12 @@ ConnectionFactory = Callable[[Side, Receiver], Connection]
 
 def connection_factory(secret: bytes, scope: Scope, *, trace: Trace | None = None) -> ConnectionFactory:
     """Makes connections that know the run's secret and this allocation's scope, and show their messages to `trace`."""
-    buffer = bytearray(RECEIVED_AT_ONCE)
+    buffer, encoder = bytearray(RECEIVED_AT_ONCE), Encoder()
 
     def make(side: Side, receiver: Receiver) -> Connection:
-        return Connection(side, secret=secret, scope=scope, receiver=receiver, buffer=buffer, trace=trace)
+        return Connection(
+            side, secret=secret, scope=scope, receiver=receiver, buffer=buffer, encoder=encoder, trace=trace
+        )
 
     return make
 

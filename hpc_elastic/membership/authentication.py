@@ -142,9 +142,12 @@ class Session:
 
     def send(self, body: Json) -> bytes:
         """The frame for a body; the session must be authenticated."""
+        return self.seal(encode_body(body))
+
+    def seal(self, encoded: bytes) -> bytes:
+        """The frame for a body that is encoded already, for one that goes to many."""
         if not self.is_authenticated:
             raise ProtocolError("the connection is not authenticated yet")
-        encoded = _dump(body)
         if len(encoded) > LARGEST_FRAME:
             raise ProtocolError(f"a frame of {len(encoded)} bytes is over the limit of {LARGEST_FRAME}")
         mac = self._mac(self._side, self._sent, encoded)
@@ -178,7 +181,7 @@ class Session:
 
     def _hear_hello(self, body: bytes) -> bytes:
         nonce = self._hear_nonce(_parse(body))
-        if body != _dump(_hello(nonce)):
+        if body != encode_body(_hello(nonce)):
             raise ProtocolError("the other side is not an agent: its first words hold more than a hello")
         self._stage = Stage.AWAITS_PROOF
         return _frame({**_hello(self._nonces[self._side]), "proof": self._proof(self._side)})
@@ -225,16 +228,17 @@ def _hello(nonce: bytes) -> Json:
 
 def _check_proof(body: bytes, expected: Json) -> None:
     """The whole frame is known but to those who don't know the secret."""
-    if not hmac.compare_digest(body, _dump(expected)):
+    if not hmac.compare_digest(body, encode_body(expected)):
         raise WrongSecretError("the other side does not know this run's secret, or is of another allocation")
 
 
 def _frame(body: Json) -> bytes:
-    encoded = _dump(body)
+    encoded = encode_body(body)
     return len(encoded).to_bytes(4, "big") + bytes(MAC_BYTES) + encoded
 
 
-def _dump(body: Json) -> bytes:
+def encode_body(body: Json) -> bytes:
+    """A frame's body as it goes over the wire."""
     return _ENCODER.encode(body).encode()
 
 

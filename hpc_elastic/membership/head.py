@@ -28,7 +28,7 @@ from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, loss_note, opening, stop_for
+from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, loss_note, opening, stops
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 
@@ -293,8 +293,7 @@ class Head:
         """Stops the workers that the decision is about; those who stop already pass over a second word."""
         self.phase = Phase.STOPPING
         self._barriers.clear()
-        stops = (Send(node=member.node, message=stop_for(member.attempt, decision)) for member in self._stopping())
-        return [*stops, *self._check_stopped(now)]
+        return [*stops(self._stopping(), decision), *self._check_stopped(now)]
 
     def _stopping(self) -> Iterator[RosterEntry]:
         """The members whose workers must be gone before the decision can be carried on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from hpc_elastic.membership.lease import MemberLease
@@ -25,6 +25,8 @@ class RosterEntry:
     """
 
     join: Join
+    node: str = field(init=False)
+    role: str = field(init=False)
     lease: MemberLease
     store_port: int
     attempt: int = 0
@@ -32,15 +34,9 @@ class RosterEntry:
     has_started: bool = False
     has_ended: bool = False
 
-    @property
-    def node(self) -> str:
-        """The node's name."""
-        return self.join.node
-
-    @property
-    def role(self) -> str:
-        """The role of the node's workers."""
-        return self.join.role
+    def __post_init__(self) -> None:
+        self.node = self.join.node  # asked for so often that a property would be felt
+        self.role = self.join.role
 
 
 class Awaited:
@@ -61,6 +57,11 @@ class Awaited:
     def discard(self, member: RosterEntry) -> None:
         """It has done it, or is gone."""
         self._by_role.get(member.role, {}).pop(member.node, None)
+
+    def clear(self, roles: Collection[str] | None) -> None:
+        """Nobody of these roles is waited for, or, for None, nobody at all."""
+        for role in tuple(self._by_role) if roles is None else roles:
+            self._by_role.pop(role, None)
 
     def of(self, roles: Collection[str] | None = None) -> Iterator[RosterEntry]:
         """Who is waited for, in these roles or, for None, in all."""
@@ -120,7 +121,8 @@ class Roster:
         if entry is not None:
             self.departures += 1
             self._dead.add(node)
-            self._expect_nothing(entry)
+            for awaited in (self.starting, self.unfinished, self.unstopped):
+                awaited.discard(entry)
         return entry
 
     def expect(self, node: str) -> None:
@@ -230,11 +232,8 @@ class Roster:
         for entry in self._entries.values():
             if roles is None or entry.role in roles:
                 entry.is_in_world = False
-                self._expect_nothing(entry)
-
-    def _expect_nothing(self, entry: RosterEntry) -> None:
         for awaited in (self.starting, self.unfinished, self.unstopped):
-            awaited.discard(entry)
+            awaited.clear(roles)
 
 
 def name_some(nodes: Sequence[str]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpc_elastic.membership.actions import Action, Note, Say
+from hpc_elastic.membership.actions import Action, Note, Say, Send
 from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
@@ -106,11 +106,16 @@ def starting_roles(world: World) -> tuple[str, ...]:
     return tuple(role.role for role in world.roles if role.attempt == world.attempt)
 
 
-def stop_for(attempt: int, decision: Restart | Finish) -> Stop:
-    """What a decision says to a member whose workers are of this attempt."""
+def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterator[Send]:
+    """What a decision says to these members: the same word to all whose workers are of one attempt."""
     reason = decision.cause if isinstance(decision, Finish) else decision.reason
     is_term_coming = decision.reason == Trigger.TERMINATED.value
-    return Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
+    words: dict[int, Stop] = {}
+    for member in members:
+        attempt = member.attempt
+        if attempt not in words:
+            words[attempt] = Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
+        yield Send(node=member.node, message=words[attempt])
 
 
 def loss_note(node: str, why: str, attempt: int) -> Note:

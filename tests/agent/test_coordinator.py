@@ -15,7 +15,8 @@ import pytest
 from hpc_elastic.agent import head_watch as watching
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator, HeadOutputs
+from hpc_elastic.agent.coordinator import Coordinator
+from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import signal
 import socket
 import struct
@@ -13,9 +14,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hpc_elastic.agent import transport
-from hpc_elastic.agent.transport import Connection, NoHandshakeError, connection_factory, dial
+from hpc_elastic.agent.transport import Connection, Encoder, NoHandshakeError, connection_factory, dial
 from hpc_elastic.membership.authentication import Scope, Side, WrongSecretError
-from hpc_elastic.membership.messages import Beat, Message, Welcome
+from hpc_elastic.membership.messages import Beat, Message, Stop, StopManner, Welcome
 from tests.agent.conftest import Spawn
 
 SCOPE = Scope(run="run", job_id="42", restart_count=0)
@@ -353,3 +354,14 @@ def test_every_message_is_shown_with_its_peer_and_nothing_of_the_secret() -> Non
         assert secret.hex() not in "".join(shown)
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_what_goes_to_many_members_is_encoded_once_and_nothing_else_is() -> None:
+    encoder, stop, other = Encoder(), a_stop("one"), a_stop("other")
+    encoded = encoder.encode(stop)
+    assert encoder.encode(stop) is encoded
+    assert [json.loads(encoder.encode(each))["reason"] for each in (stop, other, stop)] == ["one", "other", "one"]
+
+
+def a_stop(reason: str) -> Stop:
+    return Stop(attempt=1, manner=StopManner.GRACE, reason=reason)
