@@ -82,8 +82,10 @@ class Judge:
         if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
             return False
         back = Seen(trigger=Trigger.NODE_LOST, detail="enough nodes are back")
+        if not isinstance(self.decides(back, now), Restart):
+            return False
         self.because = back.detail
-        return isinstance(self.decides(back, now), Restart)
+        return True
 
     def decides(self, seen: Seen, now: float) -> Decision:
         """What follows from something that the head saw."""
