@@ -32,11 +32,12 @@ class Disk:
     nodes: tuple[str, ...] = ()
     allocations: list[AllocationClaim] = field(default_factory=list)
     claims: dict[int, AttemptClaim] = field(default_factory=dict)
-    claimed_at: dict[int, float] = field(default_factory=dict)
+    asked_at: dict[int, float] = field(default_factory=dict)  # attempt: when its head decided who is in it
     worlds: dict[int, World] = field(default_factory=dict)
     node_results: dict[tuple[int, str], NodeResult] = field(default_factory=dict)
     results: list[RunResult] = field(default_factory=list)
     ended_at: float = float("inf")
+    _valid: list[int] = field(default_factory=list)  # attempts
 
     def claim_allocation(self, node: str, after: int) -> bool:
         """Claims the allocation that follows this one."""
@@ -58,13 +59,15 @@ class Disk:
         )
         return True
 
-    def claim(self, claim: AttemptClaim, world: World, now: float) -> bool:
+    def claim(self, claim: AttemptClaim, world: World, asked_at: float) -> bool:
         """Claims an attempt; whether it is ours and the run goes on."""
         if claim.attempt in self.claims:
             return False
         self.claims[claim.attempt] = from_json(AttemptClaim, to_json(claim))
-        self.claimed_at[claim.attempt] = now
+        self.asked_at[claim.attempt] = asked_at
         self.worlds[claim.attempt] = world
+        if not self.results:
+            self._valid.append(claim.attempt)
         return not self.results
 
     def write_result(self, result: RunResult, now: float, *, is_asked: bool) -> tuple[int, str] | AttemptClaim:
@@ -98,8 +101,8 @@ class Disk:
 
     @property
     def latest(self) -> World | None:
-        """The roster of the latest attempt."""
-        return self.worlds[max(self.worlds)] if self.worlds else None
+        """The roster of the latest attempt; a claim that came after the result is void."""
+        return self.worlds[max(self._valid)] if self._valid else None
 
     @property
     def head(self) -> str | None:

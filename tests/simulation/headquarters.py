@@ -134,6 +134,7 @@ class Headquarters:
         name = self._names.pop(end, None)
         if name is not None and self._links.get(name) is end and not self.is_closed:
             del self._links[name]
+            self._run.agent(name).parted_at = self._run.clock.now  # the other side may have closed it long before
             self._run.trace("head", f"lost {name}: {why}")
             self._do(lambda now: self.head.lost(name, why, now, is_gone=is_by_peer))
 
@@ -273,11 +274,12 @@ class Headquarters:
         if agent.seeking is not None:
             agent.seeking.claiming()
         run.rules.asks_for(action.claim)
+        asked_at = run.clock.now
 
         def claim() -> bool:
             is_new = action.claim.attempt not in run.disk.claims
             before, results = run.disk.latest_claim, len(run.disk.results)
-            is_ours = run.disk.claim(action.claim, action.world, run.clock.now)
+            is_ours = run.disk.claim(action.claim, action.world, asked_at)
             if is_new:
                 run.rules.claimed(agent, action.claim, action.world, before, is_over=results > 0)
                 run.written(agent.name)

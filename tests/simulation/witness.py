@@ -88,9 +88,9 @@ class Witness:
             self.see("loss")
 
     def is_suspect(self, node: str) -> bool:
-        """Whether this node is gone, or has had no head for a moment since the latest attempt was claimed."""
+        """Whether this node is gone, or has had no head for a moment since it was to be in the attempt before."""
         agent, latest = self.run.agent(node), self.run.disk.latest_claim
-        before = self.run.disk.claimed_at.get(latest.attempt - 1, 0.0) if latest is not None else 0.0
+        before = self.run.disk.asked_at.get(latest.attempt - 1, 0.0) if latest is not None else 0.0
         return not agent.is_running or agent.parted_at >= before - SLOW_S
 
     # What follows from it.
