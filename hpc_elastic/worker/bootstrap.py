@@ -1,13 +1,14 @@
-"""What a spawned worker process starts as: it prepares itself and then runs what the user wants run.
+"""What a worker process is before the user's code: it prepares itself and then runs what the user wants run.
 
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID
         (--script PATH | --module NAME | --command PROGRAM) [--] ARGUMENTS...
 
-The agent, process PID, has made the session, the environment, the working directory and the three
-standard files. Here the process ties its life to the agent's and then is, for the code it runs, what
-`python PATH`, `python -m NAME` or `PROGRAM` would be. An exception that ends it is written to
-`TORCHELASTIC_ERROR_FILE` before Python prints it. What ends a process otherwise, `sys.exit`,
-`os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is the agent's to record.
+So a worker is spawned; a fork of the fork server comes to `run`. The agent, process PID, has made the
+session, the environment, the working directory and the three standard files. Here the process ties its
+life to the agent's and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM`
+would be. An exception that ends it is written to `TORCHELASTIC_ERROR_FILE` before Python prints it.
+What ends a process otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a
+KeyboardInterrupt of), is the agent's to record.
 """
 
 from __future__ import annotations
@@ -30,16 +31,15 @@ CANNOT_OPEN = 2  # the exit code of `python missing.py`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to run, and who must be the parent (0: not checked)."""
+    """What to run: one of KINDS, its name, and the user's arguments."""
 
-    parent: int
     kind: str
     name: str
     arguments: tuple[str, ...]
 
 
-def parse_arguments(arguments: Sequence[str]) -> Target:
-    """Reads the command line above, which only agents write.
+def parse_arguments(arguments: Sequence[str]) -> tuple[int, Target]:
+    """Reads the command line above, which only agents write: the parent (0: not checked) and what to run.
 
     Raises:
         SystemExit: it is not of that form.
@@ -49,26 +49,43 @@ def parse_arguments(arguments: Sequence[str]) -> Target:
     rest = arguments[4:]
     if rest and rest[0] == "--":
         rest = rest[1:]
-    return Target(parent=int(arguments[1]), kind=arguments[2], name=arguments[3], arguments=tuple(rest))
+    return int(arguments[1]), Target(kind=arguments[2], name=arguments[3], arguments=tuple(rest))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a worker; returns its exit code, or lets its exception through."""
-    target = parse_arguments(arguments)
-    die_with_parent(target.parent)
+    """Runs a spawned worker; returns its exit code, or lets its exception through."""
+    parent, target = parse_arguments(arguments)
+    die_with_parent(parent)
+    set_command_line(target)
+    return run(target, Ending())
+
+
+def set_command_line(target: Target) -> None:
+    """Makes `sys.argv` and `sys.orig_argv` what they are in a Python that was given the target; once."""
+    if target.kind == "--module":
+        main_module.set_command_line(target.arguments, target=["-m", target.name])
+    elif target.kind == "--script":
+        main_module.set_command_line(target.arguments, target=[target.name])
+
+
+def run(target: Target, ending: Ending) -> int:
+    """Runs what the user wants run, in a process that is set up; returns its exit code, or lets its exception through.
+
+    Args:
+        target: what to run.
+        ending: the first atexit function of this process.
+    """
     reporter = ErrorReporter.from_environment(os.environ)
     if target.kind == "--command":
         return become(target.name, target.arguments, reporter)
     if target.kind == "--module":
-        main_module.set_command_line(target.arguments, target=["-m", target.name])
-        _run(lambda: main_module.run_module(target.name), reporter, afterwards=lambda: None)
+        _run(lambda: main_module.run_module(target.name), reporter, ending, afterwards=lambda: None)
     else:
-        main_module.set_command_line(target.arguments, target=[target.name])
-        _run_script(target.name, reporter)
+        _run_script(target.name, reporter, ending)
     return 0
 
 
-def _run_script(path: str, reporter: ErrorReporter) -> None:
+def _run_script(path: str, reporter: ErrorReporter, ending: Ending) -> None:
     """Runs a script; what cannot be one is left to a plain Python, which says why in its own words."""
     try:
         code = main_module.compile_script(path)
@@ -82,11 +99,10 @@ def _run_script(path: str, reporter: ErrorReporter) -> None:
     if code is None:
         main_module.hand_over_to_python()
     module = main_module.make_script_main(path)
-    _run(lambda: exec(code, module.__dict__), reporter, afterwards=lambda: main_module.forget_script(module))
+    _run(lambda: exec(code, module.__dict__), reporter, ending, afterwards=lambda: main_module.forget_script(module))
 
 
-def _run(run: Callable[[], None], reporter: ErrorReporter, *, afterwards: Callable[[], None]) -> None:
-    ending = Ending()
+def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, afterwards: Callable[[], None]) -> None:
     try:
         run()
     except SystemExit as error:

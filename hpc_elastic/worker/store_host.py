@@ -48,7 +48,12 @@ def main(arguments: Sequence[str]) -> int:
     # torch looks up the name of every client; a name server that is silent would stop all of them.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     os.environ["OMP_NUM_THREADS"] = "1"
-    with socket.socket(fileno=sys.stdin.fileno()) as agent:
+    return host(socket.socket(fileno=sys.stdin.fileno()))
+
+
+def host(agent: socket.socket) -> int:
+    """Says whether there is torch and, if so, serves the agent until it goes away; then the process is over."""
+    with agent:
         try:
             import torch
         except Exception as error:

@@ -1,0 +1,118 @@
+"""Makes a fork of the server what `python script.py` is when its first line runs.
+
+What is not undone: modules that the server has imported are loaded, what they have changed in the
+interpreter (warning filters, log handlers) is changed, and the hashes of strings are the same in all
+forks of one server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import io
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
+# Slurm sends these to every process of a step; what they mean is for the agent to say.
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class SignalKeeper:
+    """Ignores Slurm's signals in the server, and remembers what a fork shall do about them."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[signal.Signals, Handler] = {}
+        self.ignore()
+
+    def ignore(self) -> None:
+        """Ignores them, also those for which an import has set a handler meanwhile."""
+        for number in IGNORED:
+            handler = signal.signal(number, signal.SIG_IGN)
+            if number not in self._handlers or handler is not signal.SIG_IGN:
+                self._handlers[number] = handler
+
+    def restore(self) -> None:
+        """Makes them what they would be without the server."""
+        for number, handler in self._handlers.items():
+            if handler is not None:  # else it was not set by Python, and cannot be set again
+                signal.signal(number, handler)
+
+
+def take_standard_files(files: Sequence[int | None]) -> None:
+    """Puts descriptors in the place of 0, 1, 2 and makes `sys.stdin`, `sys.stdout`, `sys.stderr` anew for them.
+
+    Args:
+        files: one for each; None where it stays what it is.
+    """
+    for number, descriptor in enumerate(files):
+        if descriptor is not None:
+            os.dup2(descriptor, number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        _renew_stream(name, number)
+
+
+def _renew_stream(name: str, descriptor: int) -> None:
+    """As `create_stdio` of CPython's pylifecycle.c does it; the object stays the same, for log handlers hold it."""
+    stream: Any = getattr(sys, f"__{name}__")
+    # -u and PYTHONUNBUFFERED
+    is_unbuffered = name != "stdin" and stream is not None and isinstance(stream.buffer, io.RawIOBase)
+    mode = "r" if name == "stdin" else "w"
+    buffer: Any = open(descriptor, f"{mode}b", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
+    raw = buffer if is_unbuffered else buffer.raw
+    raw.name = f"<{name}>"
+    if stream is None:  # the server was started without this file
+        stream = io.TextIOWrapper.__new__(io.TextIOWrapper)
+        encoding, errors = None, "backslashreplace" if name == "stderr" else "strict"
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    else:
+        encoding, errors = stream.encoding, stream.errors
+    stream.__init__(
+        buffer,
+        encoding,
+        errors,
+        newline="\n",
+        line_buffering=not is_unbuffered and (name == "stderr" or raw.isatty()),
+        write_through=is_unbuffered,
+    )
+    stream.mode = mode
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """Replaces the whole environment, Python's and C's."""
+    zone = os.environ.get("TZ")
+    os.environ.clear()
+    ctypes.CDLL(None).clearenv()  # what an import has set behind Python's back
+    os.environ.update(environment)
+    if os.environ.get("TZ") != zone:
+        time.tzset()
+
+
+def renew_interpreter_state() -> None:
+    """Forgets what this interpreter has found out, drawn or begun before the fork.
+
+    `random` draws a fresh seed by itself, and so do the names of temporary files.
+    """
+    importlib.invalidate_caches()  # files may have come since
+    logging._startTime = _now_as(logging._startTime)  # type: ignore[attr-defined]
+    loaded: Mapping[str, Any] = sys.modules
+    if "tempfile" in loaded:
+        loaded["tempfile"].tempdir = None
+    if "multiprocessing.process" in loaded:
+        loaded["multiprocessing.process"].ORIGINAL_DIR = os.getcwd()
+        loaded["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    if "numpy.random" in loaded:
+        loaded["numpy.random"].seed()
+
+
+def _now_as(start: float) -> float:
+    """Now, in the unit of `start`: Python 3.13 counts nanoseconds there."""
+    return time.time_ns() if isinstance(start, int) else time.time()

@@ -1,0 +1,93 @@
+"""Looks whether forks of this process can work, and be told from fresh processes by nobody."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+from hpc_elastic.worker.fork_to_agent import fork_quietly
+from hpc_elastic.worker.process_image import set_process_image
+
+THREADS_BOUND_S = 1.0
+_DEVICES = ("/dev/nvidia", "/dev/kfd")
+_DRIVER = b"/libcuda.so"
+
+
+def find_danger() -> str | None:
+    """Why no fork may be made of this process; None if all is well. Forks once."""
+    return _find_trace() or _find_gpu() or _try_fork() or _find_children() or _find_threads()
+
+
+def _find_trace() -> str | None:
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    tools = [monitoring.get_tool(number) for number in range(6)] if monitoring else []
+    if sys.gettrace() or sys.getprofile() or any(tools):
+        return "a debugger, profiler or coverage tool watches this Python"
+    return None
+
+
+def _find_gpu() -> str | None:
+    """Neither CUDA nor what sits on it, NCCL, works in a fork of the process that woke it."""
+    with open("/proc/self/maps", "rb") as file:
+        if _DRIVER in file.read():
+            return "an import has loaded the CUDA driver, which does not survive a fork"
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue  # the folder's own
+        if target.startswith(_DEVICES):
+            return f"an import has opened {target}; what works on a GPU does not survive a fork"
+    return None
+
+
+def _try_fork() -> str | None:
+    """The throw-away fork, after which OpenBLAS has ended its threads, tries the process image as well."""
+    try:
+        child = fork_quietly()
+    except OSError as error:
+        return f"it cannot be forked ({error.strerror})"
+    if child == 0:
+        os._exit(_try_image())
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        return f"a fork of it was killed by signal {-status}"
+    if status > 0:
+        return f"the kernel does not let a fork name its own environment in /proc ({os.strerror(status)})"
+    return None
+
+
+def _try_image() -> int:
+    """In the throw-away fork: the number of the error; 0 if /proc says what it was told."""
+    try:
+        set_process_image(["python", "a b"], {"NAME": "value"})
+        with open("/proc/self/cmdline", "rb") as arguments, open("/proc/self/environ", "rb") as environment:
+            if (arguments.read(), environment.read()) == (b"python\0a b\0", b"NAME=value\0"):
+                return 0
+    except OSError as error:
+        return error.errno or 1
+    except BaseException:
+        return 1
+    return 1
+
+
+def _find_children() -> str | None:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return "an import has started a process that all forks would share"
+
+
+def _find_threads() -> str | None:
+    """A thread that was joined takes a moment to be gone from /proc."""
+    deadline = time.monotonic() + THREADS_BOUND_S
+    while (count := len(os.listdir("/proc/self/task"))) > 1:
+        if time.monotonic() > deadline:
+            names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+            whose = f": {', '.join(names)}" if names else ", none of them Python's"
+            return f"an import has left {count - 1} more threads running{whose}"
+        time.sleep(0.001)
+    return None

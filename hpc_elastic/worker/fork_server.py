@@ -1,0 +1,198 @@
+"""Imports torch once a node; workers and the store host are forks of it.
+
+    PYTHON <package>/launch.py hpc_elastic.worker.fork_server --parent PID [--preload MODULE]...
+
+Theory of operation. The agent (process PID, a subreaper) starts the server with the environment and
+directory that its workers have in common. Standard input is a SOCK_STREAM unix socket, which carries
+the frames of `hpc_elastic.frames`.
+
+    server -> agent   {"state": "ready", "torch": "2.13.0" | null, "no_torch": null | "ImportError: ...",
+                       "unsafe": null | "why no fork may be made", "failed_preloads": [["name", "why"], ...],
+                       "seconds": 1.9, "imported": 1800}
+    agent -> server   {"do": "worker", "parent": PID, "kind": "script" | "module", "target": ..., "arguments": [...],
+                       "environment": {...}, "directory": ..., "stdout": "file" | "null" | "inherit", "stderr": ...}
+                      with a descriptor for each "file"
+    agent -> server   {"do": "store", "parent": PID}     with the store host's end of its link
+    server -> agent   {"pid": 123} | {"errno": 2, "message": "No such file or directory", "filename": ... | null}
+
+One order at a time. What the answer names is the agent's child, is set up, and has tied its life to
+the agent's; what failed has left nothing. The server ends with the agent, by end of file and by its
+parent-death signal. Slurm sends the TERM of `scancel` and of preemption to every process of a step: it
+is ignored here, for the workers decide when the run is over. The server never imports or runs anything
+of the user's but `--preload`, and leaves without the interpreter's teardown.
+
+A fork returns from `serve` and runs on as what it was ordered to be; the server only leaves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpc_elastic.frames import receive_frame, send_frame
+from hpc_elastic.worker import after_fork, bootstrap, store_host
+from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.worker.ending import Ending
+from hpc_elastic.worker.fork_safety import find_danger
+from hpc_elastic.worker.fork_to_agent import fork_to_agent
+from hpc_elastic.worker.preloads import import_preloads
+from hpc_elastic.worker.process_image import set_process_image
+
+Work = Callable[[], int]  # what a fork is for; returns its exit code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serves forks until the agent goes away; returns in forks only, their exit code."""
+    began = time.monotonic()
+    parent, modules = parse_arguments(arguments)
+    die_with_parent(parent)
+    agent = _take_link()
+    server = ForkServer(agent)
+    work = server.serve() if server.warm_up(modules, began) else None
+    if work is None:
+        os._exit(0)
+    return work()
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[int, list[str]]:
+    """Reads the command line above, which only agents write: the parent and the modules to preload.
+
+    Raises:
+        SystemExit: it is not of that form.
+    """
+    names = list(arguments[2::2])
+    is_right = len(arguments) >= 2 and len(arguments) % 2 == 0 and arguments[0] == "--parent" and arguments[1].isdigit()
+    if not is_right or any(name != "--preload" for name in names):
+        sys.exit(f"hpc-elastic: the fork server was given {list(arguments)}, not --parent PID [--preload MODULE]...")
+    return int(arguments[1]), list(arguments[3::2])
+
+
+def _take_link() -> socket.socket:
+    """Takes the socket off standard input, where what an import starts would inherit it."""
+    link = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    return link
+
+
+class ForkServer:
+    """The server's side of the protocol.
+
+    Args:
+        agent: the link to the agent.
+    """
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = agent
+        self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
+        self._signals = after_fork.SignalKeeper()
+
+    def warm_up(self, modules: Sequence[str], began: float) -> bool:
+        """Imports everything and says that it is ready; whether there is still somebody to say it to."""
+        preloaded = import_preloads(modules)
+        self._signals.ignore()
+        danger = find_danger()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)  # C's: what an import has left there would come out of every fork
+        gc.collect()
+        gc.freeze()  # no collection in a fork writes to what it shares with the others
+        message = {
+            "state": "ready",
+            "torch": preloaded.torch,
+            "no_torch": preloaded.no_torch,
+            "unsafe": danger,
+            "failed_preloads": [list(failure) for failure in preloaded.failed],
+            "seconds": round(time.monotonic() - began, 3),
+            "imported": len(sys.modules),
+        }
+        return self._send(message)
+
+    def serve(self) -> Work | None:
+        """Carries out orders: returns None when the agent is gone, and in a fork its work."""
+        while (received := receive_frame(self._agent)) is not None:
+            order, descriptors = received
+            try:
+                work = self._fork(order, descriptors)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            if work is not None:
+                return work
+        return None
+
+    def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
+        """Returns the work in the fork, None in the server."""
+        work: list[Work] = []
+
+        def set_up() -> None:
+            work.append(
+                self._set_up_worker(order, descriptors)
+                if order["do"] == "worker"
+                else self._set_up_store(order, descriptors)
+            )
+
+        try:
+            pid = fork_to_agent(set_up, agent=order["parent"])
+        except OSError as error:
+            filename = None if error.filename is None else str(error.filename)
+            self._send({"errno": error.errno, "message": error.strerror, "filename": filename})
+            return None
+        if pid is None:
+            return work[0]
+        self._send({"pid": pid})
+        return None
+
+    def _set_up_worker(self, order: dict[str, Any], descriptors: list[int]) -> Work:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        left = iter(descriptors)
+        choose: dict[str, Callable[[], int | None]] = {
+            "file": lambda: next(left),
+            "null": lambda: null,
+            "inherit": lambda: None,
+        }
+        after_fork.take_standard_files([null, choose[order["stdout"]](), choose[order["stderr"]]()])
+        os.close(null)
+        self._agent.close()
+        os.chdir(order["directory"])
+        after_fork.set_environment(order["environment"])
+        target = bootstrap.Target(kind=f"--{order['kind']}", name=order["target"], arguments=tuple(order["arguments"]))
+        bootstrap.set_command_line(target)
+        set_process_image(sys.orig_argv, order["environment"])
+        after_fork.renew_interpreter_state()
+        self._signals.restore()
+        return lambda: bootstrap.run(target, self._ending)
+
+    def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:
+        """The store host goes on ignoring what the server ignores."""
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        after_fork.take_standard_files([null, None, None])
+        os.close(null)
+        self._agent.close()
+        link = socket.socket(fileno=os.dup(descriptors[0]))
+        command = [
+            *sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1],
+            store_host.__name__,
+            "--parent",
+            str(order["parent"]),
+        ]
+        set_process_image(command, os.environ)
+        return lambda: store_host.host(link)
+
+    def _send(self, message: dict[str, Any]) -> bool:
+        try:
+            send_frame(self._agent, message)
+        except OSError:
+            return False  # an agent that is gone is noticed at the next receive
+        return True

@@ -1,0 +1,120 @@
+"""Forks a process that becomes the agent's own child, set up or not there at all.
+
+Theory of operation. The server forks a middle process and that one the new one, which sets itself up
+while the middle waits for it. If that fails, the new one says so and ends, and the middle collects it
+and ends as well: nothing is left. If not, the server kills and collects the middle; from then on the
+new process is the agent's child, for the agent is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)). Only
+now is it let go on, to tie its life to its new parent. Signals wait from before the fork until the new
+process has its own dispositions: none is lost, and none finds the server's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from hpc_elastic.worker.death_signal import die_with_parent
+
+
+def fork_to_agent(set_up: Callable[[], None], *, agent: int) -> int | None:
+    """Forks this process, which has one thread.
+
+    Args:
+        set_up: makes the new process what it is to be; called in it.
+        agent: the process that is to be the parent.
+
+    Returns:
+        In this process the new one's id; in the new process None.
+
+    Raises:
+        OSError: it could not be made or set up; there is none.
+    """
+    told, tell = os.pipe()
+    released, release = os.pipe()
+    server = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        middle = fork_quietly()
+        if middle == 0:
+            os.close(told)
+            os.close(release)
+            _become_new(set_up, tell, released, server=server, agent=agent)
+            return None
+        try:
+            os.close(tell)
+            return _see_through(middle, told, release)
+        finally:
+            os.close(told)
+            os.close(release)
+            os.close(released)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def fork_quietly() -> int:
+    """`os.fork`, without the warning of Python 3.12 about threads, which are looked for elsewhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
+def _see_through(middle: int, told: int, release: int) -> int:
+    with open(told, "rb", closefd=False) as words:
+        word = _read_word(words.readline())
+        if "errno" not in word:
+            os.kill(middle, signal.SIGKILL)
+        os.waitpid(middle, 0)
+        if "errno" not in word:
+            with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile: its words end
+                os.write(release, b"+")
+            word = _read_word(words.readline())
+    if "errno" in word:
+        raise OSError(word["errno"], word["message"], word["filename"])
+    return int(word["pid"])
+
+
+def _read_word(line: bytes) -> dict[str, Any]:
+    if not line:
+        return _describe(OSError(errno.ECHILD, "the fork ended before it was set up"))
+    word: dict[str, Any] = json.loads(line)
+    return word
+
+
+def _become_new(set_up: Callable[[], None], tell: int, released: int, *, server: int, agent: int) -> None:
+    """In the middle process; returns in the new one."""
+    try:
+        die_with_parent(server)
+        new = fork_quietly()
+        if new:
+            os.close(tell)
+            os.waitpid(new, 0)
+            os._exit(0)
+        set_up()
+        _say(tell, {"pid": os.getpid()})
+        if not os.read(released, 1):
+            os._exit(1)  # the server is gone
+        die_with_parent(agent)
+        _say(tell, {"pid": os.getpid()})
+        os.close(tell)
+        os.close(released)
+    except BaseException as error:
+        _say(tell, _describe(error))
+        os._exit(1)
+
+
+def _say(tell: int, word: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(tell, json.dumps(word).encode() + b"\n")
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, OSError) and error.errno is not None:
+        filename = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else None
+        return {"errno": error.errno, "message": error.strerror or str(error), "filename": filename}
+    return {"errno": errno.EINVAL, "message": f"{type(error).__name__}: {error}", "filename": None}
