@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import hpc_elastic
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.environment import NodeFacts
@@ -19,6 +20,8 @@ from tests.agent.conftest import is_running
 from tests.membership.script import an_assign
 from tests.plans import make_run_plan
 
+PACKAGE = str(Path(hpc_elastic.__file__).parent)
+
 
 class Scene:
     """The workers of one node, which sleep."""
@@ -27,7 +30,7 @@ class Scene:
         self.may_start = True
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
-        plan = make_run_plan(root, entrypoint=entrypoint, workers_per_node=2)
+        plan = make_run_plan(root, entrypoint=entrypoint, workers_per_node=2, package_dir=PACKAGE)
         place = Allocation(
             job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=("local0",), is_local=True
         )
@@ -47,6 +50,13 @@ class Scene:
     async def start(self, attempt: int = 1) -> None:
         await self.workers.initialize_workers(an_assign(attempt=attempt))
 
+    async def until_all_sleep(self) -> None:
+        """Until every worker has become what it was to run: else one that could not start would pass for one."""
+        for pid in self.workers.pids().values():
+            while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0"):
+                assert is_running(pid)
+                await asyncio.sleep(0.01)
+
 
 def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
     async def main() -> None:
@@ -63,6 +73,7 @@ def test_a_fence_leaves_no_worker(tmp_path: Path) -> None:
         await made.start()
         pids = list(made.workers.pids().values())
         assert [is_running(pid) for pid in pids] == [True, True]
+        await made.until_all_sleep()
         assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
         assert [is_running(pid) for pid in pids] == [False, False]
         await made.start(2)

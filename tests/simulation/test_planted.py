@@ -17,6 +17,10 @@ SEEN = {
     "a successor without everybody waits for one lease only": 601,
     "a result is written without a look at the claims": 1392,
     "a stop request is passed over": 1140,
+    "a widened restart forgets the first role": 1480,
+    "the guard has no deadline": 239,
+    "too few nodes end a run that is not theirs": 184,
+    "reports of an older attempt count": 111,
 }
 
 
