@@ -38,7 +38,7 @@ from hpc_elastic.membership.actions import (
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Beat, Failed, Finished, Join, Message
+from hpc_elastic.membership.messages import Beat, Broken, Dropped, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
 HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
@@ -163,6 +163,7 @@ class Coordinator:
         """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
         old = self._connections.get(join.node)
         if old is not None and self._joins[old].agent == join.agent and self._joins[old].number <= join.number:
+            old.send(Dropped(reason="its agent has joined again"))  # for one that hung up on the new one meanwhile
             self._hang_up(old, "its agent has joined again")
             why = "its agent lost the connection, and joins again"
             self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True, may_return=True))
@@ -185,7 +186,7 @@ class Coordinator:
     def _deliver(self, node: str, message: Message) -> None:
         if isinstance(message, Beat):
             self._hear_beat(node, message)
-        elif isinstance(message, Failed):
+        elif isinstance(message, (Failed, Broken)):
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
         elif isinstance(message, Finished) and self._judging[node]:
@@ -193,7 +194,7 @@ class Coordinator:
         else:
             self._do(lambda now: self._head.received(node, message, now))
 
-    async def _deliver_failure(self, node: str, message: Failed) -> None:
+    async def _deliver_failure(self, node: str, message: Failed | Broken) -> None:
         """A failure is judged with the progress that the run had made when it came."""
         self._head.progress_seen(await self._disk.call(self._journal.progress))
         self._do(lambda now: self._head.received(node, message, now))

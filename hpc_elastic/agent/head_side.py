@@ -135,7 +135,7 @@ class HeadSide(Receiver):
             connection, self._connection = self._connection, None
             connection.close("its head is lost")
         if self._head is not None:
-            self._loop.call_soon(self._rejoin, self._head, lost.why)
+            self._loop.call_soon(self._rejoin, self._head, lost)
         elif self._successor is None:
             self._successor = self._seek(lost)
             self._loop.call_soon(self._successor.start)
@@ -154,11 +154,13 @@ class HeadSide(Receiver):
             say=self._say,
         )
 
-    def _rejoin(self, head: Coordinator, why: str) -> None:
+    def _rejoin(self, head: Coordinator, lost: LostHead) -> None:
         """The head is on this node, and the member lost it because this process was paused."""
         if head is self._head:
-            head.own_member_left(why)
+            head.own_member_left(lost.why)
             self._member.connected(is_joined=False)
+        else:
+            self.seek(lost)  # another one has taken its place since, which the member could not hear of
 
     def tell(self, message: Message) -> None:
         """The member says something to its head."""

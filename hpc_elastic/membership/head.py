@@ -112,8 +112,7 @@ class Head:
         actions = self._members.admit(join, now, is_late=is_late, attempt=self.attempt)
         if self._roster.get(join.node) is None:
             return actions
-        if self.phase is Phase.YIELDING and self.gathering.is_enough() and self._judge.resumes(now):
-            self._start_gathering(now)
+        actions += self._resume(now)
         if join.problem is not None:
             return actions + self._unfit(join, now)
         return actions + self._grow(now) + self._gather(now)
@@ -140,7 +139,7 @@ class Head:
             is_news = message.attempt == member.attempt and member.is_in_world
             return self._reported(member, message, now) if is_news else []
         if isinstance(message, messages.Terminated):
-            return self._decide_about(member, message, now)
+            return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Dropped):
             return self.lost(node, f"it has lost this head: {message.reason}", now, is_gone=True, may_return=True)
         return [Say(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
@@ -189,8 +188,8 @@ class Head:
         self._members.begin(now)
         self._barriers.begin(now)
         self._resume_at = -NEVER
-        parts = assignments(world, world_digest, judge.history.spend.restarts).items()
-        sends = (Send(node=node, message=part) for node, part in parts)
+        parts = assignments(world, world_digest, judge.history.spend.restarts)
+        sends = (Send(node=node, message=part) for node, part in parts.items())
         return [*opening(world, judge.because, judge.before), *sends, *self._grow(now)]
 
     def superseded(self, reason: str) -> list[Action]:
@@ -227,8 +226,6 @@ class Head:
             actions += self._closing.tick(now) + self._left()
         return actions
 
-    # Gathering.
-
     def _gather(self, now: float) -> list[Action]:
         """Closes the round if everybody who can come is here, or the time is up."""
         if self.phase is not Phase.GATHERING or not self.gathering.is_closed(now):
@@ -257,9 +254,9 @@ class Head:
         self._roster.reported(member, message)
         self._tally.record(message)
         if isinstance(message, messages.Stopped):
-            return self._decide_about(member, message, now) + self._check_stopped(now)
+            return self._observe(seen_in(member, message), now) + self._check_stopped(now)
         if isinstance(message, (messages.Failed, messages.Broken)):
-            return self._decide_about(member, message, now)
+            return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
             self._barriers.ended(now)
         if self.phase is not Phase.RUNNING:
@@ -269,14 +266,10 @@ class Head:
         text = self._barriers.started(now)
         return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
 
-    def _decide_about(self, member: RosterEntry, message: messages.Message, now: float) -> list[Action]:
-        seen = seen_in(member, message)
-        return self._observe(seen, now) if seen is not None else []
-
-    def _observe(self, seen: Seen, now: float) -> list[Action]:
+    def _observe(self, seen: Seen | None, now: float) -> list[Action]:
         """Decides about what was seen and begins to act on it, unless as much is decided already."""
         verdict = self._judge.verdict
-        if verdict.is_final or self.phase in (Phase.CLOSING, Phase.OVER):
+        if seen is None or verdict.is_final or self.phase in (Phase.CLOSING, Phase.OVER):
             return []
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):
@@ -300,13 +293,11 @@ class Head:
         return self._roster.unstopped.of(self._judge.verdict.roles)
 
     def _check_stopped(self, now: float) -> list[Action]:
-        is_over = self.phase is Phase.STOPPING and not any(self._stopping())
-        return self._after_stop(now) if is_over else []
+        return self._after_stop(now) if self.phase is Phase.STOPPING and not any(self._stopping()) else []
 
     def _check_barriers(self, now: float) -> list[Action]:
-        reminders: list[Action] = [Say(text=text) for text in self._barriers.reminders(now)]
-        overdue = self._barriers.overdue(now)
-        return reminders if overdue is None else reminders + self._observe(overdue_seen(overdue), now)
+        said = (Say(text=text) for text in self._barriers.reminders(now))
+        return [*said, *self._observe(overdue_seen(self._barriers.overdue(now)), now)]
 
     # Between attempts, and the end.
 
@@ -325,12 +316,21 @@ class Head:
 
     def _yield(self, now: float) -> list[Action]:
         """Too few nodes are left here; those that cannot be reached may be enough, and then the run is theirs."""
-        self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
-        if now >= self._resume_at:
-            return self._finish()
         self._roster.unseat(None)
         self.phase = Phase.YIELDING
-        return yielding(self._resume_at - now, self.attempt)
+        if resumed := self._resume(now):
+            return resumed
+        self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
+        return self._finish() if now >= self._resume_at else yielding(self._resume_at - now, self.attempt)
+
+    def _resume(self, now: float) -> list[Action]:
+        """Enough nodes are back after all: goes on, once those who are not have surely fenced."""
+        if self.phase is not Phase.YIELDING or not (self.gathering.is_enough() and self._judge.resumes(now)):
+            return []
+        self._judge.verdict.gathers()
+        self.phase = Phase.PAUSING
+        self._resume_at = self._members.losses.may_start_at
+        return [Say(text="enough nodes are back: the run goes on"), *self.tick(now)]
 
     def _finish(self) -> list[Action]:
         self.phase = Phase.CLOSING

@@ -45,9 +45,9 @@ def seen_in(member: RosterEntry, message: Message) -> Seen | None:
     return None
 
 
-def overdue_seen(nodes: tuple[str, ...]) -> Seen:
-    """The bound of the exit barrier is reached: these nodes still run, or none that matters."""
-    return Seen(trigger=Trigger.EXIT_TIMEOUT if nodes else Trigger.SUCCEEDED, nodes=nodes)
+def overdue_seen(nodes: tuple[str, ...] | None) -> Seen | None:
+    """The bound of the exit barrier is reached: these nodes still run, or none that matters; None: it is not."""
+    return None if nodes is None else Seen(trigger=Trigger.EXIT_TIMEOUT if nodes else Trigger.SUCCEEDED, nodes=nodes)
 
 
 class Judge:

@@ -85,8 +85,13 @@ class Losses:
         return was_lost
 
     def yields_until(self, min_nodes: int) -> float:
-        """Until when those who are lost may go on without this head, in monotonic seconds; long ago if they cannot."""
-        return self._yields_until if len(self._rivals) >= min_nodes else -NEVER
+        """Until when those who are lost may go on without this head, in monotonic seconds; long ago if they cannot.
+
+        Where the network has taken one, a connection that was reset may have been closed by an agent that
+        lives, and whose goodbye was lost as well: then all who are lost may be together.
+        """
+        may_live = self._lost if self._rivals else ()
+        return self._yields_until if len(may_live) >= min_nodes else -NEVER
 
 
 class Round:

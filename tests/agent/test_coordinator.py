@@ -23,7 +23,18 @@ from hpc_elastic.agent.transport import Connection
 from hpc_elastic.errors import MissingNode, RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.messages import Assign, End, Failed, Finished, Message, Refused, Welcome
+from hpc_elastic.membership.messages import (
+    Assign,
+    Broken,
+    End,
+    Failed,
+    Finished,
+    Message,
+    Refused,
+    Stop,
+    Stopped,
+    Welcome,
+)
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, claim
 from tests.membership.script import HeadScript, a_failure, a_join
@@ -36,14 +47,19 @@ class Scene:
     """A head of one node, with its own member played by the test."""
 
     def __init__(
-        self, root: Path, nodes: int = 1, diagnose: Diagnose = lambda _: (), restart: str = "restart_all"
+        self,
+        root: Path,
+        nodes: int = 1,
+        diagnose: Diagnose = lambda _: (),
+        restart: str = "restart_all",
+        progress_file: str | None = None,
     ) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
         self.heard: asyncio.Queue[Message] = asyncio.Queue()
         self.superseded: list[str] = []
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
-        plan = make_run_plan(root)
+        plan = make_run_plan(root, progress_file=progress_file)
         journal = Journal(self.layout, plan, place, is_over=lambda _: None)
         telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
         self.coordinator = Coordinator(
@@ -83,11 +99,12 @@ def play(
     nodes: int = 1,
     diagnose: Diagnose = lambda _: (),
     restart: str = "restart_all",
+    progress_file: str | None = None,
 ) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root, nodes, diagnose, restart)
+        made = Scene(root, nodes, diagnose, restart, progress_file)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)
@@ -129,6 +146,23 @@ def test_a_member_of_its_own_that_joins_again_while_the_run_ends_is_sent_away(tm
         assert refused == Refused(reason="the run is over", exit_code=0)
 
     play(tmp_path, scene)
+
+
+def test_what_a_store_host_breaks_is_judged_by_the_progress_that_there_was(tmp_path: Path) -> None:
+    """Else a run whose store host dies now and then would end for want of progress."""
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        (tmp_path / "checkpoint").write_text("one epoch")
+        made.coordinator.received_from_own(Broken(attempt=1, reason="the store host ended"))
+        await until(made, Stop)
+        made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=25001))
+        await until(made, Assign)
+        before, after = (json.loads(Path(made.layout.claim(attempt)).read_text())["progress"] for attempt in (1, 2))
+        assert before != after
+
+    play(tmp_path, scene, progress_file=str(tmp_path / "checkpoint"))
 
 
 def test_a_head_that_finds_a_later_attempt_ends_nothing_and_says_so_to_its_agent(

@@ -179,8 +179,28 @@ def test_the_run_goes_on_if_enough_are_back_before_the_others_went_on() -> None:
     for node_id in (1, 2, 3):
         script.lose(node_id, is_gone=False)
     restart(script, 0)
-    claim = the_claim(script.join(1)).claim
+    assert not of_kind(script.join(1), ClaimAttempt)  # the others may not have fenced
+    claim = the_claim(script.pass_time(LEASE_S)).claim
     assert claim.members == ("node0", "node1")
+
+
+def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> None:
+    script = running(min_nodes=2)
+    for node_id in (1, 2, 3):
+        script.lose(node_id, is_gone=False)
+    script.join(1)
+    restart(script, 0)
+    claim = the_claim(script.pass_time(LEASE_S)).claim
+    assert (claim.members, claim.reason) == (("node0", "node1"), "enough nodes are back")
+
+
+def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another() -> None:
+    script = running(min_nodes=2)
+    script.lose(2, is_gone=False)
+    script.lose(1)
+    script.lose(3)
+    assert not of_kind(restart(script, 0), WriteResult)
+    assert script.head.phase is Phase.YIELDING
 
 
 def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> None:

@@ -218,8 +218,6 @@ class Agent:
             self.run.trace(self, message)
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
-            if message.is_late and self.run.scenario.rejoin == "immediately":
-                self.run.witness.see("joined")
         self.is_told = self.is_told or isinstance(message, RunEnd)
         self.is_refused = self.is_refused or isinstance(message, Refused)
         self.local.do(lambda now: self.member.received(message, now))
@@ -251,15 +249,17 @@ class Agent:
             self.link = None
         if self.headquarters is not None:
             headquarters = self.headquarters
-            self.later(0.0, lambda: self._rejoin(headquarters, action.lost.why))
+            self.later(0.0, lambda: self._rejoin(headquarters, action))
         elif self.seeking is None:
             self.seeking = Seeking(self, action.lost)
 
-    def _rejoin(self, headquarters: Headquarters, why: str) -> None:
+    def _rejoin(self, headquarters: Headquarters, action: asked.Seek) -> None:
         """The head is on this node, and the member lost it because this process was paused."""
         if headquarters is self.headquarters:
-            headquarters.own_member_parted(why)
+            headquarters.own_member_parted(action.lost.why)
             self.local.do(lambda now: self.member.connected(now, is_joined=False))
+        else:
+            self.seek(action)  # another one has taken its place since
 
     def leaves_for(self, exit_code: int, cause: str) -> None:
         """No head is to be found, or the run is over."""

@@ -9,7 +9,7 @@ from hpc_elastic.errors import MissingNode, RendezvousCause
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.decisions import History, Trigger
 from hpc_elastic.membership.gathering import Diagnosis
-from hpc_elastic.membership.messages import Beat, Echo, Failed, Finished, Join, Message
+from hpc_elastic.membership.messages import Beat, Broken, Dropped, Echo, Failed, Finished, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings, history_after
 from hpc_elastic.membership.succession import Records, Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
@@ -89,11 +89,14 @@ class Headquarters:
         self._names[end] = join.node
         self._joins[join.node] = join.number
         self._links[join.node] = end
+        if self._run.disk.claims and self._run.scenario.rejoin == "immediately":
+            self._run.witness.see("joined")
         self._do(lambda now: self.head.joined(join, now))
 
     def _replace(self, join: Join) -> None:
         """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
         if join.node in self._links and join.number >= self._joins[join.node]:
+            self._links[join.node].send(Dropped(reason="its agent has joined again"))
             self._drop(join.node)
             why = "its agent lost the connection, and joins again"
             self._do(lambda now: self.head.lost(join.node, why, now, is_gone=True, may_return=True))
@@ -110,7 +113,7 @@ class Headquarters:
     def _deliver(self, name: str, message: Message) -> None:
         if not isinstance(message, Beat):
             self._run.trace("head", f"{name}: {message}")
-        if isinstance(message, Failed):
+        if isinstance(message, (Failed, Broken)):
             self._judging[name] = self._judging.get(name, 0) + 1
             self._agent.disk.call(
                 self._run.progress_now, lambda progress: self._judge(name, message, progress), failed=self._crash
@@ -120,7 +123,7 @@ class Headquarters:
         else:
             self._do(lambda now: self.head.received(name, message, now))
 
-    def _judge(self, name: str, message: Failed, progress: str | None) -> None:
+    def _judge(self, name: str, message: Failed | Broken, progress: str | None) -> None:
         """With the progress that the run had made when the failure came; others may have told more since."""
         if self.is_closed:
             return

@@ -44,15 +44,23 @@ class Progress:
         else:
             idle_s = now - self.busy_at
             allowed_s = self.bound_s + self._pause_s() + (STOPS_WITHIN_S if run.witness.kinds - {"loss"} else 0.0)
-            if idle_s > allowed_s and not run.witness.unkillable and not self._has_slow_head():
+            is_excused = run.witness.unkillable or self._waits_for_a_disk() or not self._may_lose()
+            if idle_s > allowed_s and not is_excused:
                 side = self.side()
                 require(not side, f"nobody works for {idle_s:.1f} s, though {side} could go on, at {now:.1f} s")
 
     def _has_slow_head(self) -> bool:
         """Whether there is a head that waits for the run directory: its members have it, and wait with it."""
-        run, since = self._run, self._run.clock.now - self.bound_s
-        heads = [agent for agent in run.agents if agent.headquarters is not None and agent.is_running]
-        return any(max(agent.disk.stalled_until, agent.disk.fails_until) > since for agent in heads)
+        return any(self._has_slow_disk(agent) for agent in self._run.agents if agent.headquarters is not None)
+
+    def _waits_for_a_disk(self) -> bool:
+        """The head's, or that of a member whose record of its success is awaited."""
+        is_done = self._run.witness.have_all_ended_well()
+        return self._has_slow_head() or (is_done and any(map(self._has_slow_disk, self._run.agents)))
+
+    def _has_slow_disk(self, agent: Agent) -> bool:
+        since = self._run.clock.now - self.bound_s
+        return agent.is_running and max(agent.disk.stalled_until, agent.disk.fails_until) > since
 
     def ended(self, agent: Agent, result: RunResult) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
@@ -78,9 +86,8 @@ class Progress:
             )
 
     def _pause_s(self) -> float:
-        claim = self._run.disk.latest_claim
-        spent = claim.spend.restarts if claim is not None else 0
-        return min(60.0, self._run.scenario.backoff_first_s * 2.0**spent)
+        """Several roles may have failed since the latest claim, and each failure makes the pause longer."""
+        return min(60.0, self._run.scenario.backoff_first_s * 2.0 ** len(self._run.witness.keys()))
 
     def side(self) -> list[str]:
         """The nodes that could go on and have been able to for a while; none if they are too few."""

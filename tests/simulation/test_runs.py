@@ -243,6 +243,11 @@ def test_a_run_that_has_lost_too_many_nodes_ends_although_they_are_back(seed: in
     [
         pytest.param(102469, id="who claims the allocation again finds that an attempt was opened meanwhile"),
         pytest.param(104804, id="a successor that was paused for long gives the others a lease"),
+        pytest.param(224673, id="the member of a head that is superseded while it seeks another one leaves"),
+        pytest.param(235337, id="the death of a store host is judged by the progress of now"),
+        pytest.param(232738, id="enough nodes that are back before the workers are stopped save the run"),
+        pytest.param(221294, id="a node whose connection the network has reset may live"),
+        pytest.param(241373, id="a head that closes a connection for a newer one of the same agent is not dead"),
     ],
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:

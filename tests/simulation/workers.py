@@ -52,6 +52,7 @@ class Workers:
         self._stopping: StopWorkers | None = None
         self._sent: int | None = None
         self._is_hurried = False
+        self._is_killing = False
         self._stops = 0
 
     # Starting.
@@ -191,8 +192,9 @@ class Workers:
         self._agent.later(0.0 if has_term else FIND_S, terminate)
 
     def _kill(self) -> None:
-        if self._sent == KILL:
+        if self._is_killing:
             return
+        self._is_killing = True
         self._sent = KILL
         self._stops += 1
         self._choose_unkillable()
@@ -208,6 +210,7 @@ class Workers:
             self._run.witness.unkillable.add(self._agent.name)
 
     def _stopped(self) -> None:
+        self._is_killing = False
         action, self._stopping = self._stopping, None
         assert action is not None
         survivors = tuple(100 + worker.rank for worker in self.alive.values() if worker.is_unkillable)
