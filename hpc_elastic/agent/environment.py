@@ -1,4 +1,4 @@
-"""What a worker sees: its environment variables and its command line, pure."""
+"""What a worker sees: its environment variables and what it runs, pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker_environment(
     Raises:
         AllocationError: `env` names a variable that is not set.
     """
-    world = _world_variables(plan, assign, facts, local_rank)
+    world = world_variables(plan, assign, facts, local_rank)
     inherited = {name: value for name, value in base.items() if not name.startswith(_AGENTS_OWN)}
     if plan.worker_env_slurm != "keep":
         inherited = {name: value for name, value in inherited.items() if not _is_task_level(name)}
@@ -60,17 +60,13 @@ def worker_environment(
     return environment | _asked_variables(plan, facts.role, environment) | world
 
 
-def worker_command(
-    plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str], *, python: str, parent: int
-) -> list[str]:
-    """The command line of a worker: the bootstrap, then what the user wants run.
+def worker_target(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """What a worker runs: its script, module or program, and the arguments.
 
     Args:
         plan: the launch plan.
         role: the worker's.
         environment: the worker's whole environment, for `${NAME}` in the arguments.
-        python: the interpreter that runs this agent.
-        parent: the agent's process id.
 
     Raises:
         AllocationError: an argument names a variable that is not set.
@@ -80,8 +76,7 @@ def worker_command(
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
     arguments = [_expand(argument, environment, f"{key}[{index}]") for index, argument in enumerate(entrypoint.args)]
-    bootstrap = [python, os.path.join(plan.package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
-    return [*bootstrap, "--parent", str(parent), f"--{entrypoint.kind}", target, "--", *arguments]
+    return target, arguments
 
 
 def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
@@ -93,7 +88,8 @@ def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
     return _expand(plan.workdir, environment, "workdir")
 
 
-def _world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int) -> dict[str, str]:
+def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int) -> dict[str, str]:
+    """What makes a worker part of its world, which nobody may set."""
     rank = assign.first_rank + local_rank
     return {
         "RANK": str(rank),

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.environment import worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.environment import worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.log_destinations import choose_destinations
 from hpc_elastic.agent.network import listen_on_first
 from hpc_elastic.agent.preparation import NodeReport
 from hpc_elastic.agent.processes import Marks
-from hpc_elastic.agent.spawn import SpawnedWorker, WorkerOrder, spawn_workers
+from hpc_elastic.agent.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.store_link import StoreLink
 from hpc_elastic.agent.tee import Tee, start_tee
+from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.agent.workers import StopTimes, Workers
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
+
+T = TypeVar("T")
+START_TRIES = 3
+START_AGAIN_S = 1.0
 
 
 class LocalWorkers:
@@ -35,6 +41,7 @@ class LocalWorkers:
         allocation: this node's place.
         report: what was found out about the node.
         thread: where processes are started and found.
+        start: how workers are started.
         guard_pid: a child of the agent that no stop may reach.
         say: takes a line for the agent's log.
         on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
@@ -51,6 +58,7 @@ class LocalWorkers:
         report: NodeReport,
         *,
         thread: BackgroundThread,
+        start: WorkerStart,
         guard_pid: int,
         say: Callable[[str], None],
         on_exit: Callable[[int, int, int], None],
@@ -66,13 +74,14 @@ class LocalWorkers:
         self._say = say
         self._on_exit = on_exit
         self._may_start = may_start
-        self._is_stopping = False
-        self._store = StoreLink(plan.package_dir, thread=thread, say=say, on_broken=on_broken)
+        self._stop_asked = asyncio.Event()
+        self._start = start
+        self._store = StoreLink(plan.package_dir, start=start, thread=thread, say=say, on_broken=on_broken)
         self._workers = Workers(
             thread,
             marks=Marks(run_dir=plan.run_dir, node=allocation.node),
             times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
-            spared=lambda: [self._guard_pid, *self._store.pids()],
+            spared=lambda: [self._guard_pid, *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,
         )
         self._listener = self._next_listener(0)
@@ -99,13 +108,13 @@ class LocalWorkers:
             StartFailedError: one could not be started, and none runs.
         """
         self.started = time.time()
-        self._is_stopping = False
+        self._stop_asked.clear()
         starting = self._starting = asyncio.get_running_loop().create_task(self._initialize_workers(assign))
         await starting
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
         """Ends the workers and all they started, and starts no more; returns the process ids that survived KILL."""
-        self._is_stopping = True
+        self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
@@ -131,28 +140,55 @@ class LocalWorkers:
         return self._orders[local_rank], self._pids.get(local_rank, 0)
 
     async def shut_down(self) -> None:
-        """Ends the store; no worker may be left."""
+        """Ends the store and the fork server; no worker may be left."""
         self._listener.close()
-        await self._store.close()
+        await asyncio.gather(self._store.close(), self._start.close())
 
     async def _initialize_workers(self, assign: Assign) -> None:
-        if assign.serves_store:
-            listener, self._listener = self._listener, self._next_listener(assign.attempt)
-            await self._store.serve(assign.attempt, assign.master, listener)
         self._pids.clear()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
+        await self._unless_stopped(self._start.ready())
+        if assign.serves_store and not self._stop_asked.is_set():
+            listener, self._listener = self._listener, self._next_listener(assign.attempt)
+            await self._store.serve(assign.attempt, assign.master, listener)
         orders = list(self._orders.values())
-        spawned = await self._workers.start_workers(lambda: self._spawn(orders))
+        spawned = await self._start_all(orders)
         if not spawned:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
 
-    def _spawn(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
+    async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
+        """All workers, or none; what may be the node's passing trouble is tried again after a second."""
+        for number in range(2, START_TRIES + 2):
+            try:
+                starter = await self._unless_stopped(self._start.choose(orders))
+                return await self._workers.start_workers(lambda: self._start_now(orders, starter))  # noqa: B023
+            except StartFailedError as error:
+                if number > START_TRIES or not error.is_passing:
+                    raise
+                failed = f"rank {error.order.rank} could not be started ({error})"
+                self._say(f"{failed}; try {number} of {START_TRIES} follows")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
         """In the thread: starts nothing that would have to be stopped at once."""
-        if self._is_stopping or not self._may_start():
+        if starter is None or self._stop_asked.is_set() or not self._may_start():
             return []
-        return spawn_workers(orders, self._layout, say=self._say)
+        return spawn_workers(orders, self._layout, starter)
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """What this gives, or None as soon as a stop is asked for."""
+        task = asyncio.ensure_future(waiting)
+        stop = asyncio.ensure_future(self._stop_asked.wait())
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        return None
 
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
@@ -160,12 +196,15 @@ class LocalWorkers:
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank)
             rank = assign.first_rank + local_rank
+            target, arguments = worker_target(plan, facts.role, environment)
             orders.append(
                 WorkerOrder(
                     rank=rank,
                     local_rank=local_rank,
                     attempt=assign.attempt,
-                    command=worker_command(plan, facts.role, environment, python=sys.executable, parent=os.getpid()),
+                    kind=facts.role.entrypoint.kind,
+                    target=target,
+                    arguments=arguments,
                     environment=environment,
                     directory=worker_directory(plan, environment),
                     destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem
 from hpc_elastic.agent.network import interface_of, is_own_address, own_address
+from hpc_elastic.agent.node_environment import rehearse
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.membership.messages import Assign, Join
+from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.records import Endpoint
@@ -102,11 +103,11 @@ def describe_node(
 
 def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
     """Why the workers could not start here, None if they could."""
-    rehearsal = _rehearsal(plan, allocation)
+    rehearsal = rehearse(plan, allocation)
     role = _role(plan, allocation)
     facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None)
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
-    worker_command(plan, role, environment, python="python", parent=0)
+    worker_target(plan, role, environment)
     directory = worker_directory(plan, environment)
     if not os.path.isdir(directory):
         return f"workdir {directory} is not a directory on this node"
@@ -119,24 +120,3 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
 
 def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:
     return plan.role_on(allocation.node_id, len(allocation.nodes))
-
-
-def _rehearsal(plan: LaunchPlan, allocation: Allocation) -> Assign:
-    """A part in a world as it might be, to see whether every `${NAME}` has a value."""
-    role, workers = _role(plan, allocation), plan.workers_on(allocation.node_id, len(allocation.nodes))
-    return Assign(
-        attempt=1,
-        group_rank=0,
-        group_world_size=1,
-        first_rank=0,
-        workers=workers,
-        world_size=workers,
-        role=role.name,
-        first_role_rank=0,
-        role_world_size=workers,
-        master=Endpoint(address="127.0.0.1", port=1),
-        serves_store=False,
-        is_failure_ignored=role.restart == "ignore",
-        world_digest="",
-        head=allocation.node,
-    )

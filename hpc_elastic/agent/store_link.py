@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -11,6 +12,9 @@ import sys
 from collections.abc import Callable
 
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.children import Child, adopt_process
+from hpc_elastic.agent.fork_server_link import ForkServerLink
+from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.rundir.records import Endpoint
 
 LARGEST_PACKET = 64 * 1024
@@ -22,10 +26,11 @@ class StoreLink:
     The listening socket exists before its port is published, so a client that comes before the
     host has imported torch waits in the socket's backlog. Without torch there is no store, and
     the socket is closed: clients are refused instead of waiting. `worker.store_host` has the
-    protocol.
+    protocol. The host is a fork of the fork server where there is one, which has torch already.
 
     Args:
         package_dir: the folder of this package.
+        start: how workers are started, which has the fork server.
         thread: starts the host, whose parent-death signal comes when that thread ends.
         say: takes a line for the agent's log.
         on_broken: told why there is no store any more, although there is torch.
@@ -35,15 +40,17 @@ class StoreLink:
         self,
         package_dir: str,
         *,
+        start: WorkerStart,
         thread: BackgroundThread,
         say: Callable[[str], None],
         on_broken: Callable[[str], None],
     ) -> None:
         self._package_dir = package_dir
+        self._start = start
         self._thread = thread
         self._say = say
         self._on_broken = on_broken
-        self._process: subprocess.Popen[bytes] | None = None
+        self._host: Child | None = None
         self._link: socket.socket | None = None
         self._start_lock = asyncio.Lock()
         self._has_torch = True
@@ -52,16 +59,21 @@ class StoreLink:
 
     def pids(self) -> list[int]:
         """The host's process id, if there is one."""
-        return [self._process.pid] if self._process is not None else []
+        return [self._host.pid] if self._host is not None else []
 
     async def start(self) -> None:
         """Starts the host, so that it imports torch while the agents still gather."""
         async with self._start_lock:  # the first attempt may come while the host still starts
-            if self._process is not None or not self._has_torch:
+            if self._host is not None or not self._has_torch:
+                return
+            server, no_torch = await self._start.forking_server()
+            if no_torch is not None:
+                self._miss_torch(no_torch)
+            if no_torch is not None or self._is_closed:
                 return
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                await self._thread.call(lambda: self._spawn(theirs))
+                await self._thread.call(lambda: self._begin(server, theirs))
             ours.setblocking(False)
             self._link = ours
             asyncio.get_running_loop().add_reader(ours, self._receive)
@@ -83,15 +95,19 @@ class StoreLink:
     async def close(self) -> None:
         """Ends the host, also one that still imports torch and would not see the end of its link."""
         self._is_closed = True
-        if self._process is not None:
-            self._process.kill()
+        if self._host is not None:
+            self._host.kill()
         await self._ended()
 
-    def _spawn(self, link: socket.socket) -> None:
+    def _begin(self, server: ForkServerLink | None, link: socket.socket) -> None:
+        # Set here, in the thread that looks for processes: no stop may take the host for a worker's.
+        if server is not None:
+            with contextlib.suppress(OSError):  # it is gone just now
+                self._host = server.start_store_host(link)
+                return
         launch = os.path.join(self._package_dir, "launch.py")
         command = [sys.executable, launch, "hpc_elastic.worker.store_host", "--parent", str(os.getpid())]
-        # Set here, in the thread that looks for processes: no stop may take the host for a worker's.
-        self._process = subprocess.Popen(command, stdin=link.fileno(), start_new_session=True)
+        self._host = adopt_process(subprocess.Popen(command, stdin=link.fileno(), start_new_session=True))
 
     def _receive(self) -> None:
         if self._link is None:
@@ -106,10 +122,13 @@ class StoreLink:
         packet = json.loads(data)
         state = packet.get("state")
         if state == "no_torch":
-            self._has_torch = False
-            self._say(f"no store is served, workers can only do without one: {packet.get('message')}")
+            self._miss_torch(packet.get("message"))
         elif state == "failed":
             self._on_broken(f"the store of attempt {packet.get('attempt')} failed: {packet.get('message')}")
+
+    def _miss_torch(self, why: str) -> None:
+        self._has_torch = False
+        self._say(f"no store is served, workers can only do without one: {why}")
 
     async def _broke(self) -> None:
         returncode = await self._ended()
@@ -122,5 +141,10 @@ class StoreLink:
             asyncio.get_running_loop().remove_reader(self._link)
             self._link.close()
             self._link = None
-        process, self._process = self._process, None
-        return await self._thread.call(process.wait) if process is not None else None
+        host = self._host
+        return await self._thread.call(self._collect) if host is not None else None
+
+    def _collect(self) -> int | None:
+        """In the thread, where nobody takes the dead host for an orphan meanwhile."""
+        host, self._host = self._host, None
+        return host.collect() if host is not None else None

@@ -32,6 +32,7 @@ from hpc_elastic.agent.signals import AgentSignals
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.member import Member
@@ -87,6 +88,9 @@ class Supervisor:
             HpcElasticError: there is no head to be joined, and none to become.
         """
         self._loop.set_exception_handler(self._crashed)
+        allow_connections(len(self._place.nodes))  # before there are processes that inherit the limit
+        self._start = WorkerStart(self._plan, self._place, os.environ, thread=self._processes, say=self._say)
+        await self._start.start()
         self._guard = await self._processes.call(self._start_guard)
         # Neither may wait for the other: a name server or a controller that is silent takes its time.
         examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
@@ -109,6 +113,7 @@ class Supervisor:
             place,
             report,
             thread=self._processes,
+            start=self._start,
             guard_pid=self._guard.pid,
             say=self._say,
             on_exit=lambda attempt, local_rank, exitcode: self._member.worker_exited(attempt, local_rank, exitcode),
@@ -157,7 +162,6 @@ class Supervisor:
             say=self._say,
         )
         self._member.serve(self._group, signals)
-        allow_connections(len(place.nodes))
         most = most_strangers(len(place.nodes))
         say = lambda text: self._say(text, "warning")  # noqa: E731
         self._door = Door(listener, self._make_connection, self._heads, most=most, say=say)

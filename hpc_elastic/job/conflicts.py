@@ -38,6 +38,7 @@ def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
     yield from _signals(spec.signals or SignalsSpec(), spec.time)
     yield from _sbatch(spec)
     yield from _prefix(spec)
+    yield from _start(spec)
     for path in find_not_built(spec):
         yield Conflict(path, "not supported yet; leave it out", ())
 
@@ -103,6 +104,17 @@ def _prefix(spec: JobDefaults) -> Iterator[Conflict]:
         check_prefix((template or "").replace("$$", "$"))
     except ValueError as error:
         yield Conflict(("env", PREFIX_VARIABLE), str(error), ("env",))
+
+
+def _start(spec: JobDefaults) -> Iterator[Conflict]:
+    if spec.start != "fork" or not isinstance(spec, JobSpec):
+        return
+    entrypoints = {"entrypoint": spec.entrypoint}
+    entrypoints |= {f"roles[{index}].entrypoint": role.entrypoint for index, role in enumerate(spec.roles or ())}
+    for name, entrypoint in entrypoints.items():
+        if entrypoint is not None and entrypoint.command is not None:
+            message = f"expected auto or spawn, found fork: {name}.command is a program, and only Python can be forked"
+            yield Conflict(("start",), message, ("start", name))
 
 
 def _sbatch(spec: JobDefaults) -> Iterator[Conflict]:

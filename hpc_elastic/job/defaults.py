@@ -66,8 +66,6 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "stall_timeout": (),
     "requeue.max": (5,),
     "requeue.on": (("preempted", "time_limit", "node_loss"),),
-    "start": ("auto", "spawn"),
-    "preload": ((),),
     "logs.per": ("rank",),
     "binding": ("none",),
     "stage.source": (),

@@ -225,8 +225,12 @@ class JobDefaults(Section):
     signals: SignalsSpec | None = _key("how workers are told to stop")
     stall_timeout: values.PositiveDuration | None = _key("no heartbeat for so long is a failure")
     requeue: RequeueSpec | None = _key("when Slurm is asked to start the job again")
-    start: Literal["auto", "fork", "spawn"] | None = _key("how worker processes are started")
-    preload: tuple[values.Line, ...] | None = _key("modules that are imported once a node")
+    start: Literal["auto", "fork", "spawn"] | None = _key(
+        "how worker processes are started: as forks of a process that has torch imported, as new ones, or auto"
+    )
+    preload: tuple[values.ModuleName, ...] | None = _key(
+        "modules that are imported once a node, beside torch, before workers are forked"
+    )
     logs: LogsSpec | None = _key("where the output of workers goes")
     log_level: Literal["error", "warning", "info", "debug"] | None = _key("how much the agents say")
     metrics: MetricsSpec | None = _key("numbers for monitoring")

@@ -125,6 +125,12 @@ def _variable(name: str) -> str:
     return name
 
 
+def _module(name: str) -> str:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"expected the name of a Python module, as after import, found {name!r}")
+    return name
+
+
 def _option_value(text: str) -> str:
     if text.lower() == "true":
         return "true"
@@ -199,6 +205,7 @@ def _ranks_or_streams(value: Any, validate_ranks: Callable[[Any], Any]) -> Any:
 Line = Annotated[StrictStr, AfterValidator(_filled), WithJsonSchema(_SCALAR)]
 FilePath = Annotated[StrictStr, AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Program = Annotated[StrictStr, AfterValidator(_no_option), WithJsonSchema(_SCALAR)]
+ModuleName = Annotated[StrictStr, AfterValidator(_module), WithJsonSchema({"type": "string"})]
 NodePath = Annotated[StrictStr, AfterValidator(_with_references), AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Argument = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR_OR_NULL)]
 ShellLine = Annotated[StrictStr, AfterValidator(_shell_line), WithJsonSchema(_SCALAR)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import hpc_elastic
 from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.agent.spawn import Spawner
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
+PACKAGE = Path(hpc_elastic.__file__).parent
+SPAWNER = Spawner(str(PACKAGE))
 SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 
 
@@ -72,3 +77,13 @@ def spawn() -> Iterator[Spawn]:
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Orphans below this process become its children, as they become an agent's."""
+    set_subreaper = 36  # prctl(2)
+    libc = ctypes.CDLL(None)
+    libc.prctl(set_subreaper, 1, 0, 0, 0)
+    yield
+    libc.prctl(set_subreaper, 0, 0, 0, 0)

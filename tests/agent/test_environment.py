@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from hpc_elastic.agent.environment import NodeFacts, worker_command, worker_directory, worker_environment
+from hpc_elastic.agent.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, ResourcesPlan
@@ -174,40 +174,31 @@ def test_what_is_wrong_with_a_role_names_its_place_in_the_list() -> None:
     with pytest.raises(AllocationError, match=r"^roles\[1\]\.env\.A: \$\{B\} is not set"):
         worker_environment({}, asked, ASSIGN, replace(FACTS, role=bad), 0)
     with pytest.raises(AllocationError, match=r"^roles\[1\]\.entrypoint\.args\[0\]: \$\{NO\} is not set"):
-        worker_command(asked, bad, {}, python="/opt/python", parent=77)
+        worker_target(asked, bad, {})
 
 
-def command(kind: Literal["script", "module", "command"], target: str, *args: str, **changes: Any) -> list[str]:
-    asked = plan(entrypoint=EntrypointPlan(kind=kind, target=target, args=args), **changes)
-    return worker_command(asked, asked.roles[0], environment(asked), python="/opt/python", parent=77)
+def target(
+    kind: Literal["script", "module", "command"], name: str, *args: str, **changes: Any
+) -> tuple[str, list[str]]:
+    asked = plan(entrypoint=EntrypointPlan(kind=kind, target=name, args=args), **changes)
+    return worker_target(asked, asked.roles[0], environment(asked))
 
 
-def test_the_command_is_the_bootstrap_with_the_script_in_its_workdir() -> None:
-    assert command("script", "train.py", "--rank", "${RANK}", "a $$b", workdir="/home/${HPC_ELASTIC_NODE}") == [
-        "/opt/python",
-        "/opt/hpc_elastic/launch.py",
-        "hpc_elastic.worker.bootstrap",
-        "--parent",
-        "77",
-        "--script",
-        "/home/node2/train.py",
-        "--",
-        "--rank",
-        "5",
-        "a $b",
-    ]
+def test_a_script_is_in_its_workdir_and_its_arguments_are_expanded() -> None:
+    found = target("script", "train.py", "--rank", "${RANK}", "a $$b", workdir="/home/${HPC_ELASTIC_NODE}")
+    assert found == ("/home/node2/train.py", ["--rank", "5", "a $b"])
 
 
-@pytest.mark.parametrize(("kind", "target"), [("module", "pkg.train"), ("command", "./run.sh"), ("script", "/a/b.py")])
+@pytest.mark.parametrize(("kind", "name"), [("module", "pkg.train"), ("command", "./run.sh"), ("script", "/a/b.py")])
 def test_a_module_a_command_and_an_absolute_script_stay_as_they_are(
-    kind: Literal["script", "module", "command"], target: str
+    kind: Literal["script", "module", "command"], name: str
 ) -> None:
-    assert command(kind, target)[5:8] == [f"--{kind}", target, "--"]
+    assert target(kind, name) == (name, [])
 
 
 def test_an_argument_rejects_a_variable_that_is_not_set() -> None:
     with pytest.raises(AllocationError, match=r"entrypoint\.args\[1\]"):
-        command("script", "train.py", "a", "${NOPE}")
+        target("script", "train.py", "a", "${NOPE}")
 
 
 def test_the_workdir_expands_and_a_dollar_of_the_file_system_stays() -> None:

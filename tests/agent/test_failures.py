@@ -13,7 +13,9 @@ from hpc_elastic.agent.spawn import WorkerOrder
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 
-ORDER = WorkerOrder(rank=5, local_rank=1, attempt=2, command=("x",), environment={}, directory="/")
+ORDER = WorkerOrder(
+    rank=5, local_rank=1, attempt=2, kind="command", target="x", arguments=(), environment={}, directory="/"
+)
 TORCHS = {
     "message": {
         "message": "ValueError: from @record",

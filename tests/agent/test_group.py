@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-import hpc_elastic
+import pytest
+
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.environment import NodeFacts
-from hpc_elastic.agent.group import LocalWorkers
+from hpc_elastic.agent.group import START_TRIES, LocalWorkers
 from hpc_elastic.agent.preparation import NodeReport
+from hpc_elastic.agent.spawn import StartFailedError
+from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.roles import EntrypointPlan
-from tests.agent.conftest import is_running
+from tests.agent import stand_in
+from tests.agent.conftest import PACKAGE, is_running
 from tests.membership.script import an_assign
 from tests.plans import make_run_plan
-
-PACKAGE = str(Path(hpc_elastic.__file__).parent)
 
 
 class Scene:
     """The workers of one node, which sleep."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **changes: Any) -> None:
         self.may_start = True
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
-        plan = make_run_plan(root, entrypoint=entrypoint, workers_per_node=2, package_dir=PACKAGE)
+        self.said: list[str] = []
+        usual = {"entrypoint": entrypoint, "package_dir": str(PACKAGE), "workdir": str(root / "workdir")}
+        plan = make_run_plan(root, workers_per_node=2, **{**usual, **changes})
+        (root / "workdir").mkdir()
         place = Allocation(
             job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=("local0",), is_local=True
         )
+        self.worker_start = WorkerStart(plan, place, os.environ, thread=self.thread, say=lambda *_: None)
         facts = NodeFacts(node="local0", role=plan.roles[0], gloo_interface="lo")
         self.workers = LocalWorkers(
             plan,
             place,
             NodeReport(address="127.0.0.2", facts=facts, versions={}, problem=None),
             thread=self.thread,
+            start=self.worker_start,
             guard_pid=os.getpid(),
-            say=print,
+            say=self.said.append,
             on_exit=lambda *_: None,
             on_broken=print,
             may_start=lambda: self.may_start,
@@ -58,9 +67,10 @@ class Scene:
                 await asyncio.sleep(0.01)
 
 
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
     async def main() -> None:
-        made = Scene(root)
+        made = Scene(root, **changes)
+        await made.worker_start.start()
         await asyncio.wait_for(scene(made), 30)
         await made.workers.shut_down()
         await made.thread.close(5)
@@ -106,3 +116,62 @@ def test_workers_that_are_to_be_stopped_before_they_started_do_not_start(tmp_pat
         assert made.workers.pids() == {}
 
     play(tmp_path, scene)
+
+
+def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        workdir = tmp_path / "workdir"
+        workdir.rmdir()
+        starting = asyncio.ensure_future(made.start())
+        while not made.said:
+            await asyncio.sleep(0.01)
+        workdir.mkdir()
+        await starting
+        assert made.said == [
+            f"rank 2 could not be started (No such file or directory: {workdir}); try 2 of {START_TRIES} follows"
+        ]
+        assert len(made.workers.pids()) == 2
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+def test_what_is_no_passing_trouble_fails_after_all_tries(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        (tmp_path / "workdir").rmdir()
+        with pytest.raises(StartFailedError, match=r"No such file or directory: .*workdir"):
+            await made.start()
+        assert len(made.said) == START_TRIES - 1
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_does_not_wait_for_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_elastic.agent.group.START_AGAIN_S", 3600)
+
+    async def scene(made: Scene) -> None:
+        (tmp_path / "workdir").rmdir()
+        starting = asyncio.ensure_future(made.start())
+        while not made.said:
+            await asyncio.sleep(0.01)
+        (tmp_path / "workdir").mkdir()
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_does_not_wait_for_a_fork_server_that_still_imports(tmp_path: Path) -> None:
+    shutil.copy(stand_in.__file__, tmp_path / "launch.py")
+
+    async def scene(made: Scene) -> None:
+        starting = asyncio.ensure_future(made.start())
+        await asyncio.sleep(0)
+        assert not starting.done()
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    script = EntrypointPlan(kind="script", target="train.py")
+    play(tmp_path, scene, entrypoint=script, package_dir=str(tmp_path), env={"STAND_IN": "waits"})

@@ -90,7 +90,9 @@ tee.close()
 
 def test_a_log_that_is_not_teed_is_cut_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     layout = RunLayout(tmp_path)
-    order = WorkerOrder(rank=0, local_rank=0, attempt=1, command=("x",), environment={}, directory="/")
+    order = WorkerOrder(
+        rank=0, local_rank=0, attempt=1, kind="command", target="x", arguments=(), environment={}, directory="/"
+    )
     Path(layout.rank(1, 0)).mkdir(parents=True)
     log = Path(layout.stderr(1, 0))
     log.write_text("\n".join(lines_of(10_000)))

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.store_link import StoreLink
+from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.rundir.records import Endpoint
+from tests.plans import make_run_plan
 
 # A store host without torch that leaves before, or after, it could have read its first order; or that crashes.
 NO_TORCH = 'host.send(b\'{"state": "no_torch", "message": "there is none"}\')'
@@ -51,7 +54,10 @@ def _wait_for_end(pid: int) -> None:
 async def _serve(package: Path, *, is_gone_first: bool) -> Listener:
     told = Listener()
     thread = BackgroundThread("processes", asyncio.get_running_loop())
-    link = StoreLink(str(package), thread=thread, say=told.hear, on_broken=told.hear_of_end)
+    plan = make_run_plan(package, package_dir=str(package), start="spawn")
+    place = Allocation(job_id="1", restart_count=0, array_task=None, node_id=0, nodes=("node1",), is_local=True)
+    start = WorkerStart(plan, place, os.environ, thread=thread, say=lambda *_: None)
+    link = StoreLink(str(package), start=start, thread=thread, say=told.hear, on_broken=told.hear_of_end)
     await link.start()
     (pid,) = link.pids()
     if is_gone_first:

@@ -16,7 +16,7 @@ from hpc_elastic.agent.spawn import SpawnedWorker, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers import StopTimes, Workers
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.rundir.layout import RunLayout
-from tests.agent.conftest import is_running, marks_of
+from tests.agent.conftest import SPAWNER, is_running, marks_of
 
 IGNORES_TERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SAVES = """
@@ -74,13 +74,15 @@ class Scene:
                 rank=rank,
                 local_rank=rank,
                 attempt=1,
-                command=[sys.executable, "-c", source],
+                kind="command",
+                target=sys.executable,
+                arguments=["-c", source],
                 environment={**os.environ, **marks_of(self.root)},
                 directory=str(self.root),
             )
             for rank, source in enumerate(sources)
         ]
-        spawned = await self.workers.start_workers(lambda: spawn_workers(orders, self.layout))
+        spawned = await self.workers.start_workers(lambda: spawn_workers(orders, self.layout, SPAWNER))
         while not all(self.output(rank) for rank in range(self.count)):
             await asyncio.sleep(0.01)
         return [worker.pid for worker in spawned]

@@ -111,6 +111,7 @@ def test_a_bad_job_file_gets_the_message_that_it_says_at_its_end(path: pathlib.P
         ('setup: ["if x; then\\n\\ty\\nfi"]', "setup", ("if x; then\n\ty\nfi",)),
         ("role: trainer", "role", "trainer"),
         ("start: spawn", "start", "spawn"),
+        ("preload: [numpy, my_package.models]", "preload", ("numpy", "my_package.models")),
         ("health: {}\ncontainer: {}\nstage: {source: null}", "health", {}),
     ],
 )
@@ -260,8 +261,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
         ("stall_timeout", "1m"),
         ("requeue.max", "1"),
         ("requeue.on", "[preempted]"),
-        ("start", "fork"),
-        ("preload", "[numpy]"),
         ("logs.per", "node"),
         ("binding", "numa"),
         ("stage.source", "a"),
