@@ -58,7 +58,8 @@ class Witness:
     def broke(self, agent: Agent) -> None:
         assign = agent.workers.assign
         assert assign is not None
-        self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
+        if self.run.scenario.role(agent.role).restart != "ignore":
+            self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
 
     def ended(self, agent: Agent, worker: Worker, exitcode: int, *, is_stopped: bool) -> None:
         self.run.is_dirty = True
