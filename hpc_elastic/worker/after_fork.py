@@ -7,13 +7,13 @@ forks of one server.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import io
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -62,8 +62,8 @@ def take_standard_files(files: Sequence[int | None]) -> None:
 def _renew_stream(name: str, descriptor: int) -> None:
     """As `create_stdio` of CPython's pylifecycle.c does it; the object stays the same, for log handlers hold it."""
     stream: Any = getattr(sys, f"__{name}__")
-    # -u and PYTHONUNBUFFERED
-    is_unbuffered = name != "stdin" and stream is not None and isinstance(stream.buffer, io.RawIOBase)
+    is_through = stream is not None and stream.write_through  # -u and PYTHONUNBUFFERED
+    is_unbuffered = is_through and name != "stdin"
     mode = "r" if name == "stdin" else "w"
     buffer: Any = open(descriptor, f"{mode}b", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
     raw = buffer if is_unbuffered else buffer.raw
@@ -80,18 +80,30 @@ def _renew_stream(name: str, descriptor: int) -> None:
         encoding,
         errors,
         newline="\n",
-        line_buffering=not is_unbuffered and (name == "stderr" or raw.isatty()),
-        write_through=is_unbuffered,
+        line_buffering=not is_through and (name == "stderr" or raw.isatty()),
+        write_through=is_through,
     )
     stream.mode = mode
 
 
-def set_environment(environment: Mapping[str, str]) -> None:
-    """Replaces the whole environment, Python's and C's."""
+def set_environment(
+    environment: Mapping[str, str], set_by_imports: Mapping[str, tuple[str | None, str | None]]
+) -> None:
+    """Replaces the whole environment, Python's and C's.
+
+    Args:
+        environment: the new one.
+        set_by_imports: variables with their values before and after the imports. They are changed here as
+            well, for no import of the fork's own will do it again, unless the fork is to have another value.
+    """
     zone = os.environ.get("TZ")
     os.environ.clear()
-    ctypes.CDLL(None).clearenv()  # what an import has set behind Python's back
     os.environ.update(environment)
+    for name, (before, after) in set_by_imports.items():
+        if environment.get(name) == before and after is not None:
+            os.environ[name] = after
+        elif environment.get(name) == before:
+            del os.environ[name]
     if os.environ.get("TZ") != zone:
         time.tzset()
 
@@ -103,6 +115,7 @@ def renew_interpreter_state() -> None:
     """
     importlib.invalidate_caches()  # files may have come since
     logging._startTime = _now_as(logging._startTime)  # type: ignore[attr-defined]
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python does so for other threads only
     loaded: Mapping[str, Any] = sys.modules
     if "tempfile" in loaded:
         loaded["tempfile"].tempdir = None

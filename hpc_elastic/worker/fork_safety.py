@@ -17,7 +17,14 @@ _DRIVER = b"/libcuda.so"
 
 def find_danger() -> str | None:
     """Why no fork may be made of this process; None if all is well. Forks once."""
-    return _find_trace() or _find_gpu() or _try_fork() or _find_children() or _find_threads()
+    return _find_half_torch() or _find_trace() or _find_gpu() or _try_fork() or _find_children() or _find_threads()
+
+
+def _find_half_torch() -> str | None:
+    """A second import, on top of what the first has left in `sys.modules`, fails in other words than the first."""
+    if "torch" not in sys.modules and any(name.startswith("torch.") for name in sys.modules):
+        return "the import of torch broke off half way"
+    return None
 
 
 def _find_trace() -> str | None:

@@ -27,8 +27,9 @@ A fork returns from `serve` and runs on as what it was ordered to be; the server
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
-import gc
+import importlib
 import os
 import socket
 import sys
@@ -42,7 +43,7 @@ from hpc_elastic.worker.death_signal import die_with_parent
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
-from hpc_elastic.worker.preloads import import_preloads
+from hpc_elastic.worker.preloads import Preloaded, import_preloads
 from hpc_elastic.worker.process_image import set_process_image
 
 Work = Callable[[], int]  # what a fork is for; returns its exit code
@@ -94,18 +95,18 @@ class ForkServer:
         self._agent = agent
         self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
         self._signals = after_fork.SignalKeeper()
+        self._preloaded = Preloaded()
 
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
-        preloaded = import_preloads(modules)
+        preloaded = self._preloaded = import_preloads(modules)
         self._signals.ignore()
+        importlib.invalidate_caches()  # loads what every fork's own call needs
         danger = find_danger()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
         ctypes.CDLL(None).fflush(None)  # C's: what an import has left there would come out of every fork
-        gc.collect()
-        gc.freeze()  # no collection in a fork writes to what it shares with the others
         message = {
             "state": "ready",
             "torch": preloaded.torch,
@@ -142,6 +143,8 @@ class ForkServer:
             )
 
         try:
+            if len(descriptors) < list(order.values()).count("file") + (order["do"] == "store"):
+                raise OSError(errno.EMFILE, "the fork server has no descriptor left for the worker's files")
             pid = fork_to_agent(set_up, agent=order["parent"])
         except OSError as error:
             filename = None if error.filename is None else str(error.filename)
@@ -165,7 +168,7 @@ class ForkServer:
         os.close(null)
         self._agent.close()
         os.chdir(order["directory"])
-        after_fork.set_environment(order["environment"])
+        after_fork.set_environment(order["environment"], self._preloaded.environment)
         target = bootstrap.Target(kind=f"--{order['kind']}", name=order["target"], arguments=tuple(order["arguments"]))
         bootstrap.set_command_line(target)
         set_process_image(sys.orig_argv, order["environment"])

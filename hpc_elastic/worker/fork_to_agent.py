@@ -17,7 +17,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpc_elastic.worker.death_signal import die_with_parent
 
@@ -35,26 +35,29 @@ def fork_to_agent(set_up: Callable[[], None], *, agent: int) -> int | None:
     Raises:
         OSError: it could not be made or set up; there is none.
     """
-    told, tell = os.pipe()
-    released, release = os.pipe()
-    server = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        middle = fork_quietly()
-        if middle == 0:
-            os.close(told)
-            os.close(release)
-            _become_new(set_up, tell, released, server=server, agent=agent)
-            return None
+    with contextlib.ExitStack() as pipes:
+        told, tell = _open_pipe(pipes)
+        released, release = _open_pipe(pipes)
+        server = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            os.close(tell)
+            middle = fork_quietly()
+            if middle == 0:
+                release.close()
+                _become_new(set_up, tell, released, server=server, agent=agent)
+                return None
+            tell.close()
             return _see_through(middle, told, release)
         finally:
-            os.close(told)
-            os.close(release)
-            os.close(released)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _open_pipe(pipes: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    reader, writer = os.pipe()
+    return (
+        pipes.enter_context(open(reader, "rb")),
+        pipes.enter_context(open(writer, "wb", buffering=0)),
+    )
 
 
 def fork_quietly() -> int:
@@ -64,16 +67,15 @@ def fork_quietly() -> int:
         return os.fork()
 
 
-def _see_through(middle: int, told: int, release: int) -> int:
-    with open(told, "rb", closefd=False) as words:
-        word = _read_word(words.readline())
-        if "errno" not in word:
-            os.kill(middle, signal.SIGKILL)
-        os.waitpid(middle, 0)
-        if "errno" not in word:
-            with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile: its words end
-                os.write(release, b"+")
-            word = _read_word(words.readline())
+def _see_through(middle: int, told: BinaryIO, release: BinaryIO) -> int:
+    word = _read_word(told.readline())
+    if "errno" not in word:
+        os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    if "errno" not in word:
+        with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile: its words end
+            release.write(b"+")
+        word = _read_word(told.readline())
     if "errno" in word:
         raise OSError(word["errno"], word["message"], word["filename"])
     return int(word["pid"])
@@ -86,31 +88,29 @@ def _read_word(line: bytes) -> dict[str, Any]:
     return word
 
 
-def _become_new(set_up: Callable[[], None], tell: int, released: int, *, server: int, agent: int) -> None:
+def _become_new(set_up: Callable[[], None], tell: BinaryIO, released: BinaryIO, *, server: int, agent: int) -> None:
     """In the middle process; returns in the new one."""
     try:
         die_with_parent(server)
         new = fork_quietly()
         if new:
-            os.close(tell)
+            tell.close()
             os.waitpid(new, 0)
             os._exit(0)
         set_up()
         _say(tell, {"pid": os.getpid()})
-        if not os.read(released, 1):
+        if not released.read(1):
             os._exit(1)  # the server is gone
         die_with_parent(agent)
         _say(tell, {"pid": os.getpid()})
-        os.close(tell)
-        os.close(released)
     except BaseException as error:
         _say(tell, _describe(error))
         os._exit(1)
 
 
-def _say(tell: int, word: dict[str, Any]) -> None:
+def _say(tell: BinaryIO, word: dict[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError):
-        os.write(tell, json.dumps(word).encode() + b"\n")
+        tell.write(json.dumps(word).encode() + b"\n")
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -73,12 +74,16 @@ class Server:
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """This process is what an agent is: orphans below it become its children."""
+    """This process is what an agent is: orphans below it become its children. Ends those that came meanwhile."""
     prctl = ctypes.CDLL(None).prctl
+    before = children()
     assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
         yield
     finally:
+        for pid in set(children()) - set(before):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
@@ -125,6 +130,12 @@ def collect(pid: int) -> int:
 
 def wait_readable(descriptor: int, seconds: float = WAIT_S) -> bool:
     """Whether a descriptor becomes readable in time; a pidfd does when its process ends."""
-    import select
-
     return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+def children(pid: int | None = None) -> list[int]:
+    """The children of a process, dead ones too; of this one if none is named."""
+    found = []
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        found += [int(word) for word in (task / "children").read_text().split()]
+    return found

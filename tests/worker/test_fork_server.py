@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.worker.forking import LAUNCH, WAIT_S, Server, collect, fork_server, wait_readable
+from hpc_elastic.frames import send_frame
+from tests.worker.forking import LAUNCH, WAIT_S, Server, children, collect, fork_server, wait_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,6 +181,143 @@ def test_server_preloads_what_it_is_told_and_names_what_it_cannot(runner: Runner
         assert int((runner.directory / "out").read_text()) == server.process.pid
 
 
+def test_worker_may_have_a_large_environment(server: Server, runner: Runner) -> None:
+    large = {f"LARGE_{number}": str(number) * 100_000 for number in range(10)}
+    os.mkfifo(runner.directory / "fifo")
+    source = "import os; open('fifo').read(); os._exit(sum(map(len, os.environ.values())) > 1_000_000)"
+    answer = fork_script(server, runner, source, **large)
+    image = Path(f"/proc/{answer['pid']}/environ").read_bytes()
+    (runner.directory / "fifo").write_text("")
+    assert collect(answer["pid"]) == 1
+    assert b"LARGE_9=" + b"9" * 100_000 + b"\0" in image
+
+
+def test_a_hundred_forks_leave_nothing_in_the_server(server: Server, runner: Runner) -> None:
+    assert collect(fork_script(server, runner, "")["pid"]) == 0
+    descriptors = open_descriptors(server.process.pid)
+    for number in range(100):
+        directory = runner.directory / ("nowhere" if number % 10 == 0 else "")
+        answer = server.fork_worker(
+            "script",
+            str(runner.directory / "script.py"),
+            directory=directory,
+            environment=runner.environment,
+            stdout=runner.directory / "out",
+        )
+        assert ("errno" in answer) == (number % 10 == 0)
+        assert "errno" in answer or collect(answer["pid"]) == 0
+    assert open_descriptors(server.process.pid) == descriptors
+    assert children(server.process.pid) == []
+    assert children() == [server.process.pid]
+
+
+def test_server_answers_with_the_error_if_it_has_no_descriptor_left(server: Server, runner: Runner) -> None:
+    before = open_descriptors(server.process.pid)
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (len(before) + 3, 100))
+    script = str(runner.write("script.py", ""))
+    answer = server.fork_worker("script", script, directory=runner.directory, environment=runner.environment)
+    assert answer == {"errno": errno.EMFILE, "message": "Too many open files", "filename": None}
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (len(before), 100))
+    answer = fork_script(server, runner, "")
+    assert answer["errno"] == errno.EMFILE
+    assert open_descriptors(server.process.pid) == before
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (100, 100))
+    assert collect(fork_script(server, runner, "")["pid"]) == 0
+
+
+# Stands in for an agent: a subreaper that starts a server and two workers, and says their process ids.
+AGENT = """
+import json, os, signal, sys
+from pathlib import Path
+sys.path.insert(0, ROOT)
+from hpc_elastic.frames import send_frame
+from tests.worker.forking import fork_server
+directory = Path(sys.argv[1])
+with fork_server(directory, os.environ) as server:
+    pids = [server.process.pid]
+    for _ in range(2):
+        answer = server.fork_worker("script", "script.py", directory=directory, environment=os.environ)
+        pids.append(answer["pid"])
+    print(json.dumps(pids), flush=True)
+    signal.pause()
+"""
+
+
+def test_server_and_workers_are_killed_if_their_agent_is_killed(runner: Runner) -> None:
+    runner.write("site/torch.py", "")
+    runner.write("script.py", "import signal; signal.pause()")
+    source = AGENT.replace("ROOT", repr(str(LAUNCH.parents[1])))
+    environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
+    command = [sys.executable, "-c", source, str(runner.directory)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        pidfds = [os.pidfd_open(pid) for pid in json.loads(agent.stdout.readline())]
+        agent.kill()
+        ended = [wait_readable(pidfd) for pidfd in pidfds]
+        for pidfd in pidfds:
+            if not wait_readable(pidfd, 0):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+    assert ended == [True, True, True]
+
+
+# Preloaded: what happens in a fork's fork, the worker to be, before anything of ours runs in it.
+AT_FORK = """
+import os, signal
+server = os.getpid()
+def in_child():
+    if os.path.exists("armed") and os.getppid() != server:
+        {action}
+os.register_at_fork(after_in_child=in_child)
+"""
+
+
+def test_server_answers_with_an_error_if_the_fork_dies_while_it_is_set_up(runner: Runner) -> None:
+    runner.write("site/torch.py", "")
+    runner.write("site/dies.py", AT_FORK.format(action="os.kill(os.getpid(), signal.SIGKILL)"))
+    runner.environment["PYTHONPATH"] = str(runner.directory / "site")
+    with fork_server(runner.directory, runner.environment, "--preload", "dies") as server:
+        runner.write("armed", "")
+        answer = fork_script(server, runner, "")
+        assert answer == {"errno": errno.ECHILD, "message": "the fork ended before it was set up", "filename": None}
+        assert children(server.process.pid) == []
+        (runner.directory / "armed").unlink()
+        assert collect(fork_script(server, runner, "")["pid"]) == 0
+
+
+def test_nothing_is_left_if_the_server_is_killed_while_a_fork_is_set_up(runner: Runner) -> None:
+    runner.write("site/torch.py", "")
+    runner.write("site/waits.py", AT_FORK.format(action="open('pid', 'w').write(str(os.getpid())); open('go').read()"))
+    runner.environment["PYTHONPATH"] = str(runner.directory / "site")
+    for name in ("pid", "go"):
+        os.mkfifo(runner.directory / name)
+    message = {"do": "worker", "parent": os.getpid(), "kind": "script", "target": "script.py", "arguments": []}
+    message |= {"environment": runner.environment, "directory": str(runner.directory)}
+    with fork_server(runner.directory, runner.environment, "--preload", "waits") as server:
+        runner.write("armed", "")
+        runner.write("script.py", "open('ran', 'w')")
+        send_frame(server.link, {**message, "stdout": "null", "stderr": "null"})
+        pid = int((runner.directory / "pid").read_text())
+        server.process.kill()
+        server.process.wait(WAIT_S)
+        (runner.directory / "go").write_text("")
+        collect(pid)
+    assert not (runner.directory / "ran").exists()
+
+
+def test_worker_says_what_plain_python_says_if_there_is_no_script(server: Server, runner: Runner) -> None:
+    plain = runner.run([sys.executable, "missing.py"])
+    answer = server.fork_worker(
+        "script",
+        "missing.py",
+        directory=runner.directory,
+        environment=runner.environment,
+        stderr=runner.directory / "err",
+    )
+    assert collect(answer["pid"]) == plain.exit_code == 2
+    assert (runner.directory / "err").read_text() == plain.stderr
+
+
 @pytest.mark.local
 def test_store_host_is_a_fork_and_serves_a_store(runner: Runner) -> None:
     distributed = pytest.importorskip("torch.distributed")
@@ -202,8 +343,5 @@ def test_store_host_is_a_fork_and_serves_a_store(runner: Runner) -> None:
         assert collect(pid) == 0
 
 
-def children(pid: int | None = None) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        found += [int(word) for word in (task / "children").read_text().split()]
-    return found
+def open_descriptors(pid: int) -> list[str]:
+    return sorted(os.listdir(f"/proc/{pid}/fd"))

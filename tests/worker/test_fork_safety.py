@@ -1,0 +1,69 @@
+"""The server says that no fork may be made, and why, after an import that forbids it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.worker.forking import fork_server
+
+if TYPE_CHECKING:
+    from tests.worker.conftest import Runner
+
+THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait, name="prefetcher", daemon=True).start()
+"""
+# A thread that does not outlive a fork, as OpenBLAS's.
+STOPS_AT_FORK = """
+import os, threading
+go = threading.Event()
+thread = threading.Thread(target=go.wait)
+thread.start()
+os.register_at_fork(before=lambda: (go.set(), thread.join()))
+"""
+DANGERS = {
+    "thread": (THREAD, "an import has left 1 more threads running: prefetcher"),
+    "process": ("import subprocess; process = subprocess.Popen(['true'])", "an import has started a process"),
+    "trace": ("import sys; sys.settrace(lambda *_: None)", "a debugger, profiler or coverage tool"),
+    "profile": ("import sys; sys.setprofile(lambda *_: None)", "a debugger, profiler or coverage tool"),
+    "cuda": ("import ctypes; ctypes.CDLL(DRIVER)", "an import has loaded the CUDA driver"),
+    "crash": ("import os; os.register_at_fork(after_in_child=os.abort)", "a fork of it was killed by signal 6"),
+}
+
+
+def preload(runner: Runner, source: str) -> str | None:
+    """What the server says about forks after it has imported `source`."""
+    runner.write("site/torch.py", "__version__ = '9.9'")
+    runner.write("site/dangerous.py", source)
+    environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
+    with fork_server(runner.directory, environment, "--preload", "dangerous") as server:
+        assert server.ready["failed_preloads"] == []
+        unsafe: str | None = server.ready["unsafe"]
+        return unsafe
+
+
+@pytest.mark.parametrize(("source", "reason"), DANGERS.values(), ids=DANGERS)
+def test_server_is_unsafe_if_an_import_leaves_something_that_no_fork_survives(
+    runner: Runner, source: str, reason: str
+) -> None:
+    library = next(line.split()[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm" in line)
+    driver = shutil.copy(library, runner.directory / "libcuda.so.1")
+    assert (preload(runner, source.replace("DRIVER", repr(str(driver)))) or "").startswith(reason)
+
+
+def test_server_is_safe_if_a_thread_ends_at_the_first_fork(runner: Runner) -> None:
+    assert preload(runner, STOPS_AT_FORK) is None
+
+
+def test_server_is_unsafe_if_torch_breaks_off_in_the_middle(runner: Runner) -> None:
+    """A second import of what is left in `sys.modules` would fail in other words than the first."""
+    runner.write("site/torch/__init__.py", "from torch import half; import nowhere")
+    runner.write("site/torch/half.py", "")
+    environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
+    with fork_server(runner.directory, environment) as server:
+        assert server.ready["no_torch"] == "ModuleNotFoundError: No module named 'nowhere'"
+        assert server.ready["unsafe"] == "the import of torch broke off half way"
