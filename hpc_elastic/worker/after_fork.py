@@ -124,6 +124,8 @@ def renew_interpreter_state() -> None:
         loaded["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "numpy.random" in loaded:
         loaded["numpy.random"].seed()
+    if "torch.random" in loaded:  # a CUDA generator is made, with its own seed, when it is needed first
+        loaded["torch.random"].default_generator.seed()
 
 
 def _now_as(start: float) -> float:

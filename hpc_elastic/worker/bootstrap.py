@@ -52,6 +52,11 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[int, Target]:
     return int(arguments[1]), Target(kind=arguments[2], name=arguments[3], arguments=tuple(rest))
 
 
+def format_arguments(parent: int, target: Target) -> list[str]:
+    """The arguments of `launch.py` for such a worker."""
+    return ["hpc_elastic.worker.bootstrap", "--parent", str(parent), target.kind, target.name, "--", *target.arguments]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs a spawned worker; returns its exit code, or lets its exception through."""
     parent, target = parse_arguments(arguments)
@@ -112,7 +117,7 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
         error.__traceback__ = without_own_frames(error.__traceback__)
         if not isinstance(error, KeyboardInterrupt):
             reporter.report_exception(error)
-        show_as_users_own(error, afterwards=afterwards)
+        show_as_users_own(error, set_exit_code=ending.set_exit_code, afterwards=afterwards)
         ending.set_exit_code(error)
         raise
     afterwards()

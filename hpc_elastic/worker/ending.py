@@ -8,8 +8,9 @@ an active exception", SIGABRT, for a rank that had succeeded (seen in 3 of 8 run
 busy cores, under torchrun as well). That taking apart also costs 0.2 to 0.4 s.
 
 So everything is done that Python does before it: threads are joined, atexit functions called, the
-names of `__main__` dropped and their destructors run, files flushed, Python's and C's. Then the
-process leaves.
+names of `__main__` and of the user's other modules dropped and their destructors run, files flushed,
+Python's and C's. Then the process leaves. Python stops daemon threads before it drops names, which is
+not possible from here: while one still runs, the names stay, for it would find them gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ import gc
 import io
 import os
 import sys
+from typing import Any
+
+from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
+
+FLUSH_FAILED = 120  # CPython's exit code for it
 
 
 class Ending:
@@ -37,29 +43,54 @@ class Ending:
         if error is None:
             self._exit_code = 0
         elif isinstance(error, SystemExit):
-            code = error.code
-            self._exit_code = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+            self._exit_code = _exit_code_of(error.code)
         elif not isinstance(error, KeyboardInterrupt):  # Python dies of SIGINT after that, in its own way
             self._exit_code = 1
 
     def _leave(self) -> None:
         if self._exit_code is None or "torch" not in sys.modules:
             return
-        _drop_main()
         if not _flush_standard_files():
             return  # Python says so itself, and has an exit code for it
+        if len(sys._current_frames()) == 1:
+            _drop_users_names()
+        is_flushed = _flush_standard_files()
         _flush_open_files()
         ctypes.CDLL(None).fflush(None)
-        os._exit(self._exit_code)
+        os._exit(self._exit_code if is_flushed else FLUSH_FAILED)
 
 
-def _drop_main() -> None:
-    """As CPython does first: names with one underscore, then the others, then what only cycles hold."""
-    names = vars(sys.modules["__main__"])
+def _exit_code_of(code: object) -> int:
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
+
+
+def _drop_users_names() -> None:
+    """As CPython does: what `sys` holds for the user, each module's names, then what only cycles hold."""
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            setattr(sys, name, None)
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    main = sys.modules["__main__"]
+    for module in [main, *(module for module in reversed([*sys.modules.values()]) if _is_users(module))]:
+        _drop_names(vars(module))
+    gc.collect()
+
+
+def _is_users(module: object) -> bool:
+    """Whether a module was installed neither with Python nor into it."""
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return isinstance(file, str) and not file.startswith((sys.prefix, sys.base_prefix, PACKAGE_DIRECTORY))
+
+
+def _drop_names(names: dict[str, Any]) -> None:
+    """Those with one underscore first."""
     for name in [*(name for name in names if name[:1] == "_" != name[1:2]), *names]:
         if name != "__builtins__":
             names[name] = None
-    gc.collect()
 
 
 def _flush_standard_files() -> bool:

@@ -21,7 +21,8 @@ parent-death signal. Slurm sends the TERM of `scancel` and of preemption to ever
 is ignored here, for the workers decide when the run is over. The server never imports or runs anything
 of the user's but `--preload`, and leaves without the interpreter's teardown.
 
-A fork returns from `serve` and runs on as what it was ordered to be; the server only leaves.
+A fork returns from `serve` and runs on as what it was ordered to be; the server only leaves. A worker
+whose folder holds modules of names that are loaded already replaces itself by a spawned one.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from hpc_elastic.worker.death_signal import die_with_parent
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
+from hpc_elastic.worker.namesakes import become_spawned, find_namesakes, first_folder
 from hpc_elastic.worker.preloads import Preloaded, import_preloads
 from hpc_elastic.worker.process_image import set_process_image
 
@@ -96,6 +98,8 @@ class ForkServer:
         self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
         self._signals = after_fork.SignalKeeper()
         self._preloaded = Preloaded()
+        self._loaded_before = frozenset(sys.modules)
+        self._said: set[str] = set()
 
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
@@ -131,13 +135,23 @@ class ForkServer:
                 return work
         return None
 
+    def _must_import_itself(self, order: dict[str, Any]) -> bool:
+        folder = first_folder(order["kind"], order["target"], order["directory"])
+        names = find_namesakes(folder, self._loaded_before) if folder else []
+        if names and folder not in self._said:
+            self._said.add(str(folder))
+            text = f"{folder} holds {', '.join(names)}, and what torch or preload imports has the same name"
+            print(f"hpc-elastic: {text}: workers from there import for themselves", file=sys.stderr, flush=True)
+        return bool(names)
+
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
         """Returns the work in the fork, None in the server."""
         work: list[Work] = []
+        must_import = order["do"] == "worker" and self._must_import_itself(order)
 
         def set_up() -> None:
             work.append(
-                self._set_up_worker(order, descriptors)
+                self._set_up_worker(order, descriptors, must_import=must_import)
                 if order["do"] == "worker"
                 else self._set_up_store(order, descriptors)
             )
@@ -155,7 +169,7 @@ class ForkServer:
         self._send({"pid": pid})
         return None
 
-    def _set_up_worker(self, order: dict[str, Any], descriptors: list[int]) -> Work:
+    def _set_up_worker(self, order: dict[str, Any], descriptors: list[int], *, must_import: bool) -> Work:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         left = iter(descriptors)
@@ -170,10 +184,13 @@ class ForkServer:
         os.chdir(order["directory"])
         after_fork.set_environment(order["environment"], self._preloaded.environment)
         target = bootstrap.Target(kind=f"--{order['kind']}", name=order["target"], arguments=tuple(order["arguments"]))
+        options = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv)]
         bootstrap.set_command_line(target)
         set_process_image(sys.orig_argv, order["environment"])
         after_fork.renew_interpreter_state()
         self._signals.restore()
+        if must_import:
+            return lambda: become_spawned(options, bootstrap.format_arguments(os.getppid(), target))
         return lambda: bootstrap.run(target, self._ending)
 
     def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:

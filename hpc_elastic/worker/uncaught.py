@@ -18,7 +18,9 @@ def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
     return frames
 
 
-def show_as_users_own(error: BaseException, *, afterwards: Callable[[], None]) -> None:
+def show_as_users_own(
+    error: BaseException, *, set_exit_code: Callable[[BaseException], None], afterwards: Callable[[], None]
+) -> None:
     """Prepares the interpreter for `error` going on to its top level, where it ends the process.
 
     There, and not before, it calls whatever `sys.excepthook` is, remembers a KeyboardInterrupt to
@@ -27,6 +29,7 @@ def show_as_users_own(error: BaseException, *, afterwards: Callable[[], None]) -
 
     Args:
         error: what the user's code raised, its traceback without our frames.
+        set_exit_code: is told of an exit that the hook makes of it.
         afterwards: is called when the hook is through.
     """
     hook = getattr(sys, "excepthook", None)
@@ -39,7 +42,25 @@ def show_as_users_own(error: BaseException, *, afterwards: Callable[[], None]) -
         sys.last_traceback = value.__traceback__ = frames
         try:
             hook(kind, value, frames)
+        except SystemExit as leaving:
+            set_exit_code(leaving)
+            raise
+        except BaseException as raised:
+            _show_both(raised, value)
         finally:
             afterwards()
 
     sys.excepthook = show
+
+
+def _show_both(hooks: BaseException, error: BaseException) -> None:
+    """What Python prints if the hook itself raises."""
+    if sys.stderr is None:
+        return
+    own = hooks.__traceback__
+    for text, each, frames in (
+        ("Error in sys.excepthook:", hooks, own.tb_next if own else None),
+        ("\nOriginal exception was:", error, error.__traceback__),
+    ):
+        print(text, file=sys.stderr)
+        sys.__excepthook__(type(each), each, frames)

@@ -1,0 +1,5 @@
+def load():
+    raise ImportError("not here", name="backend", path="/nowhere")
+
+
+load()

@@ -1,0 +1,4 @@
+import os
+
+print("out")
+os.close(1)

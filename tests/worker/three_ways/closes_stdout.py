@@ -1,0 +1,5 @@
+import sys
+
+print("out")
+sys.stdout.close()
+print("more")

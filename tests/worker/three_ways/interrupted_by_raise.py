@@ -1,0 +1,2 @@
+print("out", end="")
+raise KeyboardInterrupt

@@ -1,0 +1,4 @@
+import sys
+
+sys.stdout.write("no newline")
+sys.stderr.write("none here")

@@ -1,0 +1,5 @@
+class Mine(BaseException):
+    pass
+
+
+raise Mine("neither Exception nor exit")

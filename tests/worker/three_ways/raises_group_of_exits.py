@@ -1,0 +1,1 @@
+raise BaseExceptionGroup("exits", [SystemExit(3), KeyboardInterrupt()])

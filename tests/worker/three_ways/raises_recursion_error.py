@@ -1,0 +1,10 @@
+import sys
+
+sys.tracebacklimit = 0
+
+
+def again():
+    again()
+
+
+again()

@@ -1,0 +1,2 @@
+print("before")
+compile("a = (1,\nb = 2\n", "text.cfg", "exec")
