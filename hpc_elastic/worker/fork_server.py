@@ -32,6 +32,7 @@ import errno
 import fcntl
 import importlib
 import os
+import select
 import socket
 import sys
 import time
@@ -44,9 +45,12 @@ from hpc_elastic.worker.death_signal import die_with_parent
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
+from hpc_elastic.worker.huge_pages import collapse_memory
 from hpc_elastic.worker.namesakes import become_spawned, find_namesakes, first_folder
 from hpc_elastic.worker.preloads import Preloaded, import_preloads
 from hpc_elastic.worker.process_image import set_process_image
+
+PAUSE_S = 2.0  # without an order: the first workers start, or do not start yet
 
 Work = Callable[[], int]  # what a fork is for; returns its exit code
 
@@ -100,6 +104,7 @@ class ForkServer:
         self._preloaded = Preloaded()
         self._loaded_before = frozenset(sys.modules)
         self._said: set[str] = set()
+        self._has_paused = False
 
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
@@ -124,7 +129,7 @@ class ForkServer:
 
     def serve(self) -> Work | None:
         """Carries out orders: returns None when the agent is gone, and in a fork its work."""
-        while (received := receive_frame(self._agent)) is not None:
+        while (received := self._receive()) is not None:
             order, descriptors = received
             try:
                 work = self._fork(order, descriptors)
@@ -143,6 +148,13 @@ class ForkServer:
             text = f"{folder} holds {', '.join(names)}, and what torch or preload imports has the same name"
             print(f"hpc-elastic: {text}: workers from there import for themselves", file=sys.stderr, flush=True)
         return bool(names)
+
+    def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Waits for the next order; a server that has nothing to do uses its first pause."""
+        if not self._has_paused and not select.select([self._agent], [], [], PAUSE_S)[0]:
+            self._has_paused = True
+            collapse_memory()
+        return receive_frame(self._agent)
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
         """Returns the work in the fork, None in the server."""

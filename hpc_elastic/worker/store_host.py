@@ -2,6 +2,8 @@
 
     PYTHON <package>/launch.py hpc_elastic.worker.store_host --parent PID
 
+It is started so, or is a fork of the fork server, which comes to `host`.
+
 Theory of operation: the agent (process PID) has no torch, and the store must outlive every worker, so
 it lives here. Standard input is a SOCK_SEQPACKET unix socket; each packet is one JSON object.
 
@@ -45,14 +47,14 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent(int(arguments[1]))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    # torch looks up the name of every client; a name server that is silent would stop all of them.
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     os.environ["OMP_NUM_THREADS"] = "1"
     return host(socket.socket(fileno=sys.stdin.fileno()))
 
 
 def host(agent: socket.socket) -> int:
     """Says whether there is torch and, if so, serves the agent until it goes away; then the process is over."""
+    # torch looks up the name of every client; a name server that is silent would stop all of them.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     with agent:
         try:
             import torch
