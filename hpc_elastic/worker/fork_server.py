@@ -104,7 +104,7 @@ class ForkServer:
         self._preloaded = Preloaded()
         self._loaded_before = frozenset(sys.modules)
         self._said: set[str] = set()
-        self._has_paused = False
+        self._is_collapsed = False
 
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
@@ -150,11 +150,14 @@ class ForkServer:
         return bool(names)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Waits for the next order; a server that has nothing to do uses its first pause."""
-        if not self._has_paused and not select.select([self._agent], [], [], PAUSE_S)[0]:
-            self._has_paused = True
-            collapse_memory()
+        """Waits for the next order; what makes forks cheaper is done in the first pause, and left for an order."""
+        if not self._is_collapsed and not self._has_order(PAUSE_S):
+            collapse_memory(is_interrupted=self._has_order)
+            self._is_collapsed = not self._has_order()
         return receive_frame(self._agent)
+
+    def _has_order(self, within_s: float = 0.0) -> bool:
+        return bool(select.select([self._agent], [], [], within_s)[0])
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
         """Returns the work in the fork, None in the server."""

@@ -22,6 +22,9 @@ import sys
 sys.path.insert(0, {str(LAUNCH.parents[1])!r})
 from hpc_elastic.worker.huge_pages import collapse_memory
 {ALLOCATE}
+asked = []
+assert collapse_memory(is_interrupted=lambda: bool(asked.append(1)) or len(asked) > 2) <= 4 << 20
+assert len(asked) == 3
 print(collapse_memory())
 assert memory == bytearray(range(256)) * (16 * 4096)
 """
