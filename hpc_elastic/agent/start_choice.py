@@ -17,12 +17,13 @@ from hpc_elastic.agent.node_environment import NodeEnvironment
 # Read when an interpreter, libc, a threading or mathematical library, or torch starts.
 _READ_AT_THE_START = re.compile(
     r"(PYTHON|LD_|LC_|LANG|GLIBC_|MALLOC_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|VECLIB_|NUMEXPR_|NPY_"
-    r"|TORCH(?!ELASTIC_)|PYTORCH_|TRITON_).*|TZ|TMPDIR|TEMP|TMP"
+    r"|TORCH(?!ELASTIC_)|PYTORCH_|TRITON_).*"
 )
 # Tools that want to be there when the interpreter starts, or that measure what a fork does not do.
 _TOOLS = re.compile(
     r"(COVERAGE_PROCESS_|COV_CORE_|DEBUGPY_|PYDEVD_).*|PYTHONPROFILEIMPORTTIME|PYTHONVERBOSE|PYTHONINSPECT"
 )
+_NO_SUCH_MODULE = "ModuleNotFoundError: No module named 'torch'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ def why_no_fork(report: ServerReport, server: Mapping[str, str], workers: Sequen
     """Why the workers with these environments may not be forks of a server with that one; None if they may."""
     if report.unsafe is not None:
         return report.unsafe
+    if report.no_torch is not None and not report.no_torch.startswith(_NO_SUCH_MODULE):
+        return f"torch cannot be imported ({report.no_torch})"  # and half of it is there: a second try fails otherwise
     of_server = _read_at_the_start(server)
     for worker in workers:
         of_worker = _read_at_the_start(worker)

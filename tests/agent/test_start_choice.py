@@ -72,7 +72,7 @@ def test_only_python_is_forked(kind: Literal["script", "module", "command"], why
 
 
 @pytest.mark.parametrize(
-    "name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD", "LANG", "TZ", "MKL_DYNAMIC", "TORCH_LOGS", "TMPDIR"]
+    "name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD", "LANG", "MKL_DYNAMIC", "TORCH_LOGS"]
 )
 def test_a_variable_that_is_read_at_the_start_and_not_the_same_for_all_makes_it_spawn(name: str) -> None:
     why = why_no_server("auto", "script", common(env={name: "${LOCAL_RANK}"}))
@@ -80,7 +80,9 @@ def test_a_variable_that_is_read_at_the_start_and_not_the_same_for_all_makes_it_
     assert why_no_server("auto", "script", common(env={name: "7"})) is None
 
 
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "SHARD", "TORCHELASTIC_MINE", "MASTER"])
+@pytest.mark.parametrize(
+    "name", ["CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "TMPDIR", "TZ", "TORCHELASTIC_MINE", "MASTER"]
+)
 def test_any_other_variable_may_be_each_workers_own(name: str) -> None:
     assert why_no_server("auto", "script", common(env={name: "${LOCAL_RANK}"})) is None
 
@@ -92,6 +94,13 @@ def test_a_tool_that_wants_to_see_the_start_gets_one(name: str) -> None:
 
 def test_a_server_that_is_not_safe_forks_nothing() -> None:
     assert why_no_fork(ServerReport(unsafe="2 threads run"), {}, []) == "2 threads run"
+
+
+def test_only_a_torch_that_is_not_there_at_all_can_be_imported_again() -> None:
+    missing = "ModuleNotFoundError: No module named 'torch'"
+    assert why_no_fork(ServerReport(no_torch=missing), {}, []) is None
+    for broken in ("ImportError: libcudart.so.12: cannot open", "ModuleNotFoundError: No module named 'torch._C'"):
+        assert why_no_fork(ServerReport(no_torch=broken), {}, []) == f"torch cannot be imported ({broken})"
 
 
 def test_a_worker_is_no_fork_of_a_server_that_started_with_something_else() -> None:
@@ -107,7 +116,7 @@ def test_one_line_says_what_workers_are_forks_of() -> None:
     assert describe_forks(READY) == (
         "workers are forks of a process that has torch 2.13.0 imported (1.9 s, 1,800 modules)"
     )
-    without = ServerReport(no_torch="ImportError: no", seconds=0.04, imported=90)
+    without = ServerReport(no_torch="ModuleNotFoundError: no", seconds=0.04, imported=90)
     assert describe_forks(without) == (
-        "workers are forks of a process without torch (ImportError: no; 0.0 s, 90 modules)"
+        "workers are forks of a process without torch (ModuleNotFoundError: no; 0.0 s, 90 modules)"
     )

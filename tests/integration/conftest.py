@@ -97,7 +97,7 @@ class Run:
         return found
 
     def agents(self) -> dict[int, str]:
-        """The agents, guards and store hosts of this run that are alive."""
+        """The agents and guards of this run that are alive, and fork servers and store hosts whose agent is dead."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -105,7 +105,8 @@ class Run:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 except OSError:
                     continue
-                if "hpc_elastic.agent." in command and f"{self.layout.root} " in f"{command} ":
+                is_ours = "hpc_elastic.agent." in command and f"{self.layout.root} " in f"{command} "
+                if is_ours or _is_left_alone(entry, command):
                     found[int(entry.name)] = command
         return found
 
@@ -151,6 +152,17 @@ class Run:
                 _check_all_or_nothing(value)
             checked += len(values)
         assert checked > 0
+
+
+def _is_left_alone(process: Path, command: str) -> bool:
+    """Whether this is a fork server or store host whose agent is dead; not one of another process namespace."""
+    parent = re.search(r" hpc_elastic\.worker\.(?:fork_server|store_host) --parent (\d+)", command)
+    if parent is None or Path("/proc", parent[1]).exists():
+        return False
+    try:
+        return (process / "ns" / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return False
 
 
 def _check_all_or_nothing(record: Any) -> None:

@@ -139,7 +139,7 @@ def test_workers_see_their_own_environment_alone(environments: Environments, out
     assert isinstance(path, list)
     assert path[:2] == [str(outside.folder), str(mine)]
     assert not [entry for entry in path if str(environments.folder) in entry]
-    assert seen["modules"] == []
+    assert seen["modules"] == ["torch"]  # of the process that the worker is a fork of
 
 
 @pytest.mark.parametrize("version", found("3.10", "3.11", "3.12", "3.13", "3.14"))
