@@ -1,21 +1,23 @@
 # make check   format, lint, types, unit tests (under a minute)
 # make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
-# make soak       both: simulate and soak-local
+# make soak       all three: simulate, soak-local and soak-restarts
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
+# make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, a quiet machine and most of an hour
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
 FIRST ?= 0
 FAULTS ?= 200
+CYCLES ?= 1000
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test demo simulate soak soak-local bench clean
+.PHONY: check format test demo simulate soak soak-local soak-restarts bench clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,10 +43,14 @@ demo: .venv/.installed
 simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
 
-soak: simulate soak-local
+soak: simulate soak-local soak-restarts
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
+
+soak-restarts: .venv/.installed
+	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES)
+	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --nodes 1 --workers 2 --gloo
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json

@@ -6,6 +6,7 @@ no Slurm they skip; with HPC_ELASTIC_REQUIRE_SLURM=1 a skip of theirs is a failu
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator, Iterator
 
@@ -15,6 +16,12 @@ from tests.slurm_sandbox.cluster import Cluster
 from tests.slurm_sandbox.processes import why_impossible
 
 _FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Tests marked `gpu` run on machines that have no pytest-timeout, whose option the configuration sets."""
+    with contextlib.suppress(ValueError):  # it is there
+        parser.addini("timeout", "ignored: pytest-timeout is not installed")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -53,9 +53,7 @@ class ClaimChain:
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """The claim of the run's latest attempt, if it is above this one."""
-        for number in reversed(list_numbers(self._layout.attempts)):
-            if number <= above:
-                return None
+        for number in reversed(list_numbers(self._layout.attempts, above=above)):
             if (claim := self._read(AttemptClaim, self._layout.claim(number))) is not None:
                 return claim
         return None

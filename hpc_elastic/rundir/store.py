@@ -183,14 +183,19 @@ def read_lines(path: str) -> Iterator[Any]:
             yield json.loads(line)
 
 
-def list_numbers(directory: str) -> list[int]:
-    """The numbers of the entries `0001`, `0002.json` ... of a directory, in order."""
+def list_numbers(directory: str, *, above: int = -1) -> list[int]:
+    """The numbers of the entries `0001`, `0002.json` ... of a directory, in order.
+
+    Args:
+        directory: which.
+        above: only these are wanted; no memory is taken for the others, of which there may be thousands.
+    """
     try:
-        names = os.listdir(directory)
+        with os.scandir(directory) as entries:
+            stems = (entry.name.split(".")[0] for entry in entries)
+            return sorted(number for stem in stems if stem.isdigit() and (number := int(stem)) > above)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    stems = (name.split(".")[0] for name in names)
-    return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
 @contextlib.contextmanager

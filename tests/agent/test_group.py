@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +177,23 @@ def test_a_stop_does_not_wait_for_a_fork_server_that_still_imports(tmp_path: Pat
 
     script = EntrypointPlan(kind="script", target="train.py")
     play(tmp_path, scene, entrypoint=script, package_dir=str(tmp_path), env={"STAND_IN": "waits"})
+
+
+def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tmp_path: Path) -> None:
+    class Left:
+        itself: Left
+
+    async def scene(made: Scene) -> None:
+        left = Left()
+        left.itself = left
+        watch = weakref.ref(left)
+        del left
+        gc.disable()
+        try:
+            await made.start()
+            assert watch() is None
+        finally:
+            gc.enable()
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)

@@ -242,6 +242,7 @@ def test_a_line_that_does_not_fit_leaves_nothing_that_spoils_the_next(tmp_path: 
 
 
 def test_numbers_are_in_order_and_other_names_are_left_out(tmp_path: Path) -> None:
-    for name in ("0010.json", "0002.json", ".0003.json.ab.tmp", "x", "0001"):
+    for name in ("0010.json", "0002.json", ".0003.json.ab.tmp", "x", "0001", "0000"):
         (tmp_path / name).touch()
-    assert store.list_numbers(str(tmp_path)) == [1, 2, 10]
+    assert store.list_numbers(str(tmp_path)) == [0, 1, 2, 10]
+    assert store.list_numbers(str(tmp_path), above=1) == [2, 10]

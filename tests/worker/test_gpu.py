@@ -1,0 +1,98 @@
+"""Forks on a machine with a GPU: CUDA and NCCL work in each, and a server that has woken CUDA itself says so.
+
+Nothing of ours needs to be installed there, only torch and pytest: `python -m pytest -m gpu tests/worker/test_gpu.py`
+in a checkout.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.worker.forking import collect, fork_server
+
+if TYPE_CHECKING:
+    from tests.worker.conftest import Runner
+
+pytestmark = pytest.mark.gpu
+
+# One rank trains a few steps on the first GPU; what it prints is the same for every process that does this.
+TRAIN = """
+import json, sys
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(7)
+distributed.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+torch.cuda.set_device(0)
+ones = torch.full((1024,), 3.0, device="cuda")
+distributed.all_reduce(ones)
+model = DistributedDataParallel(torch.nn.Linear(64, 8).cuda(), device_ids=[0])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs, wanted = torch.randn(32, 64, device="cuda"), torch.randn(32, 8, device="cuda")
+losses = []
+for _ in range(5):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(inputs), wanted)
+    loss.backward()
+    optimizer.step()
+    losses.append(round(loss.item(), 4))
+distributed.destroy_process_group()
+print(json.dumps({"reduced": ones.sum().item(), "losses": losses, "backend": "nccl"}))
+"""
+WAKES_CUDA = "import torch\ntorch.zeros(1, device='cuda')\n"
+HAS_NCCL = (
+    "import torch, torch.distributed as d; print(int(torch.cuda.is_available() and d.is_nccl_available()), end='')"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _gpu() -> None:
+    """Skips without a GPU, at once, or without a torch that can use it with NCCL."""
+    if not glob.glob("/dev/nvidia[0-9]*") and not glob.glob("/dev/kfd"):
+        pytest.skip("there is no GPU on this machine: no /dev/nvidia0 and no /dev/kfd")
+    found = subprocess.run([sys.executable, "-c", HAS_NCCL], capture_output=True, text=True, check=False)
+    if found.stdout != "1":
+        pytest.skip(f"torch finds no GPU or has no NCCL here: {found.stderr[-300:] or 'is_available() is False'}")
+
+
+def test_cuda_and_nccl_work_in_one_fork_after_another_as_in_a_fresh_python(runner: Runner) -> None:
+    script = runner.write("train.py", TRAIN)
+    plain = runner.run([sys.executable, str(script), str(runner.directory / "store-plain")])
+    assert plain.exit_code == 0, plain.stderr
+    expected = json.loads(plain.stdout)
+    assert expected["reduced"] == 3 * 1024
+    assert expected["losses"][-1] < expected["losses"][0]
+    with fork_server(runner.directory, runner.environment) as server:
+        assert server.ready["torch"] is not None
+        assert server.ready["unsafe"] is None
+        for number in range(3):
+            out, err = runner.directory / f"out{number}", runner.directory / f"err{number}"
+            answer = server.fork_worker(
+                "script",
+                str(script),
+                str(runner.directory / f"store{number}"),
+                directory=runner.directory,
+                environment=runner.environment,
+                stdout=out,
+                stderr=err,
+            )
+            assert collect(answer["pid"]) == 0, err.read_text()
+            assert json.loads(out.read_text()) == expected
+        maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+        assert "libcuda.so" not in maps, "the server itself has touched CUDA"
+
+
+def test_a_server_whose_preload_has_touched_cuda_says_that_it_is_unsafe(runner: Runner) -> None:
+    runner.write("site/wakes_cuda.py", WAKES_CUDA)
+    environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
+    with fork_server(runner.directory, environment, "--preload", "wakes_cuda") as server:
+        assert server.ready["failed_preloads"] == []
+        assert "CUDA" in server.ready["unsafe"]
