@@ -51,6 +51,12 @@ def test_a_marked_process_is_found_without_an_ancestor(spawn: Spawn, tmp_path: P
     assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
 
 
+def test_a_mark_behind_a_large_environment_is_found(spawn: Spawn, tmp_path: Path) -> None:
+    large = {f"FILLS_{number:02}": "x" * 60_000 for number in range(4)}
+    worker = spawn(environment={**large, **marks_of(tmp_path)})
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
+
+
 def test_a_folder_of_another_name_that_begins_alike_is_another_run(spawn: Spawn, tmp_path: Path) -> None:
     spawn(environment=marks_of(f"{tmp_path}-2"))
     assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
