@@ -4,7 +4,9 @@
 # make soak       all three: simulate, soak-local and soak-restarts
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
-# make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, a quiet machine and most of an hour
+# make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
+# make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
+# make plots   the pictures and tables of docs/benchmarks from the figures that are there
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
@@ -17,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test demo simulate soak soak-local soak-restarts bench clean
+.PHONY: check format test demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -58,6 +60,20 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
 	$(BIN)/python -m benchmarks.rendezvous_scale --json docs/benchmarks/rendezvous_scale.json
 	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json
+	$(MAKE) bench-recovery
+
+bench-recovery: .venv/.installed
+	$(BIN)/python -m benchmarks.recovery --json docs/benchmarks/recovery.json
+	$(MAKE) plots
+
+# An environment of its own: matplotlib brings numpy, and torch imports that where it is.
+.venv-plots/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-plots
+	.venv-plots/bin/python -m pip install --quiet --constraint constraints.txt matplotlib
+	@touch $@
+
+plots: .venv-plots/.installed
+	.venv-plots/bin/python -m benchmarks.plots
 
 clean:
-	rm -rf .venv .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist

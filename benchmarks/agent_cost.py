@@ -1,10 +1,12 @@
 """Memory and idle work of an agent beside torchrun's, in one run: a table, and JSON with --json.
 
-    python -m benchmarks.agent_cost [--seconds 30] [--json FILE]
+    python -m benchmarks.agent_cost [--seconds 60] [--json FILE]
 
-Both launch two workers that wait without torch, on this machine. After the workers have started, the launcher's own
-process is watched: resident memory (VmRSS), CPU time, and how often it woke up (voluntary context switches of all its
-threads). Our guard and store host are processes beside the agent and are reported apart.
+Ours is a run on two nodes of the local backend, torchrun's an agent alone; both launch two workers that wait without
+torch. After the workers have started, the launcher's own processes are watched: resident memory (VmRSS), the share of
+it that is nobody else's too (Pss, where shared pages count by their share), CPU time, and how often they woke up
+(voluntary context switches of all threads). Our guard, fork server and store host are processes beside the agent and
+are reported apart.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,12 +33,18 @@ signal.pause()
 """
 WORKERS = 2
 LIMIT_MIB = 32
+LIMIT_CPU_PERCENT = 0.05
 MIB = 1024 * 1024
+SETTLES_WITHIN_S = 120
+PARTS = {"agent.main": "agent", "agent.guard": "guard", "worker.fork_server": "fork server"}
+PARTS["worker.store_host"] = "store host"
+
+Processes = dict[str, psutil.Process]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30, help="how long each is watched")
+    parser.add_argument("--seconds", type=float, default=60, help="how long each is watched")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
     rows = []
@@ -51,29 +59,52 @@ def main() -> None:
 
 
 @contextmanager
-def ours(folder: Path) -> Iterator[dict[str, psutil.Process]]:
-    """A run of one node on the local backend; its agent, guard and store host."""
+def ours(folder: Path) -> Iterator[Processes]:
+    """A run of two nodes on the local backend: what is not a worker, by its name and its node's part in the run."""
     environ = prepare(folder)
-    command = [sys.executable, "-m", "hpc_elastic", "run", "--nodes", "1", "--workers-per-node", str(WORKERS)]
+    command = [sys.executable, "-m", "hpc_elastic", "run", "--nodes", str(WORKERS), "--workers-per-node", "1"]
     run = subprocess.Popen(
         [*command, "waiting.py"], cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_until_started(folder)
-        names = {"agent.main": "our agent", "agent.guard": "our guard", "worker.store_host": "our store host"}
-        yield {
-            name: child
-            for child in psutil.Process(run.pid).children(recursive=True)
-            for part, name in names.items()
-            if any(word == f"hpc_elastic.{part}" for word in child.cmdline())
-        }
+        yield name_processes(psutil.Process(run.pid), head=str(head_node(folder)))
     finally:
         run.send_signal(signal.SIGINT)
         run.wait()
 
 
+def name_processes(run: psutil.Process, *, head: str) -> Processes:
+    """Agents, guards, fork servers and store hosts; a part's own processes follow the agent that has started them."""
+    found: Processes = {}
+    for agent in run.children(recursive=True):
+        if part_of(agent.cmdline()) != "agent":
+            continue
+        node = f"local{agent.environ()['HPC_ELASTIC_LOCAL_NODE_ID']}"
+        where = "head's" if node == head else "other node's"
+        found[f"{where} agent"] = agent
+        for child in agent.children(recursive=True):
+            if (part := part_of(child.cmdline())) is not None:
+                name, number = f"{where} {part}", 2
+                while name in found:
+                    name, number = f"{where} {part} ({number})", number + 1
+                found[name] = child
+    return found
+
+
+def part_of(command: list[str]) -> str | None:
+    """What a process of ours is by its command line; None for a worker."""
+    return next((name for part, name in PARTS.items() if f"hpc_elastic.{part}" in command), None)
+
+
+def head_node(folder: Path) -> str:
+    """The node whose agent opened the first attempt."""
+    (claim,) = folder.glob("hpc-elastic-runs/*/attempts/0001/claim.json")
+    return str(json.loads(claim.read_text())["head"])
+
+
 @contextmanager
-def torchrun(folder: Path) -> Iterator[dict[str, psutil.Process]]:
+def torchrun(folder: Path) -> Iterator[Processes]:
     """The same under torchrun."""
     environ = prepare(folder)
     command = [str(Path(sys.executable).parent / "torchrun"), "--standalone", f"--nproc-per-node={WORKERS}"]
@@ -95,26 +126,40 @@ def prepare(folder: Path) -> dict[str, str]:
 
 
 def wait_until_started(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while len(list((folder / "started").iterdir())) < WORKERS:
+    wait_until(lambda: len(list((folder / "started").iterdir())) >= WORKERS, within_s=60)
+
+
+def wait_until(condition: Callable[[], bool], *, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit("the workers did not start within 60 s")
+            raise SystemExit(f"the workers did not start, or nothing came to rest, within {within_s:g} s")
         time.sleep(0.05)
 
 
-def watch(processes: dict[str, psutil.Process], seconds: float) -> list[dict[str, object]]:
-    """Figures of each process over the time; the first seconds, in which things settle, do not count."""
-    time.sleep(5)
+def watch(processes: Processes, seconds: float) -> list[dict[str, object]]:
+    """Figures of each process over the time, which begins when a fork server has imported all that it will."""
+    last = dict.fromkeys(processes, -1.0)
+
+    def is_at_rest() -> bool:
+        before = dict(last)
+        last.update({name: usage(process)[0] for name, process in processes.items()})
+        time.sleep(2)
+        return all(last[name] - before[name] < 0.1 for name in processes)
+
+    wait_until(is_at_rest, within_s=SETTLES_WITHIN_S)
     before = {name: usage(process) for name, process in processes.items()}
     time.sleep(seconds)
     rows = []
     for name, process in processes.items():
         (cpu_before, wakes_before), (cpu, wakes) = before[name], usage(process)
+        memory = process.memory_full_info()
         rows.append(
             {
                 "process": name,
-                "resident_mib": round(process.memory_info().rss / MIB, 1),
-                "cpu_percent": round((cpu - cpu_before) / seconds * 100, 3),
+                "resident_mib": round(memory.rss / MIB, 1),
+                "proportional_mib": round(memory.pss / MIB, 1),
+                "cpu_percent": round((cpu - cpu_before) / seconds * 100, 4),
                 "wakeups_per_s": round((wakes - wakes_before) / seconds, 2),
                 "threads": process.num_threads(),
             }
@@ -123,23 +168,22 @@ def watch(processes: dict[str, psutil.Process], seconds: float) -> list[dict[str
 
 
 def usage(process: psutil.Process) -> tuple[float, int]:
-    """CPU seconds and voluntary context switches, of all threads."""
-    times = process.cpu_times()
-    switches = 0
+    """CPU seconds, of which the kernel counts nanoseconds here, and voluntary context switches, of all threads."""
+    seconds, switches = 0.0, 0
     for task in Path(f"/proc/{process.pid}/task").iterdir():
+        seconds += int((task / "schedstat").read_text().split()[0]) / 1e9
         status = (task / "status").read_text()
         switches += int(status.split("voluntary_ctxt_switches:")[1].split()[0])
-    return times.user + times.system, switches
+    return seconds, switches
 
 
 def print_table(rows: list[dict[str, object]]) -> None:
-    print(f"{'process':<20} {'resident MiB':>13} {'CPU %':>8} {'wake-ups/s':>11} {'threads':>8}")
+    columns = ("resident_mib", "proportional_mib", "cpu_percent", "wakeups_per_s", "threads")
+    print("| process | resident MiB | proportional MiB | CPU % | wake-ups a second | threads |")
+    print("|---|---|---|---|---|---|")
     for row in rows:
-        print(
-            f"{row['process']:<20} {row['resident_mib']:>13} {row['cpu_percent']:>8} "
-            f"{row['wakeups_per_s']:>11} {row['threads']:>8}"
-        )
-    print(f"the limit of the agent without its workers is {LIMIT_MIB} MiB")
+        print(f"| {row['process']} | {' | '.join(str(row[name]) for name in columns)} |")
+    print(f"the limits of the agent without its workers are {LIMIT_MIB} MiB and {LIMIT_CPU_PERCENT} % of a core")
 
 
 if __name__ == "__main__":
