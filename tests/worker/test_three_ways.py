@@ -106,9 +106,9 @@ MODULES = [
 EXITS = [
     *(
         script("exits", how)
-        for how in ("None", "0", "300", "-1", "2**70", "-(2**70)", "True", "1.5", "(1, 2)", "'text'", "''", "b''")
+        for how in ("None", "0", "300", "-1", "True", "1.5", "(1, 2)", "'text'", "''", "b''", "class", "bare")
     ),
-    *(script("exits", how) for how in ("class", "bare", "Unprintable()", "SystemExit(4)")),
+    script("exits", "SystemExit(4)"),
     *scripts(
         "exits_at_once",
         "destructors_in_cycle",
@@ -120,6 +120,8 @@ EXITS = [
     script("destructors", beside=("destructors_neighbour.py",)),
     *scripts("waits_for_thread", "leaves_daemon_thread", "leaves_children", "forks", "forks_and_child_raises"),
 ]
+# From 3.12 on CPython trips later over the error that it makes of these itself.
+ODD_EXITS = [script("exits", how) for how in ("2**70", "-(2**70)", "Unprintable()")]
 EXCEPTIONS = [
     *scripts("raises", "raises_chained", "raises_group", "raises_base_exception", "raises_group_of_exits"),
     *scripts("raises_with_suggestion", "raises_recursion_error", "raises_syntax_error_of_text"),
@@ -225,9 +227,9 @@ STATE = STATES[0]
 # Options by variables, which a server has as its workers have: each takes a server of its own.
 ENVIRONMENTS = [
     {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error,ignore::ImportWarning", "PYTHONHASHSEED": "5"},
-    {"PYTHONDEVMODE": "1", "PYTHONTRACEMALLOC": "3", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    {"PYTHONDEVMODE": "1", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
     {"PYTHONOPTIMIZE": "2", "PYTHONIOENCODING": "latin-1:replace", "PYTHONFAULTHANDLER": "1", "PYTHONNOUSERSITE": "1"},
-    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPYCACHEPREFIX": "/nowhere"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 ]
 UNDER_OPTIONS = [
     *(STATE, module("package"), script("command_line", "x"), script("executes_another", beside=("executed.py",))),
@@ -286,6 +288,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield bench
 
 
+@pytest.fixture(scope="module", params=other_pythons(), ids=lambda path: Path(path).parents[1].name)
+def other_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with prepare_bench(tmp_path_factory.mktemp("server"), request.param) as bench:
+        yield bench
+
+
 def find_differences(plain: Outcome, other: Outcome, way: str) -> list[str]:
     found = []
     for name in ("exit_code", "stdout", "stderr", "files"):
@@ -315,7 +323,7 @@ def find_different_items(one: Any, two: Any, prefix: str = "") -> Iterator[tuple
         yield prefix, one, two
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *(ODD_EXITS if sys.version_info < (3, 12) else [])], ids=str)
 def test_a_worker_is_what_plain_python_is(case: Case, tmp_path: Path, bench: Bench) -> None:
     bench.compare(case, tmp_path)
 
@@ -338,12 +346,11 @@ def test_a_worker_is_what_plain_python_is_if_variables_set_pythons_options(
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("python", other_pythons(), ids=lambda path: Path(path).parents[1].name)
-def test_a_worker_is_what_plain_python_is_if_python_is_another_version(python: str, tmp_path: Path) -> None:
-    with prepare_bench(tmp_path, python) as bench:
-        for number, case in enumerate(CASES):
-            (tmp_path / str(number)).mkdir()
-            bench.compare(case, tmp_path / str(number))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_worker_is_what_plain_python_is_if_python_is_another_version(
+    case: Case, tmp_path: Path, other_bench: Bench
+) -> None:
+    other_bench.compare(case, tmp_path)
 
 
 def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench: Bench) -> None:

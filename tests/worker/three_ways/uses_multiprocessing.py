@@ -19,6 +19,7 @@ if __name__ == "__main__":
     queue = context.Queue()
     process = context.Process(target=child, args=(queue, Point(7)))
     process.start()
-    print(queue.get(timeout=60), multiprocessing.current_process().name, multiprocessing.parent_process())
+    answer = queue.get(timeout=60)
     process.join()
+    print(answer, multiprocessing.current_process().name, multiprocessing.parent_process())
     print(process.exitcode, process.name)
