@@ -51,8 +51,8 @@ soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
 
 soak-restarts: .venv/.installed
-	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES)
-	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --nodes 1 --workers 2 --gloo
+	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork
+	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork --nodes 1 --workers 2 --gloo
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from hpc_elastic.processes import Process, all_processes, with_descendants
 
@@ -21,7 +22,6 @@ LASTING = {
     b"hpc_elastic.worker.store_host": "store host",
     b"hpc_elastic.worker.fork_server": "fork server",
 }
-ARENAS_KIB = 512
 _RESIDENT = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -128,8 +128,7 @@ def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
     Args:
         first: after the warm-up.
         last: at the end.
-        memory: by what part all memory may grow. That of a single process may by some arenas more: Python and glibc
-            take them whole, and one is more than a hundredth of an agent.
+        memory: by what part all memory may grow.
     """
     if first.processes != last.processes:
         yield f"processes: {dict(first.processes)} have become {dict(last.processes)}"
@@ -144,9 +143,7 @@ def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
     all_before, all_after = first.memory_kib.total(), last.memory_kib.total()
     if all_after > (1 + memory) * all_before:
         yield f"memory: {all_before} KiB have become {all_after}, over {memory:.0%} more"
-    for kind, after_kib in last.memory_kib.items():
-        if after_kib > (1 + memory) * first.memory_kib[kind] + last.processes[kind] * ARENAS_KIB:
-            yield f"memory of {kind}: {first.memory_kib[kind]} KiB have become {after_kib}"
+    for kind in last.mappings:
         if last.mappings[kind] - first.mappings[kind] >= cycles / 2:
             yield f"mappings of {kind}: {first.mappings[kind]} have become {last.mappings[kind]}"
     for what, old, new in (
@@ -155,6 +152,21 @@ def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
     ):
         if new - old:
             yield f"{what} that nobody holds: {', '.join(sorted(new - old))}"
+
+
+def creeping(readings: Sequence[Reading], *, memory: float) -> Iterator[str]:
+    """Whose memory grows from reading to reading, by the median, so that it would be too much in the end.
+
+    A single step is none: on a machine where much is going on an agent that looks through /proc takes more, once.
+    """
+    cycles = readings[-1].cycle - readings[0].cycle
+    for kind, before in readings[0].memory_kib.items():
+        steps = [
+            (later.memory_kib[kind] - one.memory_kib[kind]) / (later.cycle - one.cycle)
+            for one, later in pairwise(readings)
+        ]
+        if steps and cycles * median(steps) > memory * before:
+            yield f"memory of {kind}: {before} KiB, and {median(steps):.2f} KiB more each cycle"
 
 
 def uneven(readings: Sequence[Reading]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from tests.slurm_sandbox.sandbox import wait_until
 from tests.soak import crasher
 from tests.soak.campaign import kill_everything
 from tests.soak.patient import Patient
-from tests.soak.readings import Reading, grown, read, uneven
+from tests.soak.readings import Reading, creeping, grown, read, uneven
 
 MEMORY_GROWTH = 0.01
 SETTLES_WITHIN_S = 60.0
@@ -49,7 +49,7 @@ class Plan:
 
     cycles: int = 1000
     warm_up: int = 50
-    every: int = 190
+    every: int = 95
     nodes: int = 2
     workers: int = 1
     with_gloo: bool = False
@@ -82,7 +82,8 @@ def play(door: Door, plan: Plan, *, say: Callable[[str], None] = print) -> list[
         result = run.wait_until_over(within_s=60)
         run.assert_nothing_left(within_s=30)
         assert (result["state"], result["attempts"]) == ("SUCCEEDED", plan.cycles + 1), run.story()
-        leaks = [*grown(readings[0], readings[-1], memory=plan.memory_growth), *uneven(readings)]
+        limit = plan.memory_growth
+        leaks = [*grown(readings[0], readings[-1], memory=limit), *creeping(readings, memory=limit), *uneven(readings)]
         assert not leaks, "\n".join([*leaks, *map(str, (readings[0], readings[-1]))])
         return readings
     finally:
@@ -148,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.restarts", description=__doc__)
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--warm-up", type=int, default=50)
-    parser.add_argument("--every", type=int, default=190, help="cycles between readings")
+    parser.add_argument("--every", type=int, default=95, help="cycles between readings")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1, help="of each node")
     parser.add_argument("--gloo", action="store_true", help="the workers are a process group")

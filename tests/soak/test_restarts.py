@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door
-from tests.soak.readings import Reading, grown, read, uneven
+from tests.soak.readings import Reading, creeping, grown, read, uneven
 from tests.soak.restarts import Plan, play
 
 KINDS = {"agent": 2, "guard": 2, "worker": 2}
@@ -62,12 +62,14 @@ def test_what_has_grown_is_said(last: Reading, leak: str) -> None:
     assert leak in said
 
 
-def test_what_one_kind_of_process_has_grown_by_is_not_lost_in_the_memory_of_others() -> None:
-    first = after(50, memory_kib=Counter({"agent": 40_000, "fork server": 400_000}))
-    by_arenas = after(1000, memory_kib=Counter({"agent": 41_424, "fork server": 400_000}))
-    assert not list(grown(first, by_arenas, memory=0.01))
-    by_more = after(1000, memory_kib=Counter({"agent": 41_425, "fork server": 400_000}))
-    assert list(grown(first, by_more, memory=0.01)) == ["memory of agent: 40000 KiB have become 41425"]
+def test_memory_that_creeps_is_said_although_others_have_much_and_a_single_step_is_not() -> None:
+    def readings(*agent_kib: int) -> list[Reading]:
+        memories = [Counter({"agent": kib, "fork server": 400_000}) for kib in agent_kib]
+        return [after(50 + 100 * number, memory_kib=memory) for number, memory in enumerate(memories)]
+
+    assert not list(creeping(readings(20_000, 20_050, 20_850, 20_850, 20_860), memory=0.01))
+    (said,) = creeping(readings(20_000, 20_060, 20_120, 20_180, 20_240), memory=0.01)
+    assert said == "memory of agent: 20000 KiB, and 0.60 KiB more each cycle"
 
 
 def test_a_run_directory_that_grows_by_more_and_more_is_said() -> None:

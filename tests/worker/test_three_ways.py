@@ -323,6 +323,7 @@ def find_different_items(one: Any, two: Any, prefix: str = "") -> Iterator[tuple
         yield prefix, one, two
 
 
+@pytest.mark.local
 @pytest.mark.parametrize("case", [*CASES, *(ODD_EXITS if sys.version_info < (3, 12) else [])], ids=str)
 def test_a_worker_is_what_plain_python_is(case: Case, tmp_path: Path, bench: Bench) -> None:
     bench.compare(case, tmp_path)
