@@ -81,6 +81,7 @@ def run(target: Target, ending: Ending) -> int:
         ending: the first atexit function of this process.
     """
     reporter = ErrorReporter.from_environment(os.environ)
+    ending.begin()
     if target.kind == "--command":
         return become(target.name, target.arguments, reporter)
     if target.kind == "--module":

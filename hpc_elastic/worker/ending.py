@@ -21,6 +21,7 @@ import gc
 import io
 import os
 import sys
+from itertools import islice
 from typing import Any
 
 from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
@@ -36,7 +37,12 @@ class Ending:
 
     def __init__(self) -> None:
         self._exit_code: int | None = None
+        self._loaded_before = 0
         atexit.register(self._leave)
+
+    def begin(self) -> None:
+        """What is imported from now on may be the user's."""
+        self._loaded_before = len(sys.modules)
 
     def set_exit_code(self, error: BaseException | None) -> None:
         """The exit code that Python gives a script which ended with `error`; None: with its last line."""
@@ -53,7 +59,7 @@ class Ending:
         if not _flush_standard_files():
             return  # Python says so itself, and has an exit code for it
         if len(sys._current_frames()) == 1:
-            _drop_users_names()
+            _drop_users_names(self._loaded_before)
         is_flushed = _flush_standard_files()
         _flush_open_files()
         ctypes.CDLL(None).fflush(None)
@@ -68,22 +74,26 @@ def _exit_code_of(code: object) -> int:
     return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
 
 
-def _drop_users_names() -> None:
+def _drop_users_names(loaded_before: int) -> None:
     """As CPython does: what `sys` holds for the user, each module's names, then what only cycles hold."""
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     main = sys.modules["__main__"]
-    for module in [main, *(module for module in reversed([*sys.modules.values()]) if _is_users(module))]:
+    # Of a fork's other modules not even the reference counts are touched: each would be a page to copy.
+    imported = islice(reversed(sys.modules.values()), max(0, len(sys.modules) - loaded_before))
+    for module in [main, *(module for module in imported if _is_users(module))]:
         _drop_names(vars(module))
     gc.collect()
 
 
 def _is_users(module: object) -> bool:
-    """Whether a module was installed neither with Python nor into it."""
+    """Whether a module comes with neither Python nor what is installed into it, or into another one on the path."""
     file = getattr(module, "__dict__", {}).get("__file__")
-    return isinstance(file, str) and not file.startswith((sys.prefix, sys.base_prefix, PACKAGE_DIRECTORY))
+    if not isinstance(file, str) or file.startswith((sys.base_prefix, sys.prefix, PACKAGE_DIRECTORY)):
+        return False
+    return "/site-packages/" not in file and "/dist-packages/" not in file
 
 
 def _drop_names(names: dict[str, Any]) -> None:

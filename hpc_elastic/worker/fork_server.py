@@ -110,6 +110,7 @@ class ForkServer:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
         preloaded = self._preloaded = import_preloads(modules)
         self._signals.ignore()
+        after_fork.keep_finalizers_here()
         importlib.invalidate_caches()  # loads what every fork's own call needs
         danger = find_danger()
         for stream in (sys.stdout, sys.stderr):

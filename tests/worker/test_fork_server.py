@@ -181,6 +181,15 @@ def test_server_preloads_what_it_is_told_and_names_what_it_cannot(runner: Runner
         assert int((runner.directory / "out").read_text()) == server.process.pid
 
 
+def test_what_a_preloaded_module_finalizes_is_left_to_the_server(runner: Runner) -> None:
+    runner.write("site/mine.py", "import tempfile; folder = tempfile.TemporaryDirectory(dir='.')")
+    runner.environment["PYTHONPATH"] = str(runner.directory / "site")
+    with fork_server(runner.directory, runner.environment, "--preload", "mine") as server:
+        answer = fork_script(server, runner, "import mine; print(mine.folder.name)")
+        assert collect(answer["pid"]) == 0
+        assert (runner.directory / (runner.directory / "out").read_text().strip()).is_dir()
+
+
 def test_worker_may_have_a_large_environment(server: Server, runner: Runner) -> None:
     large = {f"LARGE_{number}": str(number) * 100_000 for number in range(10)}
     os.mkfifo(runner.directory / "fifo")

@@ -205,6 +205,17 @@ CASES = [
 ]
 
 
+# What make check runs as well.
+FIRST = (
+    *("state_from_start_to_end", "state_of_children", "-m-package", "raises", "exits-'text'", "atexit_order", "forks"),
+    *("handles_signals", "prints_then_is_killed", "pickles", "imports_namesake", "destructors", "leaves_daemon_thread"),
+)
+
+
+def marked(cases: Sequence[Case]) -> list[Any]:
+    return [pytest.param(case, marks=() if case.name in FIRST else pytest.mark.local) for case in cases]
+
+
 def other_pythons() -> list[str]:
     """Every other Python from 3.10 on, from PATH or pyenv."""
     minors = [minor for minor in range(10, 15) if minor != sys.version_info.minor]
@@ -323,8 +334,7 @@ def find_different_items(one: Any, two: Any, prefix: str = "") -> Iterator[tuple
         yield prefix, one, two
 
 
-@pytest.mark.local
-@pytest.mark.parametrize("case", [*CASES, *(ODD_EXITS if sys.version_info < (3, 12) else [])], ids=str)
+@pytest.mark.parametrize("case", marked([*CASES, *(ODD_EXITS if sys.version_info < (3, 12) else [])]), ids=str)
 def test_a_worker_is_what_plain_python_is(case: Case, tmp_path: Path, bench: Bench) -> None:
     bench.compare(case, tmp_path)
 
@@ -368,3 +378,4 @@ def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench
 def test_every_script_of_the_corpus_is_run() -> None:
     used = {name for case in [*CASES, *TORCH] for name in (case.script, *case.beside)}
     assert {path.name for path in CORPUS.glob("*.py")} - used == {"state.py", "draws.py"}
+    assert set(FIRST) <= {case.name for case in CASES}
