@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.environment import worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.last_words import LastWords
 from hpc_elastic.agent.log_destinations import choose_destinations
 from hpc_elastic.agent.network import listen_on_first
 from hpc_elastic.agent.preparation import NodeReport
@@ -85,6 +86,7 @@ class LocalWorkers:
             spared=lambda: [self._guard_pid, *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,
         )
+        self._last_words = LastWords(self._workers.said_last_word)
         self._listener = self._next_listener(0)
         self._tee: Tee | None = None
         self._orders: dict[int, WorkerOrder] = {}
@@ -143,6 +145,7 @@ class LocalWorkers:
     async def shut_down(self) -> None:
         """Ends the store and the fork server; no worker may be left."""
         self._listener.close()
+        self._last_words.close()
         await asyncio.gather(self._store.close(), self._start.close())
 
     async def _initialize_workers(self, assign: Assign) -> None:
@@ -198,7 +201,7 @@ class LocalWorkers:
         orders = []
         plan, facts = self._plan, self._report.facts
         for local_rank in range(assign.workers):
-            environment = worker_environment(os.environ, plan, assign, facts, local_rank)
+            environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
             target, arguments = worker_target(plan, facts.role, environment)
             orders.append(

@@ -12,14 +12,17 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hpc_elastic.processes import Process, all_processes, read_environment, send_signal, with_descendants
+from hpc_elastic.processes import Process, find_process, read_environment, send_signal, with_descendants
 
 RUN_DIR_VARIABLE = "HPC_ELASTIC_RUN_DIR"
 NODE_VARIABLE = "HPC_ELASTIC_NODE"
 ATTEMPT_VARIABLE = "HPC_ELASTIC_ATTEMPT"
+SETTLES_WITHIN_S = 10.0  # a process may get its environment, by an exec, a moment after its start
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
@@ -48,28 +51,74 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def find_workers(marks: Marks, *, ancestor: int | None = None, spared: Collection[int] = ()) -> dict[int, Process]:
-    """The processes of the run on this node that are alive, by process id.
+class WorkerSearch:
+    """Looks for the run's processes on this node, again and again.
+
+    Theory of operation. A process that is not below the agent never gets below it: orphans go to an
+    ancestor. One that carries no mark some time after its start does not get one either. So such a stranger is
+    read once and known from then on by its number and the inode of its entry in /proc, which are listed
+    without opening anything, and which a later process with the same number does not share. A node has
+    thousands of strangers, most of them the kernel's own.
 
     Args:
-        marks: what they carry.
+        marks: what the run's processes carry.
         ancestor: everything below this process counts too, marked or not.
-        spared: processes that do not count, with everything below them.
     """
-    processes = all_processes()
-    by_pid = {process.pid: process for process in processes}
-    spared_roots = [by_pid[pid] for pid in spared if pid in by_pid]
-    excluded = {process.pid for process in with_descendants(spared_roots, processes)} | {os.getpid(), ancestor}
-    found = [process for process in processes if marks.match(read_environment(process))]
-    if ancestor in by_pid:
-        found += with_descendants([by_pid[ancestor]], processes, stop_at=spared)
-    return {process.pid: process for process in found if process.is_alive and process.pid not in excluded}
+
+    def __init__(self, marks: Marks, *, ancestor: int | None = None) -> None:
+        self._marks = marks
+        self._ancestor = ancestor
+        self._strangers: dict[int, int] = {}  # inodes by process id
+
+    def find(self, *, spared: Collection[int] = (), known: Collection[int] = ()) -> dict[int, Process]:
+        """The processes of the run that are alive, by process id.
+
+        Args:
+            spared: processes that do not count, with everything below them.
+            known: children of this process whose exit status somebody takes; that of others, which
+                were orphans, is taken here.
+        """
+        inodes = _list_processes()
+        strangers = {pid: inode for pid, inode in self._strangers.items() if inodes.get(pid) == inode}
+        read = (find_process(pid) for pid in inodes if pid not in strangers)
+        processes = {process.pid: process for process in read if process}
+        spared_roots = [processes[pid] for pid in spared if pid in processes]
+        excluded = {process.pid for process in with_descendants(spared_roots, processes.values())}
+        roots = [processes[self._ancestor]] if self._ancestor in processes else []
+        below = {process.pid: process for process in with_descendants(roots, processes.values())}
+        young = _ticks_since_boot() - SETTLES_WITHIN_S * TICKS_PER_S
+        found = {}
+        for pid, process in processes.items():
+            if pid in below or self._marks.match(read_environment(process)):
+                found[pid] = process
+            elif process.start < young:
+                strangers[pid] = inodes[pid]
+        self._strangers = strangers
+        if self._ancestor == os.getpid():
+            _reap_orphans(below.values(), {*spared, *known})
+        excluded |= {os.getpid(), *(process.pid for process in roots)}
+        return {pid: process for pid, process in found.items() if process.is_alive and pid not in excluded}
 
 
-def reap_orphans(known: Collection[int]) -> None:
-    """Takes the exit status of dead children that nobody here started; they were orphans."""
+def find_workers(marks: Marks) -> dict[int, Process]:
+    """The run's processes on this node that carry its marks and are alive, by process id."""
+    return WorkerSearch(marks).find()
+
+
+def _list_processes() -> dict[int, int]:
+    """The inodes of the entries in /proc, by process id."""
+    with os.scandir("/proc") as entries:
+        return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+
+
+def _ticks_since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S
+
+
+def _reap_orphans(processes: Iterable[Process], known: Collection[int]) -> None:
+    """Takes the exit status of dead children that nobody here started."""
     me = os.getpid()
-    for process in all_processes():
+    for process in processes:
         if process.parent == me and not process.is_alive and process.pid not in known:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)

@@ -18,14 +18,16 @@ class Tally:
         self.return_values: dict[str, Any] = {}
 
     def record(self, message: messages.Report) -> None:
-        """A member said something of its workers; of a failure that comes twice the first word counts."""
+        """A member said something of its workers.
+
+        Its word when they have all stopped counts: a worker that failed may have ended with another exit code.
+        """
         if isinstance(message, messages.Failed):
             self.failures.setdefault(str(message.failure.rank), message.failure)
         elif isinstance(message, messages.Finished):
             self.return_values.update(message.return_values)
         elif isinstance(message, messages.Stopped):
-            for failure in message.failures:
-                self.failures.setdefault(str(failure.rank), failure)
+            self.failures.update({str(failure.rank): failure for failure in message.failures})
 
     def forget(self, world: World) -> None:
         """The workers of the roles that start in the attempt of this world start anew."""

@@ -6,9 +6,9 @@
 So a worker is spawned; a fork of the fork server comes to `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
 life to the agent's and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM`
-would be. An exception that ends it is written to `TORCHELASTIC_ERROR_FILE` before Python prints it.
-What ends a process otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a
-KeyboardInterrupt of), is the agent's to record.
+would be. An exception that ends it is written to `TORCHELASTIC_ERROR_FILE` before Python prints it, and
+told to the agent then. What ends a process otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too,
+which Python makes a KeyboardInterrupt of), is the agent's to record.
 """
 
 from __future__ import annotations
@@ -116,9 +116,11 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
         raise
     except BaseException as error:
         error.__traceback__ = without_own_frames(error.__traceback__)
-        if not isinstance(error, KeyboardInterrupt):
+        is_failure = not isinstance(error, KeyboardInterrupt)
+        if is_failure:
             reporter.report_exception(error)
-        show_as_users_own(error, set_exit_code=ending.set_exit_code, afterwards=afterwards)
+        when_shown = reporter.tell_agent if is_failure else None
+        show_as_users_own(error, set_exit_code=ending.set_exit_code, afterwards=afterwards, when_shown=when_shown)
         ending.set_exit_code(error)
         raise
     afterwards()

@@ -11,6 +11,9 @@ So everything is done that Python does before it: threads are joined, atexit fun
 names of `__main__` and of the user's other modules dropped and their destructors run, files flushed,
 Python's and C's. Then the process leaves. Python stops daemon threads before it drops names, which is
 not possible from here: while one still runs, the names stay, for it would find them gone.
+
+One thing of torch's own is left out: it would take the operators of each of its 170 libraries out of the
+process again, which takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ import gc
 import io
 import os
 import sys
+import weakref
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
 
 FLUSH_FAILED = 120  # CPython's exit code for it
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class Ending:
@@ -38,11 +44,16 @@ class Ending:
     def __init__(self) -> None:
         self._exit_code: int | None = None
         self._loaded_before = 0
+        self._files: list[weakref.ref[io.IOBase]] = []
         atexit.register(self._leave)
 
     def begin(self) -> None:
         """What is imported from now on may be the user's."""
         self._loaded_before = len(sys.modules)
+
+    def remember_open_files(self) -> None:
+        """To be called before a `gc.freeze`, which hides these files from whoever looks for what is open."""
+        self._files = [weakref.ref(file) for file in _find_files()]
 
     def set_exit_code(self, error: BaseException | None) -> None:
         """The exit code that Python gives a script which ended with `error`; None: with its last line."""
@@ -52,6 +63,8 @@ class Ending:
             self._exit_code = _exit_code_of(error.code)
         elif not isinstance(error, KeyboardInterrupt):  # Python dies of SIGINT after that, in its own way
             self._exit_code = 1
+        if self._exit_code is not None:
+            _keep_operators()
 
     def _leave(self) -> None:
         if self._exit_code is None or "torch" not in sys.modules:
@@ -61,9 +74,18 @@ class Ending:
         if len(sys._current_frames()) == 1:
             _drop_users_names(self._loaded_before)
         is_flushed = _flush_standard_files()
-        _flush_open_files()
+        remembered = [file for reference in self._files if (file := reference()) is not None]
+        _flush([*_find_files(), *remembered])
         ctypes.CDLL(None).fflush(None)
         os._exit(self._exit_code if is_flushed else FLUSH_FAILED)
+
+
+def _keep_operators() -> None:
+    """Takes `torch.library`'s finalizers, one a library, off the list of what is called at the exit."""
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        alive = finalizer.peek()
+        if alive is not None and getattr(alive[1], "__module__", None) == "torch.library":
+            finalizer.atexit = False
 
 
 def _exit_code_of(code: object) -> int:
@@ -113,13 +135,18 @@ def _flush_standard_files() -> bool:
     return True
 
 
-def _flush_open_files() -> None:
+def _find_files() -> list[io.IOBase]:
+    objects = gc.get_objects()
+    # Not isinstance: it asks an object for its `__class__`, and torch has some that answer with a warning.
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, FILES)}
+    return [held for held in objects if type(held) in kinds]
+
+
+def _flush(files: Sequence[io.IOBase]) -> None:
     """What other modules than `__main__` hold open, Python would flush when it drops them."""
-    for held in gc.get_objects():
-        # Not isinstance: it asks an object for its `__class__`, and torch has some that answer with a warning.
-        if issubclass(type(held), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            try:
-                if not held.closed:
-                    held.flush()
-            except BaseException:
-                continue
+    for file in files:
+        try:
+            if not file.closed:
+                file.flush()
+        except BaseException:
+            continue

@@ -1,4 +1,4 @@
-"""Writes a worker's `error.json` when its Python code ends with an exception."""
+"""Writes a worker's `error.json` when its Python code ends with an exception, and tells the agent of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 
+from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
@@ -26,10 +27,14 @@ class ErrorReporter:
     path: str | None
     worker: FailedWorker
     stderr: str | None = None  # the rank's file; standard error itself may be the whole node's log
+    agent: str | None = None  # the name of its socket for last words
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> ErrorReporter:
-        """Reads the variables that the agent sets; without TORCHELASTIC_ERROR_FILE nothing is written."""
+    def from_environment(cls, environ: MutableMapping[str, str]) -> ErrorReporter:
+        """Reads the variables that the agent sets, and takes out the one that is nobody else's.
+
+        Without TORCHELASTIC_ERROR_FILE nothing is written.
+        """
         worker = FailedWorker(
             rank=int(environ.get("RANK", "0")),
             local_rank=int(environ.get("LOCAL_RANK", "0")),
@@ -42,11 +47,21 @@ class ErrorReporter:
             path=environ.get("TORCHELASTIC_ERROR_FILE") or None,
             worker=worker,
             stderr=RunLayout(run_dir).stderr(worker.attempt, worker.rank) if run_dir else None,
+            agent=environ.pop(NAME_VARIABLE, None),
         )
 
     def report_exception(self, error: BaseException) -> None:
         """Records an exception that nothing in the user's code caught. Never raises."""
         self._report("exception", exit_code=1, error=error)
+
+    def tell_agent(self) -> None:
+        """Tells the agent that this rank has failed with exit code 1, though it goes on for a while. Never raises.
+
+        What follows is threads that are joined, atexit functions and the interpreter's teardown, which
+        nobody else needs to wait for.
+        """
+        if self.agent is not None and os.getpid() == self.worker.pid:
+            send_last_word(self.agent, self.worker.attempt)
 
     def report_start_failure(self, error: BaseException, *, exit_code: int, message: str | None = None) -> None:
         """Records that there was nothing to run, in these words or the error's own. Never raises."""

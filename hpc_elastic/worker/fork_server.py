@@ -30,6 +30,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import gc
 import importlib
 import os
 import select
@@ -109,6 +110,8 @@ class ForkServer:
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
         """Imports everything and says that it is ready; whether there is still somebody to say it to."""
         preloaded = self._preloaded = import_preloads(modules)
+        self._ending.remember_open_files()
+        gc.freeze()
         self._signals.ignore()
         after_fork.keep_finalizers_here()
         importlib.invalidate_caches()  # loads what every fork's own call needs

@@ -19,7 +19,11 @@ def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 def show_as_users_own(
-    error: BaseException, *, set_exit_code: Callable[[BaseException], None], afterwards: Callable[[], None]
+    error: BaseException,
+    *,
+    set_exit_code: Callable[[BaseException], None],
+    afterwards: Callable[[], None],
+    when_shown: Callable[[], None] | None = None,
 ) -> None:
     """Prepares the interpreter for `error` going on to its top level, where it ends the process.
 
@@ -31,6 +35,7 @@ def show_as_users_own(
         error: what the user's code raised, its traceback without our frames.
         set_exit_code: is told of an exit that the hook makes of it.
         afterwards: is called when the hook is through.
+        when_shown: is called then too, unless the hook exits.
     """
     hook = getattr(sys, "excepthook", None)
     if hook is None:  # Python says so itself
@@ -49,6 +54,8 @@ def show_as_users_own(
             _show_both(raised, value)
         finally:
             afterwards()
+        if when_shown is not None:
+            when_shown()
 
     sys.excepthook = show
 

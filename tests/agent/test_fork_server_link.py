@@ -17,7 +17,7 @@ from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.log_destinations import LogDestinations
 from hpc_elastic.agent.node_environment import node_environment
-from hpc_elastic.agent.processes import Marks, find_workers, reap_orphans
+from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers
 from hpc_elastic.agent.spawn import SpawnedWorker, Spawner, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.store_link import StoreLink
 from hpc_elastic.agent.worker_start import WorkerStart
@@ -137,7 +137,8 @@ def test_a_fork_that_ended_at_once_is_no_orphan_to_the_agent(tmp_path: Path) -> 
     async def scene(made: Scene) -> None:
         (worker,) = await made.fork(made.order("raise SystemExit(7)"))
         os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOWAIT)
-        await made.thread.call(lambda: reap_orphans([worker.pid, *made.start.pids()]))
+        search = WorkerSearch(Marks(run_dir=str(tmp_path), node="node1"), ancestor=os.getpid())
+        await made.thread.call(lambda: search.find(spared=made.start.pids(), known=[worker.pid]))
         assert worker.collect() == 7
 
     play(tmp_path, scene)
@@ -148,8 +149,8 @@ def test_a_stop_finds_the_forks_and_spares_the_server(tmp_path: Path) -> None:
         (worker,) = await made.fork(made.order("import time; time.sleep(60)"))
         spared = await made.thread.call(made.start.pids)
         marks = Marks(run_dir=str(tmp_path), node="node1")
-        assert {*find_workers(marks, spared=spared)} == {worker.pid}
-        mine = find_workers(marks, ancestor=os.getpid(), spared=spared)
+        assert {*WorkerSearch(marks).find(spared=spared)} == {worker.pid}
+        mine = WorkerSearch(marks, ancestor=os.getpid()).find(spared=spared)
         assert worker.pid in mine
         assert not {*spared} & {*mine}
         assert {*find_workers(marks)} == {worker.pid}, "the guard takes the server for a worker"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, find_workers, reap_orphans, signal_all
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, WorkerSearch, find_workers, signal_all
 from hpc_elastic.processes import Process, find_process
 from tests.agent.conftest import SLEEP, Spawn, marks_of
 
@@ -19,6 +21,13 @@ child = subprocess.Popen(["setsid", "env", "-i", sys.executable, "-c", {SLEEP!r}
 child.stdout.readline()
 print(child.pid, flush=True)
 {{last}}
+"""
+# Runs another program in the same process, with the marks that it was given.
+LATE = """
+import os, sys
+print(flush=True)
+sys.stdin.readline()
+os.execve(sys.executable, [sys.executable, "-c", {source!r}], {environment!r})
 """
 # An agent in small: a subreaper whose worker dies and leaves a runaway.
 AGENT = """
@@ -40,7 +49,7 @@ def test_an_orphan_without_session_and_environment_is_found_by_its_ancestor(spaw
     orphan = first_number(agent)
     try:
         marks = Marks(run_dir=str(tmp_path), node="node1")
-        assert set(find_workers(marks, ancestor=agent.pid)) == {orphan}
+        assert set(WorkerSearch(marks, ancestor=agent.pid).find()) == {orphan}
         assert set(find_workers(marks)) == set()
     finally:
         os.kill(orphan, signal.SIGKILL)
@@ -75,10 +84,39 @@ def test_the_spared_and_what_is_below_them_do_not_count(spawn: Spawn, tmp_path: 
     helper = first_number(host)
     marks = Marks(run_dir=str(tmp_path), node="node1")
     try:
-        assert set(find_workers(marks, ancestor=os.getpid())) >= {host.pid, helper}
-        assert not set(find_workers(marks, ancestor=os.getpid(), spared=[host.pid])) & {host.pid, helper}
+        search = WorkerSearch(marks, ancestor=os.getpid())
+        assert set(search.find()) >= {host.pid, helper}
+        assert not set(search.find(spared=[host.pid])) & {host.pid, helper}
     finally:
         os.kill(helper, signal.SIGKILL)
+
+
+def test_a_process_that_gets_the_marks_by_a_program_that_it_becomes_is_found(spawn: Spawn, tmp_path: Path) -> None:
+    process = spawn(LATE.format(source=SLEEP, environment=marks_of(tmp_path)))
+    search = WorkerSearch(Marks(run_dir=str(tmp_path), node="node1"))
+    assert not search.find()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    assert set(search.find()) == {process.pid}
+
+
+def test_a_stranger_that_has_run_for_a_while_is_read_once(tmp_path: Path) -> None:
+    """A node has thousands; here init, which a second look does not open."""
+    source = f"""
+import sys
+from hpc_elastic.agent.processes import Marks, WorkerSearch
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+search = WorkerSearch(Marks(run_dir={str(tmp_path)!r}, node="node1"))
+for _ in range(2):
+    search.find()
+    print(sum(path.startswith("/proc/1/") for path in opened))
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2"]
 
 
 def test_a_dead_process_does_not_count(spawn: Spawn, tmp_path: Path) -> None:
@@ -87,11 +125,11 @@ def test_a_dead_process_does_not_count(spawn: Spawn, tmp_path: Path) -> None:
     assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
 
 
-def test_orphans_that_ended_are_reaped_and_known_children_are_left(spawn: Spawn) -> None:
+def test_orphans_that_ended_are_reaped_and_known_children_are_left(spawn: Spawn, tmp_path: Path) -> None:
     known, orphan = spawn("print()"), spawn("print()")
     for process in (known, orphan):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    reap_orphans([known.pid])
+    WorkerSearch(Marks(run_dir=str(tmp_path), node="node1"), ancestor=os.getpid()).find(known=[known.pid])
     assert os.waitpid(known.pid, 0)[0] == known.pid
     with pytest.raises(ChildProcessError):
         os.waitpid(orphan.pid, 0)

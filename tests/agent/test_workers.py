@@ -6,14 +6,17 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.last_words import LastWords
 from hpc_elastic.agent.processes import Marks, find_workers
 from hpc_elastic.agent.spawn import SpawnedWorker, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers import StopTimes, Workers
+from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.rundir.layout import RunLayout
 from tests.agent.conftest import SPAWNER, is_running, marks_of
@@ -38,6 +41,21 @@ helper.stdout.readline()
 print("helper", helper.pid, flush=True)
 sys.exit({exitcode})
 """
+# Says its last word, and ends in its own time.
+ENDS = """
+import os, signal, subprocess, sys
+from hpc_elastic.last_word import send_last_word
+send_last_word(os.environ["SAYS_TO"], {attempt})
+print("ready", flush=True)
+{then}
+"""
+AT_EXIT = """
+signal.signal(signal.SIGTERM, lambda *_: print("TERM", flush=True))
+while not os.path.exists("go"):
+    pass
+print("done", flush=True)
+sys.exit({exitcode})
+"""
 
 
 class Scene:
@@ -50,6 +68,7 @@ class Scene:
         self.exits: list[tuple[int, int]] = []
         self.stopped: list[bool] = []
         self.all_exited = asyncio.Event()
+        self.told = asyncio.Event()
         self.count = 0
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         self.workers = Workers(
@@ -59,15 +78,17 @@ class Scene:
             spared=lambda: (),
             on_exit=self._exited,
         )
+        self.last_words = LastWords(self.workers.said_last_word)
 
     def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
         self.exits.append((worker.order.local_rank, exitcode))
         self.stopped.append(is_stopped)
+        self.told.set()
         if len(self.exits) == self.count:
             self.all_exited.set()
 
-    async def start(self, *sources: str) -> list[int]:
-        """Starts a worker for each source; returns when each has said its first word."""
+    async def start(self, *sources: str, is_done: threading.Event | None = None) -> list[int]:
+        """Starts a worker for each source; returns when each has said its first word, and the start `is_done`."""
         self.count = len(sources)
         orders = [
             WorkerOrder(
@@ -77,12 +98,19 @@ class Scene:
                 kind="command",
                 target=sys.executable,
                 arguments=["-c", source],
-                environment={**os.environ, **marks_of(self.root)},
+                environment={**os.environ, **marks_of(self.root), "SAYS_TO": self.last_words.variables[NAME_VARIABLE]},
                 directory=str(self.root),
             )
             for rank, source in enumerate(sources)
         ]
-        spawned = await self.workers.start_workers(lambda: spawn_workers(orders, self.layout, SPAWNER))
+
+        def spawn() -> list[SpawnedWorker]:
+            spawned = spawn_workers(orders, self.layout, SPAWNER)
+            if is_done is not None:
+                is_done.wait()
+            return spawned
+
+        spawned = await self.workers.start_workers(spawn)
         while not all(self.output(rank) for rank in range(self.count)):
             await asyncio.sleep(0.01)
         return [worker.pid for worker in spawned]
@@ -106,6 +134,7 @@ def play(
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             await made.thread.close(10)
+            made.last_words.close()
         assert not left
         return made
 
@@ -262,3 +291,109 @@ def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path)
         assert dict(zip(made.exits, made.stopped, strict=True)) == {(0, -15): True, (1, -9): False}
 
     play(tmp_path, scene)
+
+
+def test_a_last_word_is_a_failure_before_the_worker_has_ended(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        (pid,) = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
+        await made.told.wait()
+        assert (made.exits, made.stopped, is_running(pid)) == ([(0, 1)], [False], True)
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    assert play(tmp_path, scene).exits == [(0, 1)]  # told once
+
+
+def test_a_last_word_that_comes_before_all_workers_are_started_counts(tmp_path: Path) -> None:
+    """The first worker of a node may raise while the second is still being forked."""
+
+    async def scene(made: Scene) -> None:
+        is_done = threading.Event()
+        ends = ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1))
+        starting = asyncio.ensure_future(made.start(ends, SLEEPS, is_done=is_done))
+        while not made.output(0):
+            await asyncio.sleep(0.01)
+        made.workers.said_last_word(os.getpid(), 1)  # somebody else's counts for nothing, then too
+        is_done.set()
+        await starting
+        await made.told.wait()
+        assert (made.exits, made.stopped) == ([(0, 1)], [False])
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+def test_a_worker_that_ends_by_itself_gets_no_term_and_has_the_grace_to_do_so(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        _, other = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)), SLEEPS)
+        await made.told.wait()
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.RESTART, is_terminated=False))
+        while is_running(other):
+            await asyncio.sleep(0.01)
+        (tmp_path / "go").touch()
+        assert await stopping == ()
+
+    made = play(tmp_path, scene)
+    assert made.output() == "ready\ndone\n"
+    assert sorted(made.exits) == [(0, 1), (1, -15)]
+
+
+def test_a_worker_that_never_ends_after_its_last_word_is_killed_after_the_grace(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
+        await made.told.wait()
+        assert await made.workers.stop_workers(StopManner.RESTART, is_terminated=False) == ()
+
+    made = play(tmp_path, scene, restart_grace_s=0.1)
+    assert (made.exits, made.stopped) == ([(0, 1)], [False])
+
+
+def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=42)))
+        await made.told.wait()
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.stopped) == ([(0, 1), (0, 42)], [False, False])
+
+
+def test_what_a_worker_left_behind_that_ended_by_itself_gets_its_term_then(tmp_path: Path) -> None:
+    saves = f"""
+helper = subprocess.Popen([sys.executable, "-c", {SAVES!r}], stdout=subprocess.PIPE, start_new_session=True)
+helper.stdout.readline()
+print("helper", helper.pid, flush=True)
+helper.stdout = None
+os._exit(1)
+"""
+
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=saves))
+        await made.told.wait()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+        assert not is_running(int(made.output().split()[2]))
+
+    play(tmp_path, scene)
+
+
+def test_a_last_word_of_somebody_else_or_of_an_older_attempt_counts_for_nothing(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=7, then="sys.exit(3)"))
+        send_last_word(made.last_words.variables[NAME_VARIABLE], 1)
+        await made.all_exited.wait()
+
+    assert play(tmp_path, scene).exits == [(0, 3)]
+
+
+def test_a_last_word_during_a_stop_is_of_the_stop(tmp_path: Path) -> None:
+    raises = "signal.signal(15, lambda *_: (send_last_word(os.environ['SAYS_TO'], 1), sys.exit(1)))\nsignal.pause()"
+
+    async def scene(made: Scene) -> None:
+        source = ENDS.format(attempt=1, then=raises).replace('send_last_word(os.environ["SAYS_TO"], 1)\n', "", 1)
+        await made.start(source)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.stopped) == ([(0, 1)], [True])

@@ -66,6 +66,24 @@ print("waiting", os.environ["RANK"], flush=True)
 while True:
     signal.pause()
 """
+# Raises in its first attempt; what it does after its traceback would last for ever in rank 0.
+LINGERS = """
+import atexit, os, threading
+
+def linger():
+    print("lingering", flush=True)
+    threading.Event().wait()
+
+def note():
+    print("atexit", flush=True)
+
+atexit.register(note)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["RANK"] == "0":
+        threading.Thread(target=linger).start()
+        raise ValueError("on purpose")
+    threading.Event().wait()
+"""
 
 
 def write_job(door: Door, script: str = WAITS, *, more: str = "signals: {grace: 5s, restart_grace: 1s}") -> None:
@@ -247,3 +265,16 @@ def test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten
         second.kill()
         second.communicate()
     assert_over(run, "CANCELLED", 10)
+
+
+def test_an_exception_restarts_all_ranks_although_a_thread_of_its_process_never_ends(door: Door) -> None:
+    write_job(door, LINGERS, more="signals: {grace: 5s, restart_grace: 1s}")
+    run = door.submit("job.yaml")
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 1)
+    assert run.stdout(1, 0) == "lingering\n"
+    assert run.stdout(2, 0) == "atexit\n"
+    failures = run.read(run.layout.node_result(1, "local0"))["failures"]
+    assert {rank: (failure["exitcode"], failure["class"]) for rank, failure in failures.items()} == {
+        "0": (1, "exception")
+    }

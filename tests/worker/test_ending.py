@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.worker.forking import collect, fork_server
+
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
 
@@ -70,6 +72,25 @@ def test_leaves_before_the_interpreter_is_taken_apart_if_torch_is_loaded(runner:
     runner.write(TORCH, "")
     assert runner.run_script(DROPPED_LATE).stdout == "taken apart\n"
     assert runner.run_script(f"import torch\n{DROPPED_LATE}").stdout == ""
+
+
+def test_torchs_own_finalizers_are_not_called_and_the_users_are(runner: Runner) -> None:
+    runner.write("torch/__init__.py", "")
+    library = "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, lambda: print('operators'))\n"
+    runner.write("torch/library.py", library)
+    users = "import weakref\nclass B: pass\nb = B()\nweakref.finalize(b, print, 'mine')\n"
+    assert runner.run_script(f"import torch.library\n{users}").stdout == "mine\n"
+
+
+def test_a_file_that_a_preloaded_module_has_open_is_flushed_in_a_fork(runner: Runner) -> None:
+    site = runner.write("site/torch.py", "__version__ = '9.9'").parent
+    runner.write("site/holder.py", "file = open('held.txt', 'w')")
+    runner.environment["PYTHONPATH"] = str(site)
+    script = runner.write("script.py", "import holder, torch\nholder.file.write('kept')\n")
+    with fork_server(runner.directory, runner.environment, "--preload", "holder") as server:
+        answer = server.fork_worker("script", str(script), directory=runner.directory, environment=runner.environment)
+        assert collect(answer["pid"]) == 0
+    assert (runner.directory / "held.txt").read_text() == "kept"
 
 
 def _without_addresses(text: str) -> str:
