@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 LONGEST_QUEUE = 10_000
+URGENT, USUAL, LAST = range(3)
 
 
 class BackgroundThread:
-    """Runs functions one after the other, in the order they were handed over.
+    """Runs functions one after the other, in the order they were handed over, the urgent ones first.
 
     Args:
         name: for debuggers.
@@ -28,20 +30,31 @@ class BackgroundThread:
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: queue.Queue[tuple[Callable[[], Any], asyncio.Future[Any] | None] | None] = queue.Queue()
+        # How urgent, its place in the order, the function, and who waits for it.
+        self._queue: queue.PriorityQueue[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]]
+        self._queue = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Runs the function there; the future has its value or its exception."""
+    def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:
+        """Runs the function there; the future has its value or its exception.
+
+        Args:
+            function: what to run.
+            is_urgent: before all that is not, and was handed over already.
+        """
+        return self._put(URGENT if is_urgent else USUAL, function)
+
+    def _put(self, urgency: int, function: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((function, future))
+        self._queue.put((urgency, next(self._numbers), function, future))
         return future
 
     def spare(self, function: Callable[[], object]) -> None:
         """Runs the function there and forgets about it; left out when the thread is far behind."""
         if self._queue.qsize() < LONGEST_QUEUE:
-            self._queue.put((function, None))
+            self._queue.put((USUAL, next(self._numbers), function, None))
 
     async def close(self, timeout_s: float) -> bool:
         """Waits until all is done.
@@ -49,14 +62,16 @@ class BackgroundThread:
         Returns:
             Whether that was so within the time.
         """
-        drained = self.call(lambda: None)
-        self._queue.put(None)
+        drained = self._put(LAST, lambda: None)
+        self._queue.put((LAST, next(self._numbers), None, None))
         done, _ = await asyncio.wait([drained], timeout=timeout_s)
         return bool(done)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            function, future = item
+        while True:
+            _, _, function, future = self._queue.get()
+            if function is None:
+                return
             try:
                 value = function()
             except BaseException as error:

@@ -86,9 +86,9 @@ class Coordinator:
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
-        watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
-        self._tasks.run(watch.watch_run())
-        self._tasks.run(watch.watch_missing())
+        self._watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
+        self._tasks.run(self._watch.watch_run())
+        self._tasks.run(self._watch.watch_missing())
         self._set_timer()
 
     def fence_deadline(self) -> float:
@@ -138,6 +138,7 @@ class Coordinator:
     async def close(self) -> None:
         """Ends what is still under way."""
         self._is_closed = True
+        self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
         rest_with(0)
@@ -186,7 +187,7 @@ class Coordinator:
     def _deliver(self, node: str, message: Message) -> None:
         if isinstance(message, Beat):
             self._hear_beat(node, message)
-        elif isinstance(message, (Failed, Broken)):
+        elif isinstance(message, (Failed, Broken)) and self._journal.shows_progress:
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
         elif isinstance(message, Finished) and self._judging[node]:
@@ -196,7 +197,7 @@ class Coordinator:
 
     async def _deliver_failure(self, node: str, message: Failed | Broken) -> None:
         """A failure is judged with the progress that the run had made when it came."""
-        self._head.progress_seen(await self._disk.call(self._journal.progress))
+        self._head.progress_seen(await self._disk.call(self._journal.progress, is_urgent=True))
         self._do(lambda now: self._head.received(node, message, now))
         self._judging[node] -= 1
         if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
@@ -289,11 +290,14 @@ class Coordinator:
         attempt = action.claim.attempt
         try:
             with self._telemetry.measuring("assign_worker_ranks"):
-                is_ours, digest = await self._disk.call(lambda: self._journal.claim_attempt(action.claim, action.world))
+                claim = partial(self._journal.claim_attempt, action.claim, action.world)
+                is_ours, digest = await self._disk.call(claim, is_urgent=True)
         except RunDirectoryError as error:
             self._disk_failed(error)
         else:
             self._do(lambda now: self._head.claimed(attempt, is_ours, digest, now))
+            if is_ours:
+                self._disk.spare(lambda: self._journal.write_budget(action.claim))
 
     async def _write_result(self, action: WriteResult) -> None:
         if action.result.reason == Trigger.TERMINATED.value and await self._disk.call(self._journal.is_requeued):

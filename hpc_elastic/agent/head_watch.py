@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +38,10 @@ class Look:
 class HeadWatch:
     """Tells a head what it cannot learn from its members.
 
+    Theory of operation. A thread of its own looks into the run directory once a second, and wakes the event
+    loop only if there is something: a head that waits costs one wake-up then and not three. What the
+    thread saw is looked at again by the disk's thread, in its turn after a claim or a result of this head's own.
+
     Args:
         head: the machine.
         do: gives it something, and carries out what it decides.
@@ -51,13 +57,22 @@ class HeadWatch:
         self._disk = disk
         self._diagnose = diagnose
         self._is_stop_told = False
+        self._loop = asyncio.get_running_loop()
+        self._has_found = asyncio.Event()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._is_over.set()
 
     async def watch_run(self) -> None:
         """Requests of people, and whether another head has taken the run over."""
         while True:
+            await self._has_found.wait()
+            self._has_found.clear()
             attempt = self._head.attempt
             self._judge(await self._disk.call(lambda attempt=attempt: self._look(attempt)))  # type: ignore[misc]
-            await asyncio.sleep(LOOK_EVERY_S)
 
     async def watch_missing(self) -> None:
         """While nodes are missing, what their agents have found out."""
@@ -69,6 +84,13 @@ class HeadWatch:
                 self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
                 self._do(self._head.tick)  # there may be nobody left to wait for
             await asyncio.sleep(DIAGNOSE_EVERY_S)
+
+    def _watch(self) -> None:
+        nothing = Look()
+        while not self._is_over.wait(LOOK_EVERY_S):
+            if self._look(self._head.attempt) != nothing:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+                    self._loop.call_soon_threadsafe(self._has_found.set)
 
     def _look(self, attempt: int) -> Look:
         """Blocks. A file system in trouble (ESTALE, EIO) is asked again; it is no failure yet."""

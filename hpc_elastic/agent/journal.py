@@ -189,16 +189,19 @@ class Journal:
             remove(proposed)
             return False, ""
         rename(proposed, self._layout.world(wanted.attempt))
-        restart = self._plan.restart
-        budget = Budget(
-            attempt=wanted.attempt,
-            spend=wanted.spend,
-            max_restarts=restart.max_restarts,
-            max_node_losses=restart.max_node_losses,
-        )
-        write_json(self._layout.budget, to_json(budget))
         # Another head may have ended the run while this one was on its way to the claim.
         return read_json(self._layout.result) is None, hashlib.sha256(content).hexdigest()
+
+    def write_budget(self, claim: AttemptClaim) -> None:
+        """Writes what has been spent, for people; a run directory in trouble does without."""
+        budget = Budget(
+            attempt=claim.attempt,
+            spend=claim.spend,
+            max_restarts=self._plan.restart.max_restarts,
+            max_node_losses=self._plan.restart.max_node_losses,
+        )
+        with contextlib.suppress(RunDirectoryError):
+            write_json(self._layout.budget, to_json(budget))
 
     # Results.
 
@@ -282,6 +285,11 @@ class Journal:
                 if request.kind == "stop":
                     return request.by
         return None
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether there may be files whose change is progress."""
+        return self._plan.progress_file is not None
 
     def progress(self) -> str | None:
         """A digest of names, sizes and times of the files that show progress; None if the plan names none."""

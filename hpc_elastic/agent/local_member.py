@@ -249,7 +249,8 @@ class LocalMember:
     async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
         layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
         failure = await self._disk.call(
-            lambda: record_failure(layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message)
+            lambda: record_failure(layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message),
+            is_urgent=True,
         )
         self._do(lambda _: self._member.failure_recorded(failure))
 

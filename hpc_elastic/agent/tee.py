@@ -201,11 +201,14 @@ class _Followed:
     def copy(self, most: int) -> bool:
         """Prints the next lines that are complete, of at most so many bytes; whether anything came."""
         start = self._offset
-        with contextlib.suppress(OSError), open(self.path, "rb", buffering=0) as file:
-            file.seek(start)
-            while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
-                self._offset += len(chunk)
-                self._take(chunk)
+        with contextlib.suppress(OSError):
+            if os.stat(self.path).st_size <= start:  # a process of this machine writes: nothing is to be asked anew
+                return False
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(start)
+                while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
+                    self._offset += len(chunk)
+                    self._take(chunk)
         return self._offset > start
 
     def catch_up(self) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hpc_elastic.agent.background import LONGEST_QUEUE, BackgroundThread
+from hpc_elastic.agent.background import LAST, LONGEST_QUEUE, BackgroundThread
 
 
 async def a_thread() -> BackgroundThread:
@@ -31,6 +31,23 @@ def test_work_is_done_in_order_on_one_other_thread() -> None:
     assert done == list(range(100))
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
+
+
+def test_what_is_urgent_comes_before_what_is_not_and_the_end_last() -> None:
+    async def main() -> list[str]:
+        thread, go, done = await a_thread(), threading.Event(), list[str]()
+        thread.spare(go.wait)
+        thread.spare(lambda: done.append("event"))
+        thread.call(lambda: done.append("record"))
+        thread.call(lambda: done.append("claim"), is_urgent=True)
+        closing = asyncio.ensure_future(thread.close(5))
+        await asyncio.sleep(0)
+        thread.spare(lambda: done.append("late"))
+        go.set()
+        assert await closing
+        return done
+
+    assert asyncio.run(main()) == ["claim", "event", "record", "late"]
 
 
 def test_an_exception_reaches_who_asked_and_the_thread_works_on() -> None:
@@ -111,6 +128,6 @@ def test_an_answer_after_the_loops_end_is_no_trouble() -> None:
 
     thread = asyncio.run(main())
     go.set()
-    thread._queue.put(None)
+    thread._queue.put((LAST, 1, None, None))
     thread._thread.join(5)
     assert not thread._thread.is_alive()

@@ -227,7 +227,7 @@ def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(t
         end = await until(made, End)
         assert end == End(exit_code=0, cause="every rank exited 0, but for 1 rank that failed, which is ignored")
 
-    play(tmp_path, scene, restart="ignore")
+    play(tmp_path, scene, restart="ignore", progress_file="*.pt")
 
 
 def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:

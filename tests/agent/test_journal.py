@@ -178,7 +178,10 @@ def test_the_history_is_the_latest_claims(runs: Runs) -> None:
 
 
 def test_the_budget_is_written_for_people_and_never_read(runs: Runs) -> None:
-    runs.journal().claim_attempt(*an_attempt())
+    claim, world = an_attempt()
+    runs.journal().claim_attempt(claim, world)
+    runs.journal().write_budget(claim)
+    assert json.loads(Path(runs.layout.budget).read_text())["attempt"] == 1
     Path(runs.layout.budget).write_text('{"spend": {"restarts": 99}}')
     assert runs.journal().history().spend.restarts == 0
 
