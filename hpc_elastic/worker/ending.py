@@ -102,18 +102,24 @@ def _drop_users_names(loaded_before: int) -> None:
         if hasattr(sys, name):
             setattr(sys, name, None)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    main = sys.modules["__main__"]
+    main, installed = sys.modules["__main__"], _installed()
     # Of a fork's other modules not even the reference counts are touched: each would be a page to copy.
     imported = islice(reversed(sys.modules.values()), max(0, len(sys.modules) - loaded_before))
-    for module in [main, *(module for module in imported if _is_users(module))]:
+    for module in [main, *(module for module in imported if _is_users(module, installed))]:
         _drop_names(vars(module))
     gc.collect()
 
 
-def _is_users(module: object) -> bool:
-    """Whether a module comes with neither Python nor what is installed into it, or into another one on the path."""
+def _installed() -> tuple[str, ...]:
+    """Where what is not the user's own is: this Python, and torch, which a module system puts on PYTHONPATH."""
+    torch = [os.path.dirname(path) + os.sep for path in getattr(sys.modules["torch"], "__path__", ())]
+    return (sys.base_prefix, sys.prefix, PACKAGE_DIRECTORY, *torch)
+
+
+def _is_users(module: object, installed: tuple[str, ...]) -> bool:
+    """Whether a module comes with neither Python nor torch nor what is installed beside them or on the path."""
     file = getattr(module, "__dict__", {}).get("__file__")
-    if not isinstance(file, str) or file.startswith((sys.base_prefix, sys.prefix, PACKAGE_DIRECTORY)):
+    if not isinstance(file, str) or file.startswith(installed):
         return False
     return "/site-packages/" not in file and "/dist-packages/" not in file
 

@@ -74,6 +74,13 @@ def test_leaves_before_the_interpreter_is_taken_apart_if_torch_is_loaded(runner:
     assert runner.run_script(f"import torch\n{DROPPED_LATE}").stdout == ""
 
 
+def test_a_torch_that_is_installed_elsewhere_is_not_taken_apart(runner: Runner) -> None:
+    """A module system puts it on PYTHONPATH; to drop its 1,800 modules takes longer than all of the end."""
+    runner.write("apps/torch/__init__.py", DROPPED_LATE.split("sys.modules")[0] + "late = Late()\n")
+    path = str(runner.directory / "apps")
+    assert runner.run_script("import torch", PYTHONPATH=path).stdout == ""
+
+
 def test_torchs_own_finalizers_are_not_called_and_the_users_are(runner: Runner) -> None:
     runner.write("torch/__init__.py", "")
     library = "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, lambda: print('operators'))\n"
