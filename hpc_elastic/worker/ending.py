@@ -10,7 +10,9 @@ busy cores, under torchrun as well). That taking apart also costs 0.2 to 0.4 s.
 So everything is done that Python does before it: threads are joined, atexit functions called, the
 names of `__main__` and of the user's other modules dropped and their destructors run, files flushed,
 Python's and C's. Then the process leaves. Python stops daemon threads before it drops names, which is
-not possible from here: while one still runs, the names stay, for it would find them gone.
+not possible from here: while one still runs, the names stay, for it would find them gone. They stay
+as well while a process group's own threads run: its destructor waits for one of those, which may be
+waiting for the GIL, for ever (seen with DistributedDataParallel after `destroy_process_group`).
 
 One thing of torch's own is left out: it would take the operators of each of its 170 libraries out of the
 process again, which takes longer than everything else.
@@ -32,6 +34,7 @@ from typing import Any
 from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
 
 FLUSH_FAILED = 120  # CPython's exit code for it
+PROCESS_GROUPS = ("pt_gloo", "gloo_", "pt_nccl", "pt_ucc", "pt_mpi")  # how names of torch's threads for one begin
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -71,13 +74,25 @@ class Ending:
             return
         if not _flush_standard_files():
             return  # Python says so itself, and has an exit code for it
-        if len(sys._current_frames()) == 1:
+        if len(sys._current_frames()) == 1 and not _has_process_group():
             _drop_users_names(self._loaded_before)
         is_flushed = _flush_standard_files()
         remembered = [file for reference in self._files if (file := reference()) is not None]
         _flush([*_find_files(), *remembered])
         ctypes.CDLL(None).fflush(None)
         os._exit(self._exit_code if is_flushed else FLUSH_FAILED)
+
+
+def _has_process_group() -> bool:
+    """Whether threads of a process group run, which something of the user's may hold."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
+                if file.read().startswith(PROCESS_GROUPS):
+                    return True
+        except OSError:  # it has ended
+            continue
+    return False
 
 
 def _keep_operators() -> None:

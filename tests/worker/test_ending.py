@@ -89,6 +89,28 @@ def test_torchs_own_finalizers_are_not_called_and_the_users_are(runner: Runner) 
     assert runner.run_script(f"import torch.library\n{users}").stdout == "mine\n"
 
 
+PROCESS_GROUP = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+class Seen:
+    def __del__(self, write=os.write):
+        write(1, b"dropped\\n")
+seen = Seen()
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+if sys.argv[1:] == ["held"]:
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+dist.destroy_process_group()
+"""
+
+
+def test_the_names_stay_while_threads_of_a_process_group_may_wait_for_the_main_thread(runner: Runner) -> None:
+    """DistributedDataParallel holds one beyond `destroy_process_group`, whose destructor may never return."""
+    script = str(runner.write("script.py", PROCESS_GROUP))
+    held, free = (runner.run_worker("--script", script, *words) for words in (["held"], []))
+    assert (held.exit_code, held.stdout) == (0, "")
+    assert (free.exit_code, free.stdout) == (0, "dropped\n")
+
+
 def test_a_file_that_a_preloaded_module_has_open_is_flushed_in_a_fork(runner: Runner) -> None:
     site = runner.write("site/torch.py", "__version__ = '9.9'").parent
     runner.write("site/holder.py", "file = open('held.txt', 'w')")
