@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from hpc_elastic.agent.allocation import Allocation, derive_allocation
 from hpc_elastic.agent.event_loop import run
 from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.log_room import reserve_room
 from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.telemetry import record_crash
@@ -25,6 +26,9 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
 from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_over, is_job_requeued
+
+
+STDERR = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,6 +51,7 @@ def _run(layout: RunLayout) -> int:
     allocation = derive_allocation(os.environ)
     journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued, dead_nodes=dead_nodes)
     become_subreaper()
+    reserve_room(STDERR)
     # A silent name server costs 5 s a look-up and more; the workers get the same.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     _set_imports_apart()
@@ -64,6 +69,8 @@ def _run(layout: RunLayout) -> int:
         return int(ExitCode.NODE_LOST)
     if leave.ends_job:
         _end_job(journal, allocation)
+    if leave.exit_code == ExitCode.RUN_DIRECTORY:
+        raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words
     return leave.exit_code
 
 
