@@ -27,7 +27,6 @@ from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
 from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_over, is_job_requeued
 
-
 STDERR = 2
 
 
