@@ -38,7 +38,7 @@ from hpc_elastic.membership.actions import (
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Beat, Broken, Dropped, Failed, Finished, Join, Message
+from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
 HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
@@ -185,9 +185,7 @@ class Coordinator:
         self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
 
     def _deliver(self, node: str, message: Message) -> None:
-        if isinstance(message, Beat):
-            self._hear_beat(node, message)
-        elif isinstance(message, (Failed, Broken)) and self._journal.shows_progress:
+        if isinstance(message, (Failed, Broken)) and self._journal.shows_progress:
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
         elif isinstance(message, Finished) and self._judging[node]:
@@ -203,27 +201,16 @@ class Coordinator:
         if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
             self._deliver(node, finished)
 
-    def _hear_beat(self, node: str, beat: Beat) -> None:
-        """Most of what is ever said; it moves no deadline and no timer: the head looks at leases in its ticks."""
-        now = self._loop.time()
-        if self._is_due(now):
-            self._do(lambda now: self._head.received(node, beat, now))
-        elif not self._is_closed:
-            self._act_all(self._head.received(node, beat, now))
-
     def _do(self, step: Callable[[float], list[Action]]) -> None:
         if self._is_closed:
             return
         now = self._loop.time()
-        if self._is_due(now):
+        if self._timer is None or now >= self._timer.when():
             self._act_all(self._head.tick(now))
         self._act_all(step(now))
         if not self._is_settling:
             self._is_settling = True
             self._loop.call_soon(self._settle)
-
-    def _is_due(self, now: float) -> bool:
-        return self._timer is None or now >= self._timer.when()
 
     def _settle(self) -> None:
         """After all that was told in one turn of the event loop, thousands of reports perhaps."""

@@ -88,9 +88,9 @@ class Losses:
         """Until when those who are lost may go on without this head, in monotonic seconds; long ago if they cannot.
 
         Where the network has taken one, a connection that was reset may have been closed by an agent that
-        lives, and whose goodbye was lost as well: then all who are lost may be together.
+        lives, and whose goodbye was lost as well: then all whom the latest world has lost may be together.
         """
-        may_live = self._lost if self._rivals else ()
+        may_live = self._rivals | (self._counted & self._lost) if self._rivals else self._rivals
         return self._yields_until if len(may_live) >= min_nodes else -NEVER
 
 

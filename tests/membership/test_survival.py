@@ -194,6 +194,18 @@ def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> No
     assert (claim.members, claim.reason) == (("node0", "node1"), "enough nodes are back")
 
 
+def test_who_was_lost_with_an_older_world_is_not_waited_for_by_a_side_with_too_few() -> None:
+    script = running(min_nodes=2)
+    script.lose(1)
+    restart(script, 0, 2, 3)
+    script.claimed()
+    script.lose(2)
+    restart(script, 0, 3)
+    script.claimed()
+    script.lose(3, is_gone=False)
+    assert the_cause(restart(script, 0)) == ("node_lost", ExitCode.NODE_LOST)
+
+
 def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another() -> None:
     script = running(min_nodes=2)
     script.lose(2, is_gone=False)
