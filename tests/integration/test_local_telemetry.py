@@ -14,12 +14,15 @@ from tests.integration.conftest import Door, Run
 
 pytestmark = pytest.mark.local
 
-# Rank 2, which is on the second node, fails once.
+# Rank 2, which is on the second node, fails once, as soon as both agents have told that their workers have started:
+# an agent that is stopped before that has nothing to tell.
 SCRIPT = """
-import os, sys, time
+import glob, os, sys, time
 
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     if os.environ["RANK"] == "2":
+        while len(glob.glob(os.environ["HPC_ELASTIC_RUN_DIR"] + "/attempts/*/nodes/*.json")) < 2:
+            time.sleep(0.01)
         sys.exit(3)
     time.sleep(60)
 """
