@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from hpc_elastic.api.find import find_run
+from hpc_elastic.api.identity import host_name
+from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.cli.arguments import VerbParser, add_run
-from hpc_elastic.cli.find import find_run
-from hpc_elastic.cli.identity import host_name
-from hpc_elastic.cli.schedulers import make_scheduler
 from hpc_elastic.cli.status import look_once
-from hpc_elastic.cli.stop_request import ask_to_stop
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.watch import RunWatch, watch

@@ -37,7 +37,7 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from hpc_elastic.cli.prepare import prepare_run, read_job_file
+    from hpc_elastic.api.prepare import prepare_run, read_job_file
 
     prepared = prepare_run(
         read_job_file(arguments.job_file),

@@ -84,7 +84,7 @@ def _ask(all_facts: Sequence[Facts]) -> tuple[dict[str, JobStatus], str | None]:
     jobs: dict[str, JobStatus] = {}
     note = None
     for name, job_ids in wanted.items():
-        from hpc_elastic.cli.schedulers import make_scheduler
+        from hpc_elastic.api.schedulers import make_scheduler
 
         try:
             jobs.update(make_scheduler(name).query(job_ids))

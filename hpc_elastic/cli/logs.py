@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
-from hpc_elastic.cli.find import find_run
 from hpc_elastic.cli.log_files import choose_files, choose_filtered, copy_file
 from hpc_elastic.errors import UsageError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
+from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.cli.log_files import choose_files
-from hpc_elastic.cli.schedulers import make_scheduler
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail, Tail

@@ -15,7 +15,7 @@ from hpc_elastic.errors import AllocationError, UsageError
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
-    from hpc_elastic.cli.prepare import JobSource
+    from hpc_elastic.api.prepare import JobSource
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 _EXAMPLES = """\
@@ -55,7 +55,7 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from hpc_elastic.cli.prepare import prepare_run, read_job_file
+    from hpc_elastic.api.prepare import prepare_run, read_job_file
 
     allocation = find_allocation(os.environ)
     is_job_file = not arguments.module and arguments.target.endswith((".yaml", ".yml"))
@@ -149,6 +149,6 @@ def _source_of_script(arguments: Namespace, options: Mapping[str, str], argv: Se
         options=options,
         schema=os.path.join(PACKAGE_DIRECTORY, "job", "job.schema.json"),
     )
-    from hpc_elastic.cli.prepare import JobSource
+    from hpc_elastic.api.prepare import JobSource
 
     return JobSource(text=text, file="the job.yaml of this run", directory=os.getcwd())

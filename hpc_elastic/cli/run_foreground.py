@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from hpc_elastic.api.prepare import PreparedRun
+from hpc_elastic.api.submission import start_run
 from hpc_elastic.cli.attend import attend
 from hpc_elastic.cli.foreground import SETTLE_S, ForegroundScheduler, stop_on_signals
-from hpc_elastic.cli.prepare import PreparedRun
-from hpc_elastic.cli.submission import start_run
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
 

@@ -6,8 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
-from hpc_elastic.cli.find import find_run
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.rundir.layout import RunLayout
@@ -46,7 +46,7 @@ def look_once(layout: RunLayout) -> Snapshot:
     snapshot = take_snapshot(layout, None)
     if snapshot.is_over or not snapshot.scheduler:
         return snapshot
-    from hpc_elastic.cli.schedulers import make_scheduler
+    from hpc_elastic.api.schedulers import make_scheduler
     from hpc_elastic.observe.watch import RunWatch
 
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)

@@ -8,14 +8,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_json, add_planning
-from hpc_elastic.cli.schedulers import make_scheduler
 from hpc_elastic.cli.verbs import EXIT_CODES
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
-    from hpc_elastic.cli.prepare import PreparedRun
+    from hpc_elastic.api.prepare import PreparedRun
     from hpc_elastic.rundir.records import Submission
     from hpc_elastic.scheduler.protocol import Scheduler
 
@@ -51,7 +51,7 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    from hpc_elastic.cli.prepare import prepare_run, read_job_file
+    from hpc_elastic.api.prepare import prepare_run, read_job_file
 
     prepared = prepare_run(
         read_job_file(arguments.job_file),
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     )
     if arguments.dry_run:
         return _show_what_would_be(prepared)
-    from hpc_elastic.cli.submission import submit_run
+    from hpc_elastic.api.submission import submit_run
 
     scheduler = make_scheduler(prepared.plan.scheduler)
     submission = submit_run(prepared, scheduler)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hpc_elastic.cli.identity import host_name, user_name
-from hpc_elastic.cli.prepare import PreparedRun
+from hpc_elastic.api.identity import host_name, user_name
+from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan

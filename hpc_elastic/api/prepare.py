@@ -1,4 +1,4 @@
-"""From a job file to all that a run is made of, without making anything: shared by submit, run, render and check."""
+"""From a job to all that a run is made of, without making anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import hpc_elastic
-from hpc_elastic.cli.find import DEFAULT_ROOT
+from hpc_elastic.api.find import DEFAULT_ROOT
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.plan.launch_plan import LaunchPlan

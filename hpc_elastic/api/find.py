@@ -1,4 +1,4 @@
-"""Finds the run that RUN on the command line means."""
+"""Finds the run that a word means: a path, a job id, a name."""
 
 from __future__ import annotations
 

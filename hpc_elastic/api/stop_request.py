@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hpc_elastic.cli.identity import host_name, user_name
+from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.codec import to_json
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout

@@ -1,4 +1,4 @@
-"""Who uses the command line, and on which machine, for records."""
+"""Who uses this package, and on which machine, for records."""
 
 from __future__ import annotations
 
