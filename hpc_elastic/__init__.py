@@ -1,3 +1,27 @@
 """Run PyTorch on Slurm so that it survives what clusters do."""
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
+
+# The Python door. What is behind it is loaded when it is first asked for: agents and workers import this package too.
+_DOOR = {
+    "submit": "hpc_elastic.api.submit",
+    "Run": "hpc_elastic.api.run",
+    "Job": "hpc_elastic.api.job",
+    "RunResult": "hpc_elastic.api.result",
+    "RunFailed": "hpc_elastic.api.result",
+    "HpcElasticError": "hpc_elastic.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _DOOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_DOOR[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_DOOR]

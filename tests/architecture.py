@@ -62,6 +62,7 @@ THIRD_PARTY = {
     "torch": ("hpc_elastic.worker", "hpc_elastic.integrations"),
     "numpy": ("hpc_elastic.worker", "hpc_elastic.integrations"),
     "submitit": ("hpc_elastic.integrations",),
+    "cloudpickle": ("hpc_elastic.api", "hpc_elastic.worker"),
     "psutil": ("hpc_elastic.agent", "hpc_elastic.worker"),
     "yaml": ("hpc_elastic.job", "hpc_elastic.site"),
     "pydantic": ("hpc_elastic.job", "hpc_elastic.site", "hpc_elastic.observe.schemas"),

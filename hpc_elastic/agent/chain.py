@@ -70,6 +70,11 @@ class ClaimChain:
         self._world = self._read(World, written) or self._read(World, proposed)
         return self._world
 
+    def latest_world(self) -> World | None:
+        """The roster of the run's latest attempt."""
+        claim = self.latest_attempt()
+        return None if claim is None else self.world(claim)
+
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
         claim = self._latest_attempt_here() if self.is_this_start(allocation) else None

@@ -61,7 +61,7 @@ def worker_environment(
 
 
 def worker_target(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """What a worker runs: its script, module or program, and the arguments.
+    """What a worker runs: its script, module, program or function's file, and the arguments.
 
     Args:
         plan: the launch plan.
@@ -75,6 +75,8 @@ def worker_target(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, st
     target, key = entrypoint.target, plan.key_in(role, "entrypoint.args")
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
+    elif entrypoint.kind == "function":
+        target = RunLayout(plan.run_dir).function
     arguments = [_expand(argument, environment, f"{key}[{index}]") for index, argument in enumerate(entrypoint.args)]
     return target, arguments
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import os
 import time
@@ -12,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.chain import ClaimChain
+from hpc_elastic.agent.progress import progress_digest
+from hpc_elastic.agent.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
@@ -19,7 +20,6 @@ from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -220,7 +220,8 @@ class Journal:
         if standing is None:
             if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
                 return later
-            stamped = replace(result, ended=utc_text(time.time()))
+            complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
+            stamped = replace(complete, ended=utc_text(time.time()))
             if claim(self._layout.result, to_json(stamped)):
                 write_bytes(self._layout.exit_code, f"{stamped.exit_code}\n".encode())
                 return stamped.exit_code, stamped.cause
@@ -230,7 +231,8 @@ class Journal:
         return standing.exit_code, standing.cause
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
-        """Writes this node's part in an attempt; `started` is in Unix seconds."""
+        """Writes this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
+        result = with_nodes_values(self._plan, self._layout, result)
         ended = None if result.ended is None else utc_text(time.time())
         stamped = replace(result, started=utc_text(started), ended=ended)
         write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
@@ -293,19 +295,7 @@ class Journal:
 
     def progress(self) -> str | None:
         """A digest of names, sizes and times of the files that show progress; None if the plan names none."""
-        pattern = self._plan.progress_file
-        if pattern is None:
-            return None
-        try:
-            directory = expand_references(self._plan.workdir, {**os.environ, **self._plan.env})
-        except BadReferenceError:
-            return None
-        digest = hashlib.sha256()
-        for path in sorted(glob.glob(os.path.join(glob.escape(directory), pattern), recursive=True)):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-        return digest.hexdigest()[:16]
+        return progress_digest(self._plan)
 
     # Steps.
 

@@ -18,6 +18,8 @@ from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import RolePlan
+from hpc_elastic.rundir.function_file import python_mismatch, read_header
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 
 NOT_INSTALLED = "not installed"
@@ -114,6 +116,10 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
     script = os.path.join(directory, role.entrypoint.target)
     if role.entrypoint.kind == "script" and not os.path.isfile(script):
         return f"{plan.key_in(role, 'entrypoint.script')} {script} is not a file on this node"
+    if role.entrypoint.kind == "function":
+        mismatch = python_mismatch(read_header(RunLayout(plan.run_dir).function), platform.python_version())
+        if mismatch is not None:
+            return mismatch
     asked_for_gpus = plan.resources.gpus_per_node
     return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
 

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from hpc_elastic.agent.children import Child, adopt_process
 from hpc_elastic.agent.log_destinations import LogDestinations
+from hpc_elastic.plan.roles import EntrypointKind
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import FILE_MODE, make_directory
@@ -21,12 +22,15 @@ Stream = int | Literal["null", "inherit"]  # a descriptor, nowhere, or the agent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What one worker is started with. A script's `target` is its path, a module's its name, a command's a program."""
+    """What one worker is started with.
+
+    A script's `target` is its path, a module's its name, a command's a program, a function's the file that holds it.
+    """
 
     rank: int
     local_rank: int
     attempt: int
-    kind: Literal["script", "module", "command"]
+    kind: EntrypointKind
     target: str
     arguments: Sequence[str]
     environment: Mapping[str, str]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpc_elastic.agent.node_environment import NodeEnvironment
+from hpc_elastic.plan.roles import EntrypointKind
 
 # Read when an interpreter, libc, a threading or mathematical library, or torch starts.
 _READ_AT_THE_START = re.compile(
@@ -50,9 +51,7 @@ def parse_report(message: Mapping[str, Any]) -> ServerReport:
     )
 
 
-def why_no_server(
-    start: Literal["auto", "fork", "spawn"], kind: Literal["script", "module", "command"], node: NodeEnvironment
-) -> str | None:
+def why_no_server(start: Literal["auto", "fork", "spawn"], kind: EntrypointKind, node: NodeEnvironment) -> str | None:
     """Why no worker of this node could be a fork; None if it could."""
     if start == "spawn":
         return "start is spawn"

@@ -22,7 +22,7 @@ def find_run(wanted: str | None) -> RunLayout:
         RunDirectoryError: the path exists and is no run directory.
     """
     if wanted is not None and (os.sep in wanted or is_run_directory(wanted) or wanted in (".", "..")):
-        return _given(wanted)
+        return require_run_directory(wanted)
     entry = find_entry(index_path(os.environ), wanted)
     if entry is not None:
         return RunLayout(entry.run_dir)
@@ -42,7 +42,12 @@ def is_run_directory(path: str) -> bool:
     return os.path.isfile(RunLayout(path).plan)
 
 
-def _given(path: str) -> RunLayout:
+def require_run_directory(path: str) -> RunLayout:
+    """The layout of the run directory at a path.
+
+    Raises:
+        RunDirectoryError: there is none.
+    """
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         raise RunDirectoryError(f"there is no directory {path}", tip="`hpc-elastic list` shows the runs")

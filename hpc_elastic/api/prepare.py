@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -23,11 +23,16 @@ from hpc_elastic.site.search import find_site, is_site_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSource:
-    """A job file's text, with where it stands for messages and for relative paths."""
+    """A job file's text, with where it stands for messages and for relative paths.
+
+    `file` is empty where a program wrote the text. `function` is the content of `function.pkl`, if the workers
+    are to call one.
+    """
 
     text: str
     file: str
     directory: str
+    function: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,10 @@ class PreparedRun:
     source: JobSource
     plan: LaunchPlan
     script: str
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def read_job_file(path: str) -> JobSource:
@@ -56,7 +65,12 @@ def read_job_file(path: str) -> JobSource:
 
 
 def prepare_run(
-    source: JobSource, *, overrides: Sequence[str] = (), site_name: str | None = None, run_dir: str | None = None
+    source: JobSource,
+    *,
+    overrides: Sequence[str] = (),
+    site_name: str | None = None,
+    run_dir: str | None = None,
+    say: Callable[[str], None] = _say,
 ) -> PreparedRun:
     """Parses, finds the site, resolves and renders.
 
@@ -65,14 +79,16 @@ def prepare_run(
         overrides: `key.path=value` of `--set`.
         site_name: of `--site`, a path relative to the working directory; None takes the job file's, or what is found.
         run_dir: of `--run-dir`; None takes the default place.
+        say: takes a line about what was chosen.
 
     Raises:
         JobError, SiteError, TemplateError: something of the user's or the admin's is wrong.
     """
-    job = parse_job(source.text, file=source.file, overrides=overrides)
+    has_function = source.function is not None
+    job = parse_job(source.text, file=source.file, overrides=overrides, has_function=has_function)
     if site_name and is_site_path(site_name):
         site_name = os.path.abspath(site_name)  # on the command line relative to here, in a job file to the file
-    name = site_name or job.site or choose_site_name()
+    name = site_name or job.site or choose_site_name(say)
     site = find_site(name, job_dir=source.directory, environ=os.environ)
     now = time.time()
     run = run_identity(job.name or "run", datetime.fromtimestamp(now, timezone.utc), os.urandom(2).hex())
@@ -91,12 +107,12 @@ def prepare_run(
     return PreparedRun(source=source, plan=plan, script=script)
 
 
-def choose_site_name() -> str:
+def choose_site_name(say: Callable[[str], None] = _say) -> str:
     """The site where nobody named one: Slurm if it answers, else this machine; one line says so."""
     from hpc_elastic.scheduler.slurm import slurm_answers
 
     if slurm_answers():
-        print("no site named: Slurm answers, so the site is generic-slurm", file=sys.stderr)
+        say("no site named: Slurm answers, so the site is generic-slurm")
         return "generic-slurm"
-    print("no site named and no Slurm answers, so the run stays on this machine (site local)", file=sys.stderr)
+    say("no site named and no Slurm answers, so the run stays on this machine (site local)")
     return "local"

@@ -49,7 +49,10 @@ def start_run(
         is_foreground: the job is the user's own allocation.
     """
     plan = prepared.plan
-    created = create_run_directory(plan.run_dir, job_yaml=prepared.source.text, plan=plan, script=prepared.script)
+    source = prepared.source
+    created = create_run_directory(
+        plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=source.function
+    )
     with deferred_interrupt():  # a job without a record would be a run that nobody finds
         try:
             job_id = start(created.layout)

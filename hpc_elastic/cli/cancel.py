@@ -1,34 +1,16 @@
-"""`hpc-elastic cancel`: asks the agents to stop with grace; the scheduler ends what does not."""
+"""`hpc-elastic cancel`: stops a run."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 
+from hpc_elastic.api.cancel import cancel_run
 from hpc_elastic.api.find import find_run
-from hpc_elastic.api.identity import host_name
-from hpc_elastic.api.schedulers import make_scheduler
-from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.cli.arguments import VerbParser, add_run
-from hpc_elastic.cli.status import look_once
-from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.cli.look import look
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.observe.watch import RunWatch, watch
-from hpc_elastic.rundir import store
-from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.scheduler.protocol import Scheduler
-
-REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, writes the result
-ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
-SETTLE_S = 5.0  # a cancelled job's agents are dead; what they wrote shows by then
-_DEFAULT_GRACE_S = 60.0
-
-
-class StillRunningError(HpcElasticError):
-    """The job does not end. Exit code 9."""
-
-    exit_code = ExitCode.STALLED
 
 
 def make_parser() -> VerbParser:
@@ -48,67 +30,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
     layout = find_run(arguments.run)
-    snapshot = look_once(layout)
+    snapshot = look(layout)
     if snapshot.is_over:
         return _report(snapshot, "is over already")
-    scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
-    run_watch = RunWatch(layout, scheduler, settle_s=SETTLE_S)
-    ask_to_stop(layout, "hpc-elastic cancel")
-    if _has_agents(snapshot):
-        grace_s = _grace_s(layout)
-        _say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
-        snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
-    if not snapshot.is_over:
-        snapshot = _cancel_job(layout, snapshot, scheduler, run_watch)
-    return _report(snapshot, "ended")
-
-
-def _has_agents(snapshot: Snapshot) -> bool:
-    """Whether somebody can see the request: while pending, or in the setup lines, nobody can."""
-    return snapshot.state.value == "RUNNING" and snapshot.allocations > 0
-
-
-def _cancel_job(layout: RunLayout, snapshot: Snapshot, scheduler: Scheduler, run_watch: RunWatch) -> Snapshot:
-    submission = store.read_json(layout.submission) or {}
-    if snapshot.job_id is None:
-        raise RunDirectoryError(f"{layout.root} has no submission.json: no job is known", tip="the submission failed?")
-    if submission.get("foreground"):
-        raise StillRunningError(
-            f"the run does not stop, and its job {snapshot.job_id} is not ours to cancel: it is an allocation that "
-            "`hpc-elastic run` was called in",
-            tip=f"press Ctrl-C there, or end the allocation with `scancel {snapshot.job_id}`",
-        )
-    if snapshot.scheduler == "local" and submission.get("host") not in (None, host_name()):
-        raise StillRunningError(
-            f"the run does not stop, and its processes are on {submission['host']}, not here",
-            tip=f"call `hpc-elastic cancel` on {submission['host']}",
-        )
-    scheduler.cancel(snapshot.job_id)
-    _say(f"cancelled job {snapshot.job_id}")
-    snapshot = _look_until_over(run_watch, ENDING_S)
-    if not snapshot.is_over:
-        raise StillRunningError(
-            f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and is still {snapshot.job_state or 'there'}",
-            tip=f"`hpc-elastic status {snapshot.job_id}` says when it is over",
-        )
-    return snapshot
-
-
-def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
-    """The last snapshot: of the end, or of the moment when the time was up."""
-    deadline = time.monotonic() + seconds
-    for snapshot in watch(run_watch):
-        if snapshot.is_over or time.monotonic() >= deadline:
-            break
-    return snapshot
-
-
-def _grace_s(layout: RunLayout) -> float:
-    plan = store.read_json(layout.plan)
-    try:
-        return float(plan["signals"]["grace_s"])
-    except (KeyError, TypeError, ValueError):
-        return _DEFAULT_GRACE_S
+    return _report(cancel_run(layout, snapshot, by="hpc-elastic cancel", say=_say), "ended")
 
 
 def _report(snapshot: Snapshot, verb: str) -> int:

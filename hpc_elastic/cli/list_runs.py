@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.arguments import VerbParser, add_json, terminal_width
-from hpc_elastic.cli.status import look_once
+from hpc_elastic.cli.look import look
 from hpc_elastic.errors import HpcElasticError, SchedulerError, UsageError
 from hpc_elastic.observe.facts import FactReader, Facts
 from hpc_elastic.observe.snapshot import Snapshot, elsewhere, make_snapshot, snapshot_to_json
@@ -71,7 +71,7 @@ def look_at_all(number: int) -> list[Snapshot]:
 
 def _snapshot(facts: Facts, job: JobStatus | None, note: str | None) -> Snapshot:
     if facts.result is None and job is not None and job.state.is_terminal:
-        return look_once(RunLayout(facts.run_dir))  # seldom: nobody has written this run's result yet
+        return look(RunLayout(facts.run_dir))  # seldom: nobody has written this run's result yet
     return make_snapshot(facts, job, note if facts.result is None else None)
 
 

@@ -6,6 +6,7 @@ This module imports torch. Nothing converts a WorkerSpec: torch's cannot be with
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from torch.distributed.elastic.agent.server import api
@@ -107,12 +108,15 @@ def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt
     )
 
 
-def to_torch_result(result: NodeResult | RunResult) -> Any:
+def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | None = None) -> Any:
     """Torch's RunResult: of a node, which is what an agent of torch's returns, or of the whole run.
 
-    torch has an entry in `return_values` for every worker of an agent that succeeded, None if it was a script.
+    Args:
+        result: the record.
+        values: what a function has returned, by global rank; the record only says in which files it is. torch has
+            an entry in `return_values` for every worker of an agent that succeeded, None if it was a script.
     """
-    values: dict[int, Any] = {int(rank): value for rank, value in result.return_values.items()}
+    values = dict(values or {})
     if isinstance(result, RunResult):
         state = _STATE_OF_A_RUN.get(result.state, WorkerState.UNKNOWN)
     else:

@@ -47,7 +47,8 @@ def check_entrypoint(entrypoint: EntrypointSpec | None, at: KeyPath = ()) -> Ite
     """Whether there is exactly one thing to run, in the job or in the role that stands at a path."""
     path = (*at, "entrypoint")
     about = (format_path(path),) if at else ("entrypoint", "roles")
-    given = [kind for kind in ("script", "module", "command") if getattr(entrypoint, kind, None) is not None]
+    kinds = ("script", "module", "command", "function")
+    given = [kind for kind in kinds if getattr(entrypoint, kind, None) is not None]
     if entrypoint is None:
         yield Conflict(path, "missing; expected a map with script, module or command", about)
     elif len(given) != 1:

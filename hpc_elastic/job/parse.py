@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.check import check_document, note_double_options
 from hpc_elastic.job.conflicts import Conflict, find_conflicts
 from hpc_elastic.job.document import ITEM, Document
 from hpc_elastic.job.problems import KeyPath, Problem, format_problems
-from hpc_elastic.job.roles import check_work
+from hpc_elastic.job.roles import check_no_function, check_work
 from hpc_elastic.job.spec import JobSpec
 
 # At and below these keys a scalar is what its author typed.
@@ -37,14 +38,15 @@ TEXT_PATHS: Sequence[KeyPath] = (
 _PART = re.compile(r"(?P<key>[^\[\]]+)(?P<items>(\[[0-9]{1,6}\])*)", re.ASCII)
 
 
-def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec:
+def parse_job(text: str, *, file: str, overrides: Sequence[str] = (), has_function: bool = False) -> JobSpec:
     """Reads a job file.
 
     Args:
         text: what is in the file.
-        file: its name, for messages and for the job's default name.
+        file: its name, for messages and for the job's default name; empty if a program wrote the text.
         overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts. An item
             of a list is `key[0]`.
+        has_function: a function comes with it, for `entrypoint.function`.
 
     Raises:
         JobError: something is wrong; it holds all problems, a line each.
@@ -56,7 +58,7 @@ def parse_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> JobSpec
     for override in overrides:
         _override(document, override)
     note_double_options(document, ("sbatch",))
-    spec = check_document(document, JobSpec, _find_conflicts)
+    spec = check_document(document, JobSpec, partial(_find_conflicts, has_function=has_function))
     if spec is None or document.problems:
         raise JobError(format_problems(document.problems))
     return spec if spec.name else spec.model_copy(update={"name": _default_name(file)})
@@ -83,8 +85,10 @@ def _read_path(name: str) -> KeyPath | None:
     return tuple(path)
 
 
-def _find_conflicts(spec: JobSpec) -> Iterator[Conflict]:
+def _find_conflicts(spec: JobSpec, *, has_function: bool) -> Iterator[Conflict]:
     yield from check_work(spec)
+    if not has_function:
+        yield from check_no_function(spec)
     yield from find_conflicts(spec)
 
 

@@ -27,7 +27,7 @@ _EXPECTED = {  # pydantic's error types, where what was found says the rest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong. Without a line it came from `--set`."""
+    """One thing that is wrong. Without a line it came from `--set`, without a file from a program."""
 
     file: str
     line: int | None
@@ -36,6 +36,8 @@ class Problem:
 
     def __str__(self) -> str:
         key = format_path(self.path)
+        if not self.file:
+            return _printable(f"{key}: {self.message}".removeprefix(": "))
         place = f"{self.file}:{self.line}: {key}" if self.line is not None else f"--set {key}"
         return _printable(f"{place.removesuffix(': ')}: {self.message}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc_elastic.job.conflicts import Conflict, check_entrypoint, check_nodes
-from hpc_elastic.job.problems import format_path
+from hpc_elastic.job.problems import KeyPath, format_path
 from hpc_elastic.job.spec import JobSpec, RoleSpec
 from hpc_elastic.plan.log_prefix import PREFIX_VARIABLE
 
@@ -22,6 +22,16 @@ def check_work(job: JobSpec) -> Iterator[Conflict]:
             instead = "the name of a role" if key == "role" else f"{key} of each role"
             yield Conflict((key,), f"not beside roles; give it as {instead}", ())
     yield from check_roles(job.roles)
+
+
+def check_no_function(job: JobSpec) -> Iterator[Conflict]:
+    """Whether a job names a function, which no file can hold."""
+    roles = [(("roles", index), role.entrypoint) for index, role in enumerate(job.roles or ())]
+    for at, entrypoint in [((), job.entrypoint), *roles]:
+        if entrypoint is not None and entrypoint.function is not None:
+            path: KeyPath = (*at, "entrypoint", "function")
+            message = "a function comes from Python: hpc_elastic.submit(function); expected script, module or command"
+            yield Conflict(path, message, (format_path(path),))
 
 
 def check_roles(roles: Sequence[RoleSpec]) -> Iterator[Conflict]:

@@ -36,6 +36,7 @@ def job_schema() -> dict[str, Any]:
             key["default"] = default
         if path in NOT_BUILT:
             key["description"] += " (not supported yet)"
+    del schema["$defs"][EntrypointSpec.__name__]["properties"]["function"]  # no file can hold one
     _require_work(schema)
     for keys in (schema["properties"], schema["$defs"][RoleSpec.__name__]["properties"]):
         _restrict_names(keys["env"], {"pattern": VARIABLE_PATTERN})

@@ -42,11 +42,14 @@ class ResourcesSpec(Section):
 
 
 class EntrypointSpec(Section):
-    """What a worker runs: exactly one of script, module and command."""
+    """What a worker runs: exactly one of script, module and command; a function comes from Python only."""
 
     script: values.Program | None = _key("a Python file, relative to workdir")
     module: values.Program | None = _key("a Python module, as for python -m")
     command: values.Program | None = _key("a program, found in PATH or relative to workdir")
+    function: values.Program | None = _key(
+        "a Python function, module:name, which only hpc_elastic.submit can hand over"
+    )
     args: tuple[values.Argument, ...] | None = _key("its arguments; ${NAME} expands on the node, $$ is a $")
 
 

@@ -221,7 +221,7 @@ class Member:
             return [Tell(message=messages.Started(attempt=self.attempt))]
         self.phase = Phase.FINISHED
         self._is_finished = True
-        return [Tell(message=messages.Finished(attempt=self.attempt, return_values=result.return_values))]
+        return [Tell(message=messages.Finished(attempt=self.attempt))]
 
     def node_broke(self, reason: str) -> list[Action]:
         """Something beside the workers failed on this node, so that the attempt cannot go on."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
 from hpc_elastic.rundir.records import Endpoint, FailureRecord
@@ -156,7 +156,6 @@ class Finished:
 
     KIND: ClassVar[str] = "finished"
     attempt: int
-    return_values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,7 +214,7 @@ def run_result(
         attempts=history.attempts,
         restarts=history.spend.restarts,
         failures={} if is_success else dict(sorted(tally.failures.items(), key=lambda item: int(item[0]))),
-        return_values=dict(tally.return_values) if is_success else {},
+        return_values={},
         nodes=tuple(node.node for node in world.nodes) if world else settings.expected,
         started=settings.started,
         ended="",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
@@ -28,7 +28,7 @@ from hpc_elastic.plan.merge import merge_sections, without_rivals
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.plan.resolve_logs import resolve_env, resolve_logs
 from hpc_elastic.plan.resources import remaining_options, resolve_resources, resolve_workers
-from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RolePlan
+from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
 from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.units import format_duration
 
@@ -160,7 +160,7 @@ def _role(role: RoleSpec, spec: JobSpec) -> RolePlan:
 
 
 def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:
-    kinds: tuple[Literal["script", "module", "command"], ...] = ("script", "module", "command")
+    kinds: tuple[EntrypointKind, ...] = ("script", "module", "command", "function")
     kind = next(kind for kind in kinds if getattr(entrypoint, kind) is not None)
     return EntrypointPlan(kind=kind, target=getattr(entrypoint, kind), args=entrypoint.args or ())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 RestartPolicy = Literal["restart_all", "restart_role", "ignore"]
+EntrypointKind = Literal["script", "module", "command", "function"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +21,12 @@ class NodesPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntrypointPlan:
-    """What a worker runs. `target` is a script's path, a module's name or a command's first word."""
+    """What a worker runs. `target` is a script's path, a module's name or a command's first word.
 
-    kind: Literal["script", "module", "command"]
+    Of a function it is the name for people, `module:name`; the function itself is in the run directory.
+    """
+
+    kind: EntrypointKind
     target: str
     args: tuple[str, ...] = ()
 

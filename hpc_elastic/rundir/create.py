@@ -38,7 +38,8 @@ class CreatedRunDirectory:
     def remove(self) -> None:
         """Takes away what was made, and nothing else; what cannot be removed stays."""
         layout = self.layout
-        for path in (layout.job_yaml, layout.plan, layout.script, layout.secret, layout.requests, layout.submission):
+        made = (layout.job_yaml, layout.plan, layout.script, layout.secret, layout.requests, layout.function)
+        for path in (*made, layout.submission):
             with contextlib.suppress(OSError):
                 os.unlink(path)
         for path in _folders(layout):
@@ -48,7 +49,9 @@ class CreatedRunDirectory:
                 os.rmdir(path)
 
 
-def create_run_directory(root: str, *, job_yaml: str, plan: LaunchPlan, script: str) -> CreatedRunDirectory:
+def create_run_directory(
+    root: str, *, job_yaml: str, plan: LaunchPlan, script: str, function: bytes | None = None
+) -> CreatedRunDirectory:
     """Makes the directory with all that a run needs before it is submitted.
 
     Args:
@@ -56,6 +59,7 @@ def create_run_directory(root: str, *, job_yaml: str, plan: LaunchPlan, script: 
         job_yaml: the job file's text, kept as the user wrote it.
         plan: becomes `plan.json`.
         script: the rendered script, becomes `job.sh`.
+        function: becomes `function.pkl`, if the workers are to call one.
 
     Raises:
         RunDirectoryError: it is not empty, or cannot be made; what was made is gone again.
@@ -74,6 +78,8 @@ def create_run_directory(root: str, *, job_yaml: str, plan: LaunchPlan, script: 
         raise
     try:
         _fill(layout, job_yaml=job_yaml, plan=plan, script=script)
+        if function is not None:
+            store.write_bytes(layout.function, function)
     except BaseException:
         created.remove()
         raise

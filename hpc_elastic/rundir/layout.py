@@ -39,6 +39,11 @@ class RunLayout:
         return os.path.join(self.root, "submission.json")
 
     @property
+    def function(self) -> str:
+        """The function that the workers call and its arguments, as `rundir.function_file` says; only of such runs."""
+        return os.path.join(self.root, "function.pkl")
+
+    @property
     def secret(self) -> str:
         """32 random bytes, mode 0600, from which connections are authenticated."""
         return os.path.join(self.root, "secret")
@@ -162,6 +167,14 @@ class RunLayout:
     def earlier(log: str) -> str:
         """What stood in a rank's log before it was cut for its size; only there if it was."""
         return f"{log}.1"
+
+    def return_value(self, attempt: int, rank: int) -> str:
+        """What a function returned on a rank, pickled."""
+        return os.path.join(self.rank(attempt, rank), "return_value.pkl")
+
+    def relative(self, path: str) -> str:
+        """A path in the run directory as records name it."""
+        return os.path.relpath(path, self.root)
 
     def error(self, attempt: int, rank: int) -> str:
         """A failed rank's error file, in torch's format and more."""

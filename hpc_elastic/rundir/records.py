@@ -230,7 +230,8 @@ class NodeResult:
     """`attempts/NNNN/nodes/<node>.json`: one node's part in an attempt, as torch's RunResult of an agent.
 
     All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that
-    failed of one that FAILED; a worker that the agent stopped is in neither.
+    failed of one that FAILED; a worker that the agent stopped is in neither. Where a function returned, its value's
+    pickle is the file that `return_values` names, by its path in the run directory; scripts have none.
     It is HEALTHY, with no end, from when every worker has its process until they are gone. `pids` are
     the workers' process ids by global rank; `unkillable` lists process ids that survived KILL. `detail`
     is the traceback of an agent that failed itself, and empty else.
@@ -246,7 +247,7 @@ class NodeResult:
     pids: Mapping[str, int]
     reason: str
     failures: Mapping[str, FailureRecord]
-    return_values: Mapping[str, Any]
+    return_values: Mapping[str, str]
     unkillable: tuple[int, ...] = ()
     detail: str = ""
     started: str
@@ -262,7 +263,7 @@ class RunResult:
     """`result.json`: how the run ended. `failures` is by global rank, of the last attempt.
 
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
-    and workers that the agents stopped are in neither.
+    and workers that the agents stopped are in neither. `return_values` names files, as a NodeResult's does.
     `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
     worker failures that were answered with a restart; `written_by` is a node, or `login`.
     """
@@ -276,7 +277,7 @@ class RunResult:
     attempts: int
     restarts: int
     failures: Mapping[str, FailureRecord]
-    return_values: Mapping[str, Any]
+    return_values: Mapping[str, str]
     nodes: tuple[str, ...]
     started: str | None
     ended: str

@@ -1,14 +1,15 @@
 """What a worker process is before the user's code: it prepares itself and then runs what the user wants run.
 
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID
-        (--script PATH | --module NAME | --command PROGRAM) [--] ARGUMENTS...
+        (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
 
 So a worker is spawned; a fork of the fork server comes to `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
 life to the agent's and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM`
-would be. An exception that ends it is written to `TORCHELASTIC_ERROR_FILE` before Python prints it, and
-told to the agent then. What ends a process otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too,
-which Python makes a KeyboardInterrupt of), is the agent's to record.
+would be; or, as in `python -c`, it calls the run's function. An exception that ends it is written to
+`TORCHELASTIC_ERROR_FILE` before Python prints it, and told to the agent then. What ends a process
+otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is
+the agent's to record.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_with_parent
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter
+from hpc_elastic.worker.function_call import FunctionCall
 from hpc_elastic.worker.uncaught import show_as_users_own, without_own_frames
 
-KINDS = ("--script", "--module", "--command")
+KINDS = ("--script", "--module", "--command", "--function")
 CANNOT_OPEN = 2  # the exit code of `python missing.py`
 
 
@@ -71,6 +73,8 @@ def set_command_line(target: Target) -> None:
         main_module.set_command_line(target.arguments, target=["-m", target.name])
     elif target.kind == "--script":
         main_module.set_command_line(target.arguments, target=[target.name])
+    elif target.kind == "--function":
+        main_module.set_command_line((), target=["-c"])
 
 
 def run(target: Target, ending: Ending) -> int:
@@ -86,6 +90,10 @@ def run(target: Target, ending: Ending) -> int:
         return become(target.name, target.arguments, reporter)
     if target.kind == "--module":
         _run(lambda: main_module.run_module(target.name), reporter, ending, afterwards=lambda: None)
+    elif target.kind == "--function":
+        function = FunctionCall.from_environment(target.name, os.environ)
+        main_module.make_empty_main()
+        _run(function.call, reporter, ending, afterwards=lambda: None)
     else:
         _run_script(target.name, reporter, ending)
     return 0

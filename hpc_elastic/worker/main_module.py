@@ -67,6 +67,12 @@ def run_module(name: str) -> None:
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
 
+def make_empty_main() -> None:
+    """Makes the `__main__` of a function, which has no file: processes that multiprocessing spawns import none."""
+    put_on_path("")
+    _new_main()
+
+
 def hand_over_to_python() -> NoReturn:
     """Replaces this process by a plain Python with the same command line, which knows best.
 

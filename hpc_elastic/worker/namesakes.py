@@ -19,14 +19,14 @@ def first_folder(kind: str, target: str, directory: str) -> str | None:
     """What `sys.path` will begin with; None if nothing is put there, by -I, -P or PYTHONSAFEPATH.
 
     Args:
-        kind: `script` or `module`.
-        target: the script's path, or the module's name.
+        kind: `script`, `module` or `function`.
+        target: the script's path, the module's name, or the function's file.
         directory: the working directory.
     """
     if getattr(sys.flags, "safe_path", sys.flags.isolated):
         return None
     path = os.path.join(directory, target)
-    if kind == "module":
+    if kind in ("module", "function"):
         return directory
     return path if os.path.isdir(path) else os.path.dirname(os.path.realpath(path))
 

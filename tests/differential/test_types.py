@@ -114,7 +114,7 @@ def run_record(state: RunState) -> RunResult:
         attempts=1,
         restarts=0,
         failures={"5": make_failure(5)} if state is RunState.FAILED else {},
-        return_values={"0": 7} if state is RunState.SUCCEEDED else {},
+        return_values={"0": "attempts/0001/ranks/00000/return_value.pkl"} if state is RunState.SUCCEEDED else {},
         nodes=("node1",),
         started=None,
         ended="",
@@ -133,7 +133,7 @@ def run_record(state: RunState) -> RunResult:
 )
 def test_runs_result_becomes_torchs(state: RunState, name: str) -> None:
     record = run_record(state)
-    theirs = torch_types.to_torch_result(record)
+    theirs = torch_types.to_torch_result(record, {0: 7} if name == "SUCCEEDED" else None)
     assert theirs.state == api.WorkerState[name]
     assert theirs.is_failed() == record.is_failed()
     assert theirs.return_values == ({0: 7} if name == "SUCCEEDED" else {})

@@ -36,7 +36,8 @@ def spelled(value: object) -> str:
 
 
 def test_the_reference_has_exactly_the_keys_of_a_job_file() -> None:
-    assert set(documented("job-yaml.md")) == leaves(JobSpec)
+    from_python = {"entrypoint.function", "roles[].entrypoint.function"}  # no file can hold one
+    assert set(documented("job-yaml.md")) == leaves(JobSpec) - from_python
 
 
 def test_the_reference_has_exactly_the_keys_of_a_site_file() -> None:

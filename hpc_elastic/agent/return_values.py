@@ -1,0 +1,44 @@
+"""Where the values are that the function of a run has returned, for the records; the workers have written them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import NodeResult, RunResult, RunState, WorkerState, World
+
+
+def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -> NodeResult:
+    """A node's record with the values of its ranks, if it succeeded; one that left by `sys.exit` has none."""
+    if result.state is not WorkerState.SUCCEEDED or result.role not in _function_roles(plan):
+        return result
+    files = {str(rank): layout.return_value(result.attempt, rank) for rank in result.ranks}
+    found = {rank: layout.relative(file) for rank, file in files.items() if os.path.exists(file)}
+    return replace(result, return_values=found)
+
+
+def with_runs_values(
+    plan: LaunchPlan, layout: RunLayout, result: RunResult, read_world: Callable[[], World | None]
+) -> RunResult:
+    """The run's result with the values of all ranks of its last world, if it succeeded.
+
+    No value is looked at: a successor of the head finds the same, and thousands of ranks take no time.
+    """
+    roles = _function_roles(plan)
+    world = read_world() if roles and result.state is RunState.SUCCEEDED else None
+    if world is None:
+        return result
+    attempts = {role.role: role.attempt for role in world.roles}
+    values = {
+        str(rank.rank): layout.relative(layout.return_value(attempts[rank.role], rank.rank))
+        for rank in world.ranks
+        if rank.role in roles
+    }
+    return replace(result, return_values=values)
+
+
+def _function_roles(plan: LaunchPlan) -> frozenset[str]:
+    return frozenset(role.name for role in plan.roles if role.entrypoint.kind == "function")

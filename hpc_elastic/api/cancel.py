@@ -1,0 +1,104 @@
+"""Stops a run: asks the agents to stop with grace; the scheduler ends what does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hpc_elastic.api.identity import host_name
+from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.watch import RunWatch, watch
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.protocol import Scheduler
+
+REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, writes the result
+ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
+SETTLE_S = 5.0  # a cancelled job's agents are dead; what they wrote shows by then
+_DEFAULT_GRACE_S = 60.0
+
+
+class StillRunningError(HpcElasticError):
+    """The job does not end. Exit code 9."""
+
+    exit_code = ExitCode.STALLED
+
+
+def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[[str], None]) -> Snapshot:
+    """Stops a run that is not over, and waits until it is.
+
+    Args:
+        layout: the run's.
+        snapshot: the run a moment ago.
+        by: what asks for it, for the records.
+        say: takes a line about what is done.
+
+    Returns:
+        The run at its end.
+
+    Raises:
+        StillRunningError: it goes on.
+        RunDirectoryError: the run directory cannot be written, or no job is known.
+        SchedulerError: the scheduler refused, or does not answer.
+    """
+    scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
+    run_watch = RunWatch(layout, scheduler, settle_s=SETTLE_S)
+    ask_to_stop(layout, by)
+    if _has_agents(snapshot):
+        grace_s = _grace_s(layout)
+        say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
+        snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
+    return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
+
+
+def _has_agents(snapshot: Snapshot) -> bool:
+    """Whether somebody can see the request: while pending, or in the setup lines, nobody can."""
+    return snapshot.state.value == "RUNNING" and snapshot.allocations > 0
+
+
+def _cancel_job(
+    layout: RunLayout, snapshot: Snapshot, scheduler: Scheduler, run_watch: RunWatch, say: Callable[[str], None]
+) -> Snapshot:
+    submission = store.read_json(layout.submission) or {}
+    if snapshot.job_id is None:
+        raise RunDirectoryError(f"{layout.root} has no submission.json: no job is known", tip="the submission failed?")
+    if submission.get("foreground"):
+        raise StillRunningError(
+            f"the run does not stop, and its job {snapshot.job_id} is not ours to cancel: it is an allocation that "
+            "`hpc-elastic run` was called in",
+            tip=f"press Ctrl-C there, or end the allocation with `scancel {snapshot.job_id}`",
+        )
+    if snapshot.scheduler == "local" and submission.get("host") not in (None, host_name()):
+        raise StillRunningError(
+            f"the run does not stop, and its processes are on {submission['host']}, not here",
+            tip=f"call `hpc-elastic cancel` on {submission['host']}",
+        )
+    scheduler.cancel(snapshot.job_id)
+    say(f"cancelled job {snapshot.job_id}")
+    snapshot = _look_until_over(run_watch, ENDING_S)
+    if not snapshot.is_over:
+        raise StillRunningError(
+            f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and is still {snapshot.job_state or 'there'}",
+            tip=f"`hpc-elastic status {snapshot.job_id}` says when it is over",
+        )
+    return snapshot
+
+
+def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
+    """The last snapshot: of the end, or of the moment when the time was up."""
+    deadline = time.monotonic() + seconds
+    for snapshot in watch(run_watch):
+        if snapshot.is_over or time.monotonic() >= deadline:
+            break
+    return snapshot
+
+
+def _grace_s(layout: RunLayout) -> float:
+    plan = store.read_json(layout.plan)
+    try:
+        return float(plan["signals"]["grace_s"])
+    except (KeyError, TypeError, ValueError):
+        return _DEFAULT_GRACE_S

@@ -1,0 +1,49 @@
+"""The events of a run as they come, of all its nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from hpc_elastic.codec import DecodeError, from_json
+from hpc_elastic.observe.tail import Tail
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Event
+
+
+def follow_events(layout: RunLayout, is_over: Callable[[], bool], *, pause_s: float) -> Iterator[Event]:
+    """Every event, from the first on, until the run is over and all is told.
+
+    What is new at one look comes in the order of its time, by the clocks of the nodes that wrote it.
+
+    Args:
+        layout: the run's.
+        is_over: whether nobody writes any more.
+        pause_s: between two looks.
+    """
+    tails: dict[str, Tail] = {}
+    while True:
+        is_last = is_over()  # before the look: what was written until then is seen
+        for node in _nodes(layout):
+            tails.setdefault(node, Tail(layout.events(node)))
+        lines = [line for tail in tails.values() for line in tail.read_lines(is_last=is_last)]
+        yield from sorted(filter(None, map(_parse, lines)), key=lambda event: event.time_ns)
+        if is_last:
+            return
+        time.sleep(pause_s)
+
+
+def _nodes(layout: RunLayout) -> list[str]:
+    try:
+        return sorted(os.listdir(layout.nodes))
+    except OSError:
+        return []
+
+
+def _parse(line: str) -> Event | None:
+    try:
+        return from_json(Event, json.loads(line))
+    except (ValueError, DecodeError):  # a torn line
+        return None

@@ -1,0 +1,30 @@
+"""One look at a run, at whose directory it is and at what its scheduler says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
+from hpc_elastic.rundir.layout import RunLayout
+
+
+def look_once(layout: RunLayout, warn: Callable[[str], None]) -> Snapshot:
+    """The run now. Asks the scheduler only if there is no result, and writes the one that nobody will write.
+
+    Args:
+        layout: the run's.
+        warn: takes a line about what could not be done.
+    """
+    snapshot = take_snapshot(layout, None)
+    if snapshot.is_over or not snapshot.scheduler:
+        return snapshot
+    from hpc_elastic.api.schedulers import make_scheduler
+    from hpc_elastic.observe.watch import RunWatch
+
+    scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
+    try:
+        return RunWatch(layout, scheduler).look()
+    except RunDirectoryError as error:  # somebody else's run, or a full disk: it can be looked at all the same
+        warn(error.message)
+        return take_snapshot(layout, scheduler)

@@ -1,0 +1,136 @@
+"""How a run ended, as torch's agents return it: values and failures by global rank."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_elastic.codec import DecodeError, from_json
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.rundir import records, store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import FailureRecord
+from hpc_elastic.rundir.states import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The end of a run; the fields that torch's RunResult has mean the same.
+
+    All or nothing: `return_values` has every rank of a function's run that SUCCEEDED (None for one that left by
+    `sys.exit`) and is empty for scripts; `failures` has the ranks that failed in the last attempt of one that did
+    not. The rest is `result.json`'s, as docs/reference/run-directory.md says.
+    """
+
+    run_dir: str
+    state: RunState
+    return_values: Mapping[int, Any]
+    failures: Mapping[int, FailureRecord]
+    exit_code: int
+    reason: str
+    cause: str
+    attempts: int
+    restarts: int
+    nodes: tuple[str, ...]
+    started: str | None
+    ended: str
+
+    def is_failed(self) -> bool:
+        """Whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
+        return self.state is RunState.FAILED
+
+
+class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in the code of users
+    """A run is over and did not succeed; exit code that of the run.
+
+    Args:
+        name: the run's.
+        result: how it ended.
+        traceback: of the rank that failed first, if it left one.
+    """
+
+    def __init__(self, name: str, result: RunResult, traceback: str | None) -> None:
+        lines = [f"{name} {result.state.value}: {result.cause}"]
+        if traceback:
+            lines += ["", traceback.rstrip()]
+        super().__init__("\n".join(lines), tip=f"the logs are in {result.run_dir}")
+        self.result = result
+        self.traceback = traceback
+        known = {int(code) for code in ExitCode}
+        self.exit_code = ExitCode(result.exit_code) if result.exit_code in known else ExitCode.WORKERS_FAILED
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles by its arguments, for process pools."""
+        return _make_failed, (self.message, self.result, self.traceback)
+
+
+def _make_failed(message: str, result: RunResult, traceback: str | None) -> RunFailed:
+    return RunFailed(message.partition(f" {result.state.value}: ")[0], result, traceback)
+
+
+def read_result(layout: RunLayout) -> RunResult:
+    """The result of a run that is over, with what its function returned.
+
+    Raises:
+        RunDirectoryError: it is not over, or a value cannot be unpickled here.
+    """
+    data = store.read_json(layout.result)
+    try:
+        record = from_json(records.RunResult, data)
+    except DecodeError as error:
+        raise RunDirectoryError(f"{layout.result} is not a run's result: {error}") from error
+    files = {int(rank): os.path.join(layout.root, file) for rank, file in record.return_values.items()}
+    return RunResult(
+        run_dir=layout.root,
+        state=record.state,
+        return_values={rank: _unpickle(rank, file) for rank, file in sorted(files.items())},
+        failures={int(rank): failure for rank, failure in record.failures.items()},
+        exit_code=record.exit_code,
+        reason=record.reason,
+        cause=record.cause,
+        attempts=record.attempts,
+        restarts=record.restarts,
+        nodes=record.nodes,
+        started=record.started,
+        ended=record.ended,
+    )
+
+
+def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
+    """The result again.
+
+    Raises:
+        RunFailed: it is of a run that did not succeed.
+    """
+    if result.state is not RunState.SUCCEEDED:
+        raise RunFailed(name, result, _first_traceback(result))
+    return result
+
+
+def _unpickle(rank: int, file: str) -> Any:
+    try:
+        with open(file, "rb") as stream:
+            return pickle.load(stream)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise RunDirectoryError(
+            f"what rank {rank} returned cannot be unpickled here: {type(error).__name__}: {error}",
+            tip=f"it is in {file}; what it is made of must be importable here as on the nodes",
+        ) from error
+
+
+def _first_traceback(result: RunResult) -> str | None:
+    for failure in sorted(result.failures.values(), key=lambda failure: failure.timestamp):
+        error: Any = store.read_json(failure.error_file) if failure.error_file else None
+        try:
+            text = str(error["message"]["extraInfo"]["py_callstack"])
+        except (KeyError, TypeError):
+            continue
+        if text.strip():
+            where = f"rank {failure.rank} on {failure.node}, attempt {failure.attempt}"
+            return f"{where}:\n{text}"
+    return None

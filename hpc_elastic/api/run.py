@@ -1,0 +1,162 @@
+"""A run as an object: waited for, asked, read and cancelled from a program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Generator, Iterator
+from typing import Any, Literal
+
+from hpc_elastic.api.cancel import cancel_run
+from hpc_elastic.api.events import follow_events
+from hpc_elastic.api.find import find_run, require_run_directory
+from hpc_elastic.api.look import look_once
+from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_result
+from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
+from hpc_elastic.observe.watch import LOOK_S, RunWatch
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.records import Event
+
+_LOG = logging.getLogger("hpc_elastic")
+
+
+class Run:
+    """One run, pending, running or over, of this process or of another.
+
+    Everything is read from the run directory, and asked of the scheduler where that does not say it.
+
+    Args:
+        run_dir: the run's directory.
+
+    Raises:
+        RunDirectoryError: it is not one.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None:
+        self._layout = require_run_directory(os.fspath(run_dir))
+        submission = store.read_json(self._layout.submission) or {}
+        self._name, self._job_id = str(submission.get("name", "")), str(submission.get("job_id", ""))
+
+    @classmethod
+    def find(cls, wanted: str | None = None) -> Run:
+        """The run that has this job id, name, run id or directory; of several the latest, and of all for None.
+
+        Raises:
+            UsageError: there is none.
+        """
+        return cls(find_run(wanted).root)
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_dir!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.run_dir == self.run_dir
+
+    def __hash__(self) -> int:
+        return hash(self.run_dir)
+
+    def __await__(self) -> Generator[Any, None, RunResult]:
+        """Awaits `result()`; other tasks of the event loop go on."""
+        return self._await_result().__await__()
+
+    @property
+    def run_dir(self) -> str:
+        """The run directory, absolute."""
+        return self._layout.root
+
+    @property
+    def name(self) -> str:
+        """The run's name, as its job says it."""
+        return self._name
+
+    @property
+    def job_id(self) -> str:
+        """The scheduler's id: Slurm's, or `local-...`."""
+        return self._job_id
+
+    def status(self) -> Snapshot:
+        """Where the run stands: what `hpc-elastic status --json` prints."""
+        return look_once(self._layout, _LOG.warning)
+
+    def wait(self, timeout_s: float | None = None) -> Snapshot:
+        """Waits until the run is over, however it ends.
+
+        Args:
+            timeout_s: how long at most.
+
+        Raises:
+            TimeoutError: it is not over by then; it goes on.
+        """
+        run_watch, deadline = self._watch(), None if timeout_s is None else time.monotonic() + timeout_s
+        while not (snapshot := run_watch.look()).is_over:
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"{self.name} is {snapshot.state.value} after {timeout_s:g} s")
+            time.sleep(left)
+        return snapshot
+
+    def result(self, timeout_s: float | None = None) -> RunResult:
+        """Waits for the end and says how it was, with what a function has returned on every rank.
+
+        Raises:
+            RunFailed: it did not succeed; with the cause, and the traceback of the rank that failed first.
+            TimeoutError: it is not over by then; it goes on.
+        """
+        self.wait(timeout_s)
+        return raise_unless_succeeded(self.name, read_result(self._layout))
+
+    def results(self, timeout_s: float | None = None) -> list[Any]:
+        """What the function returned, by global rank; empty for a script. Waits, and raises, as `result` does."""
+        values = self.result(timeout_s).return_values
+        return [values[rank] for rank in sorted(values)]
+
+    def logs(self, rank: int = 0, attempt: int | None = None, stream: Literal["stdout", "stderr"] = "stdout") -> str:
+        """What a rank has written so far; empty if it has written nothing yet.
+
+        Args:
+            rank: the global rank.
+            attempt: 1, 2, 3 ...; None is the latest in which the rank was started.
+            stream: which of its outputs.
+        """
+        if stream not in ("stdout", "stderr"):
+            raise UsageError(f"stream is {stream!r}, expected stdout or stderr")
+        layout, attempts = self._layout, store.list_numbers(self._layout.attempts)
+        if attempt is None:
+            attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 1
+        path = layout.stdout(attempt, rank) if stream == "stdout" else layout.stderr(attempt, rank)
+        try:
+            with open(path, encoding="utf-8", errors="replace", newline="") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def events(self) -> Iterator[Event]:
+        """The run's events, from the first one on and until its end, as they come."""
+        run_watch = self._watch()
+        return follow_events(self._layout, lambda: run_watch.look().is_over, pause_s=LOOK_S)
+
+    def cancel(self) -> Snapshot:
+        """Stops the run, with the grace of its job, and waits until it is over; fine if it is over already.
+
+        Raises:
+            HpcElasticError: it cannot be stopped from here.
+        """
+        snapshot = self.status()
+        if snapshot.is_over:
+            return snapshot
+        return cancel_run(self._layout, snapshot, by="Run.cancel", say=_LOG.info)
+
+    async def _await_result(self) -> RunResult:
+        run_watch = self._watch()
+        while not (await asyncio.to_thread(run_watch.look)).is_over:
+            await asyncio.sleep(LOOK_S)
+        return await asyncio.to_thread(self.result)
+
+    def _watch(self) -> RunWatch:
+        scheduler = take_snapshot(self._layout, None).scheduler
+        return RunWatch(self._layout, make_scheduler(scheduler, run_dir=self.run_dir))

@@ -1,0 +1,110 @@
+"""The file with the function that a run's workers call: a line of JSON about it, then the pickle.
+
+The line can be read by any Python, which the pickle cannot: what is by value in it is bytecode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.errors import RunDirectoryError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionHeader:
+    """Where a function comes from, and what it needs on a node.
+
+    `function` is `module:name`. `is_by_value`: bytecode is in the pickle, which only the same minor version of
+    Python runs. `packages` are the versions of the distributions that the pickle names. `path` is the
+    `sys.path` of who submitted it.
+    """
+
+    format_version: int = FORMAT_VERSION
+    function: str
+    python: str
+    is_by_value: bool
+    packages: Mapping[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+
+
+def dump_function(header: FunctionHeader, pickled: bytes) -> bytes:
+    """The file's content.
+
+    Args:
+        header: about the function.
+        pickled: function, positional and keyword arguments, as one tuple.
+    """
+    return json.dumps(to_json(header)).encode() + b"\n" + pickled
+
+
+def read_function(path: str) -> tuple[FunctionHeader, bytes]:
+    """The header and the pickle.
+
+    Raises:
+        RunDirectoryError: there is no such file, or it is of another version.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _parse_header(file.readline()), file.read()
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read the function of this run: {error}") from error
+
+
+def read_header(path: str) -> FunctionHeader:
+    """The header alone.
+
+    Raises:
+        RunDirectoryError: as `read_function`.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _parse_header(file.readline())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot read the function of this run: {error}") from error
+
+
+def python_mismatch(header: FunctionHeader, python: str) -> str | None:
+    """Why a Python of this version cannot call the function; None if it can."""
+    if not header.is_by_value or _minor(header.python) == _minor(python):
+        return None
+    return (
+        f"{header.function} was pickled by Python {header.python}, and the workers' Python is {python}; expected the "
+        f"same {_minor(header.python)} (the job's `python`), or a function of a module that can be imported there"
+    )
+
+
+def package_mismatches(header: FunctionHeader, version_of: Callable[[str], str | None]) -> list[str]:
+    """The packages that are others here than where the function was pickled, a text each.
+
+    Args:
+        header: about the function.
+        version_of: a distribution's version here, None if it is not installed.
+    """
+    found = ((name, version, version_of(name)) for name, version in sorted(header.packages.items()))
+    return [
+        f"{name} is {here or 'not installed'} here and {there} where it was submitted"
+        for name, there, here in found
+        if here != there
+    ]
+
+
+def _parse_header(line: bytes) -> FunctionHeader:
+    try:
+        data = json.loads(line)
+        if data["format_version"] != FORMAT_VERSION:
+            raise RunDirectoryError(
+                f"function.pkl has format_version {data['format_version']}, this hpc_elastic reads {FORMAT_VERSION}",
+                tip="use the version of hpc_elastic that submitted the run",
+            )
+        return from_json(FunctionHeader, data)
+    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        raise RunDirectoryError(f"function.pkl does not begin with a line about its function: {error}") from error
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,100 @@
+"""Calls the function of a run in a worker, and keeps what it returns.
+
+The function comes from another process: its modules are looked for where that one found them, after what
+this Python has itself, and it has no `__main__` but an empty one, as in `python -c`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pickle
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.function_file import FunctionHeader, package_mismatches, python_mismatch, read_function
+from hpc_elastic.rundir.layout import RunLayout
+
+
+class FunctionError(RuntimeError):
+    """The function of this run cannot be had here, or what it returned cannot be kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """What this rank is to call, and where the value goes, taken before the user's code can change the environment."""
+
+    function_file: str
+    value_file: str | None
+    pid: int
+
+    @classmethod
+    def from_environment(cls, function_file: str, environ: Mapping[str, str]) -> FunctionCall:
+        """Reads the variables that the agent sets; without HPC_ELASTIC_RUN_DIR the value is dropped."""
+        run_dir = environ.get("HPC_ELASTIC_RUN_DIR")
+        attempt, rank = int(environ.get("HPC_ELASTIC_ATTEMPT", "1")), int(environ.get("RANK", "0"))
+        value_file = RunLayout(run_dir).return_value(attempt, rank) if run_dir else None
+        return cls(function_file=function_file, value_file=value_file, pid=os.getpid())
+
+    def call(self) -> None:
+        """Calls it and writes the value.
+
+        Raises:
+            FunctionError: it cannot be unpickled here, or the value cannot be pickled.
+            BaseException: whatever the function raises.
+        """
+        header, pickled = read_function(self.function_file)
+        extend_path(header.path)
+        function, arguments, keywords = _unpickle(header, pickled)
+        value = function(*arguments, **keywords)
+        if self.value_file is not None and os.getpid() == self.pid:  # not a child that the function has forked
+            store.write_bytes(self.value_file, _pickle(header, value))
+
+
+def extend_path(path: Sequence[str]) -> None:
+    """Adds the folders of `path` that `sys.path` does not have: those before all that both have in front, as there."""
+    known = set(sys.path)
+    new = [(folder, any(before in known for before in path[:index])) for index, folder in enumerate(path)]
+    sys.path[:0] = [folder for folder, is_behind in new if folder not in known and not is_behind]
+    sys.path += [folder for folder, is_behind in new if folder not in known and is_behind]
+
+
+def _unpickle(header: FunctionHeader, pickled: bytes) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    mismatch = python_mismatch(header, platform.python_version())
+    if mismatch is not None:
+        raise FunctionError(mismatch)
+    others = package_mismatches(header, _version_of)
+    try:
+        function, arguments, keywords = pickle.loads(pickled)
+    except Exception as error:
+        why = "; ".join([f"{type(error).__name__}: {error}", *others])
+        raise FunctionError(f"{header.function} and its arguments cannot be unpickled: {why}") from error
+    for other in others:
+        print(f"hpc-elastic: {other}; {header.function} was pickled there", file=sys.stderr, flush=True)
+    return function, arguments, keywords
+
+
+def _pickle(header: FunctionHeader, value: Any) -> bytes:
+    """By cloudpickle, which also takes what is defined in the function; it is here if the function came by it."""
+    try:
+        import cloudpickle
+    except ImportError:
+        dumps = pickle.dumps
+    else:
+        dumps = cloudpickle.dumps
+    try:
+        return bytes(dumps(value))
+    except Exception as error:
+        kind = type(value).__name__
+        raise FunctionError(f"{header.function} returned a {kind} that cannot be pickled: {error}") from error
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
