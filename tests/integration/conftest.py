@@ -110,6 +110,15 @@ class Run:
                     found[int(entry.name)] = command
         return found
 
+    def agent_pid(self, node: str) -> int:
+        """The agent of a node of this machine; its guard and store host have other command lines."""
+        wanted = f"HPC_ELASTIC_LOCAL_NODE_ID={node.removeprefix('local')}".encode()
+        for pid, command in self.agents().items():
+            environ = Path(f"/proc/{pid}/environ")
+            if "hpc_elastic.agent.main" in command and wanted in environ.read_bytes().split(b"\0"):
+                return pid
+        raise AssertionError(f"no agent of {node}: {self.agents()}")
+
     def worker_pid(self, rank: int, attempt: int = 1) -> int:
         """The process of a rank."""
         wanted = {os.fsencode(f"RANK={rank}"), os.fsencode(f"HPC_ELASTIC_ATTEMPT={attempt}")}

@@ -17,7 +17,6 @@ from hpc_elastic.agent.door import ACCEPTED_A_TURN, STRANGERS
 from hpc_elastic.agent.rate_limit import LINES
 from hpc_elastic.membership.authentication import NONCE_BYTES, Scope, Session, Side
 from tests.integration.conftest import Door, Run
-from tests.integration.test_local_stops import agent_pid
 from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local
@@ -130,7 +129,7 @@ def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Door) -
     run = door.submit("job.yaml")
     wait_for_workers(run, 1)
     head = json.loads(Path(run.layout.allocation(1)).read_text())["head"]
-    watch = Watch(agent_pid(run, "local0"))
+    watch = Watch(run.agent_pid("local0"))
     with contextlib.closing(Flood(head["address"], head["port"])) as flood:
         for attempt in (1, 2):
             wait_for_workers(run, attempt)

@@ -105,15 +105,6 @@ def wait_for_workers(run: Run) -> None:
     run.wait_until_started()
 
 
-def agent_pid(run: Run, node: str) -> int:
-    """The agent of a node; its guard and store host have other command lines."""
-    wanted = f"HPC_ELASTIC_LOCAL_NODE_ID={node.removeprefix('local')}".encode()
-    for pid, command in run.agents().items():
-        if "hpc_elastic.agent.main" in command and wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            return pid
-    raise AssertionError(f"no agent of {node}: {run.agents()}")
-
-
 def script_pid(run: Run) -> int:
     return int(run.job_id.split("-")[1])
 
@@ -185,10 +176,10 @@ def test_term_to_the_script_stops_the_run(door: Door) -> None:
 def test_a_term_that_reaches_an_agent_after_the_stop_it_caused_cuts_no_grace_short(door: Door) -> None:
     """The script signals one agent after the other; the first one's message to the second may be faster."""
     run = start(door, SAVES)
-    os.kill(agent_pid(run, "local0"), signal.SIGTERM)
+    os.kill(run.agent_pid("local0"), signal.SIGTERM)
     for rank in range(4):
         run.wait_for_output("saving", rank=rank)
-    os.kill(agent_pid(run, "local1"), signal.SIGTERM)
+    os.kill(run.agent_pid("local1"), signal.SIGTERM)
     log = Path(run.layout.agent_output("local1"))
     wait_until(lambda: "got SIGTERM" in log.read_text(), "the second agent has its TERM", otherwise=run.story)
     door.write("go", "")
@@ -227,7 +218,7 @@ def test_a_second_start_is_refused_while_the_first_is_alive(door: Door) -> None:
 @pytest.mark.parametrize("node", ["local0", "local1"])
 def test_a_killed_agent_ends_the_run_with_7_and_leaves_nothing(door: Door, node: str) -> None:
     run = start(door, STUBBORN)
-    os.kill(agent_pid(run, node), signal.SIGKILL)
+    os.kill(run.agent_pid(node), signal.SIGKILL)
     run.assert_nothing_left(within_s=30)
     waited = door.run("status", run.job_id, "--json", exit_code=None)
     result = assert_over(run, "FAILED", 7)

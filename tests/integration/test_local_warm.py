@@ -12,7 +12,7 @@ import pytest
 
 from hpc_elastic.agent.door import FILES_BESIDE, STRANGERS
 from tests.integration.conftest import Door, Run
-from tests.integration.test_local_stops import agent_pid, is_alive, script_pid
+from tests.integration.test_local_stops import is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local
@@ -157,7 +157,7 @@ def test_an_agent_that_is_killed_leaves_no_fork_server_and_store_host_behind(doo
     own = [*helpers(run, "hpc_elastic.worker.fork_server"), *helpers(run, "hpc_elastic.worker.store_host")]
     workers = [run.worker_pid(rank) for rank in (0, 1)]
     assert len(own) == 2
-    os.kill(agent_pid(run, "local0"), signal.SIGKILL)
+    os.kill(run.agent_pid("local0"), signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, [*own, *workers])), "nothing is left", within_s=10, otherwise=run.story)
     run.assert_nothing_left()
     wait_until(lambda: not is_alive(script_pid(run)), "the script is over", within_s=60, otherwise=run.story)

@@ -28,6 +28,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.worker import function_call
 
 PACKAGE = Path(function_call.__file__).parents[1]
+BOOTSTRAP = ("hpc_elastic.worker.bootstrap",)
 
 
 @dataclass
@@ -52,8 +53,7 @@ def call(content: bytes, folder: Path) -> Called:
     Path(layout.function).write_bytes(content)
     variables = {"HPC_ELASTIC_RUN_DIR": layout.root, "HPC_ELASTIC_ATTEMPT": "1", "RANK": "3"}
     done = subprocess.run(
-        [sys.executable, str(PACKAGE / "launch.py"), "hpc_elastic.worker.bootstrap", "--parent", "0"]
-        + ["--function", layout.function, "--"],
+        [sys.executable, str(PACKAGE / "launch.py"), *BOOTSTRAP, "--parent", "0", "--function", layout.function, "--"],
         env={**os.environ, **variables, "TORCHELASTIC_ERROR_FILE": layout.error(1, 3)},
         cwd=folder,
         capture_output=True,
