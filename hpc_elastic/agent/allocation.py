@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.hostlist import expand_hostlist
+from hpc_elastic.job_ids import array_task_of, slurm_job_id
 
 LOCAL_NETWORK = "127.0.0."
 
@@ -16,7 +17,8 @@ class Allocation:
     """This node's place in one start by the scheduler.
 
     `nodes` are the names of all nodes of the step, by node id. `is_local` is the local backend,
-    where every node is this machine, with a loopback address of its own.
+    where every node is this machine, with a loopback address of its own. The `job_id` of a task of
+    an array is `<array>_<task>`: its own number may be the array's as well.
     """
 
     job_id: str
@@ -66,11 +68,11 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
     node_id = _number(environ, "SLURM_NODEID")
     if not 0 <= node_id < len(nodes):
         raise AllocationError(f"SLURM_NODEID is {node_id}, but the step has {len(nodes)} nodes: {', '.join(nodes)}")
-    array_task = environ.get("SLURM_ARRAY_TASK_ID")
+    job_id = slurm_job_id(environ) or ""
     return Allocation(
-        job_id=environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", ""),
+        job_id=job_id,
         restart_count=_number(environ, "SLURM_RESTART_COUNT", default=0),
-        array_task=int(array_task) if array_task and array_task.isdigit() else None,
+        array_task=array_task_of(job_id),
         node_id=node_id,
         nodes=nodes,
         is_local=False,
@@ -82,10 +84,11 @@ def _derive_local(environ: Mapping[str, str]) -> Allocation:
     node_id = _number(environ, "HPC_ELASTIC_LOCAL_NODE_ID")
     if node_id >= count:
         raise AllocationError(f"HPC_ELASTIC_LOCAL_NODE_ID is {node_id}, but there are {count} local nodes")
+    job_id = environ["HPC_ELASTIC_LOCAL_JOB_ID"]
     return Allocation(
-        job_id=environ["HPC_ELASTIC_LOCAL_JOB_ID"],
+        job_id=job_id,
         restart_count=0,
-        array_task=None,
+        array_task=array_task_of(job_id),
         node_id=node_id,
         nodes=tuple(f"local{number}" for number in range(count)),
         is_local=True,

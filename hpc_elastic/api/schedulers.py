@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpc_elastic.scheduler.protocol import Scheduler
+    from hpc_elastic.scheduler.protocol import ArrayScheduler
 
 
-def make_scheduler(name: str, *, run_dir: str | None = None) -> Scheduler:
+def make_scheduler(name: str, *, run_dir: str | None = None) -> ArrayScheduler:
     """The scheduler with this name.
 
     Args:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from hpc_elastic.api.identity import host_name, user_name
@@ -16,10 +16,10 @@ from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.create import create_run_directory
+from hpc_elastic.rundir.create import CreatedRunDirectory, create_run_directory
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import Submission, utc_text
+from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
 from hpc_elastic.scheduler.protocol import Scheduler
 
 
@@ -49,25 +49,34 @@ def start_run(
         is_foreground: the job is the user's own allocation.
     """
     plan = prepared.plan
-    source = prepared.source
-    created = create_run_directory(
-        plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=source.function
-    )
+    created = make_run_directory(prepared)
     with deferred_interrupt():  # a job without a record would be a run that nobody finds
         try:
             job_id = start(created.layout)
         except BaseException:
             created.remove()
             raise
-        submission = _make_submission(plan, job_id, is_foreground)
+        submission = make_submission(plan, job_id, is_foreground=is_foreground)
         try:
             store.write_json(created.layout.submission, to_json(submission))
         except RunDirectoryError:
             undo(job_id)
             created.remove()
             raise
-        _index(plan, submission)
+        add_to_index(submission, plan.run_dir)
     return submission
+
+
+def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
+    """Makes the run directory, with all that the run needs before it is submitted.
+
+    Raises:
+        RunDirectoryError: it cannot be made; what was made is gone again.
+    """
+    plan, source = prepared.plan, prepared.source
+    return create_run_directory(
+        plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=source.function
+    )
 
 
 @contextmanager
@@ -86,7 +95,16 @@ def deferred_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _make_submission(plan: LaunchPlan, job_id: str, is_foreground: bool) -> Submission:
+def make_submission(
+    plan: LaunchPlan,
+    job_id: str,
+    *,
+    is_foreground: bool = False,
+    array: str | None = None,
+    task: int | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> Submission:
+    """The record of a run that was submitted just now; the last three are of a task of an array."""
     return Submission(
         run=plan.run,
         name=plan.name,
@@ -97,18 +115,26 @@ def _make_submission(plan: LaunchPlan, job_id: str, is_foreground: bool) -> Subm
         host=host_name(),
         user=user_name(),
         foreground=is_foreground,
+        array=array,
+        array_task=task,
+        parameters=parameters or {},
     )
 
 
-def _index(plan: LaunchPlan, submission: Submission) -> None:
+def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> None:
+    """Notes what was submitted in the user's index; where that is not possible, says so and goes on."""
+    run, tasks = (
+        (submitted.array, len(submitted.tasks)) if isinstance(submitted, ArraySubmission) else (submitted.run, 0)
+    )
     entry = IndexEntry(
-        run=plan.run,
-        name=plan.name,
-        job_id=submission.job_id,
-        site=plan.site,
-        scheduler=plan.scheduler,
-        run_dir=plan.run_dir,
-        submitted=submission.submitted,
+        run=run,
+        name=submitted.name,
+        job_id=submitted.job_id,
+        site=submitted.site,
+        scheduler=submitted.scheduler,
+        run_dir=directory,
+        submitted=submitted.submitted,
+        tasks=tasks,
     )
     try:
         append_entry(index_path(os.environ), entry)

@@ -12,6 +12,7 @@ from hpc_elastic.cli.arguments import VerbParser, add_planning
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.log_options import add_log_options, read_log_options
 from hpc_elastic.errors import AllocationError, UsageError
+from hpc_elastic.job_ids import slurm_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def find_allocation(environ: Mapping[str, str]) -> str | None:
             f"srun started hpc-elastic run as {tasks} tasks, expected one call",
             tip="call it without srun: it starts its own, with one agent a node",
         )
-    return environ.get("SLURM_JOB_ID")
+    return slurm_job_id(environ)
 
 
 def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[str, str]) -> None:

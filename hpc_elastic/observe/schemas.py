@@ -8,8 +8,9 @@ from typing import Any
 from hpc_elastic.rundir import records
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
-# The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank): its record.
+# The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank), or an array's: its record.
 RECORDS = {
+    "array.json": records.ArraySubmission,
     "submission.json": records.Submission,
     "requests.jsonl": records.Request,
     "allocations/NNNN.json": records.AllocationClaim,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 
 from hpc_elastic.errors import TemplateError
@@ -22,12 +24,33 @@ def sbatch_directives(plan: LaunchPlan) -> tuple[ShellText, ...]:
     Raises:
         TemplateError: a value cannot be written, or an option's name is none.
     """
+    return _directives(plan, [("output", RunLayout(literal_path_pattern(plan.run_dir)).script_output("%j"))])
+
+
+def array_directives(plan: LaunchPlan, root: str, *, tasks: int, limit: int | None) -> tuple[ShellText, ...]:
+    """The same for an array of runs: one run directory a task, below `root`.
+
+    Args:
+        plan: of any of the runs; what it asks for is asked for each of them.
+        root: the array's folder.
+        tasks: how many; they are numbered from 0.
+        limit: so many at a time; None: as many as there is room for.
+
+    Raises:
+        TemplateError: as `sbatch_directives`.
+    """
+    indices = f"0-{tasks - 1}" + (f"%{limit}" if limit else "")
+    task = RunLayout(os.path.join(literal_path_pattern(root), "%a"))
+    return _directives(plan, [("array", indices), ("output", task.script_output("%A_%a"))])
+
+
+def _directives(plan: LaunchPlan, place: Sequence[tuple[str, str]]) -> tuple[ShellText, ...]:
     options: list[tuple[str, str | None]] = [
         ("job-name", plan.name),
         ("nodes", node_range(plan)),
         *_tasks(plan),
         *_resource_options(plan),
-        ("output", RunLayout(literal_path_pattern(plan.run_dir)).script_output("%j")),
+        *place,
         ("open-mode", "append"),
         ("no-kill", None),
         ("requeue" if plan.requeue.max else "no-requeue", None),

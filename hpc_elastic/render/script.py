@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Mapping
 from typing import NoReturn
 
 from jinja2 import TemplateError as JinjaError
@@ -32,11 +33,7 @@ def render_script(plan: LaunchPlan, template: Template) -> str:
         TemplateError: the template does not render with this plan, or starts no agent, or a value
             of the plan cannot stand in a script.
     """
-    values = template_values(plan)
-    try:
-        script = script_environment(template).get_template(template.name).render(values)
-    except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        _fail(template, error)
+    script = render_template(template, template_values(plan))
     if not _LAUNCH_LINE.search(script):
         source, line = find_launch_block(template)
         raise TemplateError(
@@ -44,6 +41,18 @@ def render_script(plan: LaunchPlan, template: Template) -> str:
             tip='start `"$hpc_elastic_python" {{ agent }}` in it, or keep {{ super() }}',
         )
     return script
+
+
+def render_template(template: Template, values: Mapping[str, object]) -> str:
+    """The text of any template of ours.
+
+    Raises:
+        TemplateError: it does not render with these values.
+    """
+    try:
+        return script_environment(template).get_template(template.name).render(values)
+    except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        _fail(template, error)
 
 
 def _fail(template: Template, error: Exception) -> NoReturn:

@@ -104,6 +104,17 @@ def load_template(name: str, *, job_dir: str) -> Template:
     return template
 
 
+def load_array_template(scheduler: str) -> Template:
+    """Reads the template of the script of an array of runs; it has no blocks, and no site one of its own.
+
+    Raises:
+        TemplateError: it is missing or cannot be read.
+    """
+    name = f"{scheduler}/array.sh.j2"
+    path = os.path.join(shipped_directory("templates"), name)
+    return Template(name=name, sources={name: Source(path=path, text=_read(path))})
+
+
 def check_template(template: Template) -> None:
     """Checks quoting and blocks of a template and of all that it refers to.
 

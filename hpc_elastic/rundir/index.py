@@ -1,7 +1,8 @@
 """The index of a user's runs, below the user's state folder: which there are, and where.
 
-One line a run, appended at submission. It is a convenience: a run directory is complete without it, so a
-broken or unwritable index stops nothing, and directories that vanished are passed over.
+One line a run, or an array of runs, appended at submission. It is a convenience: a run directory is
+complete without it, so a broken or unwritable index stops nothing, and directories that vanished are
+passed over.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One submitted run."""
+    """One submitted run, or an array of `tasks` runs, whose folder `run_dir` is then and whose id `run`."""
 
     run: str
     name: str
@@ -27,9 +28,10 @@ class IndexEntry:
     scheduler: str
     run_dir: str
     submitted: str
+    tasks: int = 0
 
 
-_FIELDS = tuple(field.name for field in fields(IndexEntry))
+_FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name != "tasks")
 
 
 def index_path(environ: Mapping[str, str]) -> str:
@@ -89,4 +91,5 @@ def _parse(line: str) -> IndexEntry | None:
         return None
     if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in _FIELDS):
         return None
-    return IndexEntry(**{name: data[name] for name in _FIELDS})
+    tasks = data.get("tasks", 0)
+    return IndexEntry(**{name: data[name] for name in _FIELDS}, tasks=tasks if isinstance(tasks, int) else 0)

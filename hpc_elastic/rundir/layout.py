@@ -179,3 +179,34 @@ class RunLayout:
     def error(self, attempt: int, rank: int) -> str:
         """A failed rank's error file, in torch's format and more."""
         return os.path.join(self.rank(attempt, rank), "error.json")
+
+
+class ArrayLayout:
+    """The paths of an array of runs, as absolute strings; makes and reads nothing."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = os.path.abspath(os.fspath(root))
+
+    def __repr__(self) -> str:
+        return f"ArrayLayout({self.root!r})"
+
+    @property
+    def record(self) -> str:
+        """The ArraySubmission record."""
+        return os.path.join(self.root, "array.json")
+
+    @property
+    def job_yaml(self) -> str:
+        """The job file as the user wrote it."""
+        return os.path.join(self.root, "job.yaml")
+
+    @property
+    def script(self) -> str:
+        """What the scheduler starts for each task; it goes on with the task's own script."""
+        return os.path.join(self.root, "job.sh")
+
+    def task(self, number: int) -> RunLayout:
+        """The run of task 0, 1, 2 ..."""
+        return RunLayout(os.path.join(self.root, str(number)))

@@ -11,33 +11,16 @@ from typing import Any
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.rundir.states import RunState as RunState
 from hpc_elastic.rundir.states import WorkerState as WorkerState
-
-FORMAT_VERSION = 1
+from hpc_elastic.rundir.submissions import FORMAT_VERSION as FORMAT_VERSION
+from hpc_elastic.rundir.submissions import ArraySubmission as ArraySubmission
+from hpc_elastic.rundir.submissions import ArrayTask as ArrayTask
+from hpc_elastic.rundir.submissions import Submission as Submission
 
 
 def utc_text(unix_seconds: float) -> str:
     """A point in time as every record writes it: UTC, ISO 8601, microseconds."""
     moment = datetime.fromtimestamp(unix_seconds, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """`submission.json`: what the scheduler was given. `job_id` is Slurm's, or `local-...`.
-
-    `foreground`: `hpc-elastic run` started it inside a job that is not ours to cancel.
-    """
-
-    format_version: int = FORMAT_VERSION
-    run: str
-    name: str
-    site: str
-    scheduler: str
-    job_id: str
-    submitted: str
-    host: str
-    user: str
-    foreground: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 Theory of operation: a job id is `local-PID-START`, of the bash that runs the script, so that the
 script itself (from `$$`) and whoever started it know it without a file between them. The script is
 held back until its output file, which is named after the id, is in place. Nothing is written down:
-what became of a job is asked of /proc, or of the file `exit_code` in the run directory.
+what became of a job is asked of /proc, or of the file `exit_code` in the run directory. The tasks of an
+array (`local-PID-START_TASK`) are started by the array's script; `local_tasks.py` says more.
 """
 
 from __future__ import annotations
@@ -17,22 +18,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.processes import (
-    Process,
-    find_process,
-    has_variable,
-    living_processes,
-    send_signal,
-    with_descendants,
-)
+from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.processes import Process, find_process, living_processes, send_signal, with_descendants
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.environment import scrub_environment
+from hpc_elastic.scheduler.local_tasks import WaitingTasks, carries
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 
 if TYPE_CHECKING:  # `status` has no use for it and 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
-
-JOB_ID_VARIABLE = "HPC_ELASTIC_LOCAL_JOB_ID"  # the local template sets it for the agents
 
 _JOB_ID = re.compile(r"local-([0-9]{1,10})-([0-9]{1,20})")
 # exec keeps process id and start time. Without the word to go (the submitter died) nothing starts.
@@ -86,12 +80,21 @@ class LocalScheduler:
         """What became of these jobs; one that ended and left no exit code is GONE."""
         return {job_id: self._status(job_id) for job_id in job_ids}
 
+    def cancel_pending(self, job_id: str) -> None:
+        """Sees to it that no more tasks of an array start; those that run go on."""
+        if waiting := self._waiting_tasks(job_id):
+            for task in waiting.all():
+                waiting.withdraw(task)
+
     def cancel(self, job_id: str) -> None:
         """Ends a job and everything that belongs to it: TERM to its session, a bounded wait, KILL to all.
 
         Raises:
             SchedulerError: a process cannot be killed.
         """
+        array, task = split_task_id(job_id) or (job_id, None)
+        if task is not None and (waiting := self._waiting_tasks(array)):
+            waiting.withdraw(task)
         for process in _session(job_id, living_processes()):
             _signal(process, signal.SIGTERM)
         if self._wait_for_end(job_id, self._kill_wait_s):
@@ -120,15 +123,24 @@ class LocalScheduler:
 
     def _status(self, job_id: str) -> JobStatus:
         self._collect(job_id)
-        if _script_process(job_id):
+        array, task = split_task_id(job_id) or (job_id, None)
+        if task is not None and (waiting := self._waiting_tasks(array)) and waiting.has(task):
+            return JobStatus(job_id=job_id, state=JobState.PENDING, native_state="waiting")
+        if task is None and _script_process(job_id):
             return JobStatus(job_id=job_id, state=JobState.RUNNING, native_state="running")
         if _session(job_id, living_processes()):
-            return JobStatus(job_id=job_id, state=JobState.COMPLETING, native_state="script ended")
+            state, word = (JobState.COMPLETING, "script ended") if task is None else (JobState.RUNNING, "running")
+            return JobStatus(job_id=job_id, state=state, native_state=word)
         code = self._exit_code(job_id)
         if code is None:
             return JobStatus(job_id=job_id, state=JobState.GONE, native_state="ended")
         state = JobState.FAILED if code else JobState.COMPLETED
         return JobStatus(job_id=job_id, state=state, native_state="ended", exit_code=f"{max(code, 0)}:{max(-code, 0)}")
+
+    def _waiting_tasks(self, array: str) -> WaitingTasks | None:
+        """Those that the array's script has not started yet; None if it is over."""
+        script = _script_process(array)
+        return WaitingTasks.of(array, script) if script else None
 
     def _exit_code(self, job_id: str) -> int | None:
         """The exit code, or minus the signal; None if nobody knows."""
@@ -191,11 +203,13 @@ def _script_process(job_id: str) -> Process | None:
 
 
 def _session(job_id: str, processes: Sequence[Process]) -> list[Process]:
-    """The script and what has stayed in its session.
+    """The script and what has stayed in its session; of a task what carries its id in its array's session.
 
     The kernel gives no process a number that a session still has, so what is in the session of a
     dead leader is the job's; a later leader with that number has another start time.
     """
+    if split := split_task_id(job_id):
+        return [process for process in _session(split[0], processes) if carries(process, job_id)]
     match = _JOB_ID.fullmatch(job_id)
     if match is None:
         return []
@@ -209,7 +223,7 @@ def _session(job_id: str, processes: Sequence[Process]) -> list[Process]:
 def _members(job_id: str) -> list[Process]:
     """The session, what descends from it, and what carries the job id: workers have sessions of their own."""
     processes = living_processes()
-    carriers = [process for process in processes if has_variable(process, JOB_ID_VARIABLE, job_id)]
+    carriers = [process for process in processes if carries(process, job_id)]
     members = with_descendants([*_session(job_id, processes), *carriers], processes)
     return [process for process in members if process.pid != os.getpid()]  # a job may cancel itself
 

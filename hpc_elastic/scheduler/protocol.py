@@ -67,7 +67,18 @@ class Scheduler(Protocol):
         """
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job, pending or running; fine if it is over.
+        """Ends a job, pending or running, or an array with all its tasks; fine if it is over.
+
+        Raises:
+            SchedulerError: it was refused, or the scheduler does not answer.
+        """
+
+
+class ArrayScheduler(Scheduler, Protocol):
+    """One that arrays can be given to, by the same `submit`; task 4 of job 12 is job `12_4`."""
+
+    def cancel_pending(self, job_id: str) -> None:
+        """Sees to it that no more tasks of an array start; those that run go on.
 
         Raises:
             SchedulerError: it was refused, or the scheduler does not answer.

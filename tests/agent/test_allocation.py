@@ -38,8 +38,9 @@ def test_one_node_has_no_multiplier() -> None:
 
 
 def test_a_requeued_array_task_says_so() -> None:
-    place = derive_allocation({**STEP, "SLURM_RESTART_COUNT": "2", "SLURM_ARRAY_TASK_ID": "3"})
-    assert (place.restart_count, place.array_task) == (2, 3)
+    array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}  # the last task to start has the array's number
+    place = derive_allocation({**STEP, "SLURM_RESTART_COUNT": "2", **array})
+    assert (place.restart_count, place.array_task, place.job_id) == (2, 3, "7_3")
 
 
 @pytest.mark.parametrize(

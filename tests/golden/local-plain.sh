@@ -56,9 +56,12 @@ hpc_elastic_stop() { # passes on the first signal, as TERM, to the agents that l
 }
 
 # The job's id is this process and its start time, field 22 of its stat file: who started it finds out the same.
+# A task of an array is told its id.
 hpc_elastic_stat=$(<"/proc/$$/stat")
 read -r -a hpc_elastic_stat <<<"${hpc_elastic_stat##*) }"
-export HPC_ELASTIC_LOCAL_JOB_ID="local-$$-${hpc_elastic_stat[19]}" HPC_ELASTIC_LOCAL_NODES=2
+export HPC_ELASTIC_LOCAL_JOB_ID="${HPC_ELASTIC_LOCAL_ARRAY_TASK:-local-$$-${hpc_elastic_stat[19]}}"
+export HPC_ELASTIC_LOCAL_NODES=2
+unset HPC_ELASTIC_LOCAL_ARRAY_TASK
 
 for ((hpc_elastic_node = 0; hpc_elastic_node < HPC_ELASTIC_LOCAL_NODES; hpc_elastic_node++)); do
     HPC_ELASTIC_LOCAL_NODE_ID=$hpc_elastic_node \

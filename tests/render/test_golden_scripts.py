@@ -6,6 +6,7 @@ difference with git.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 
 from hpc_elastic.plan.launch_plan import LaunchPlan, RequeuePlan, ResourcesPlan
 from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.render.template import load_array_template
 from tests.plans import make_local_plan, make_plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -52,28 +55,51 @@ SCRIPTS: dict[str, LaunchPlan] = {
 }
 
 
-def render(plan: LaunchPlan) -> str:
+ARRAYS: dict[str, tuple[LaunchPlan, int, int | None]] = {  # a plan, how many runs, how many at a time
+    "slurm-array.sh": (make_plan(sbatch={"account": "abc"}, time_s=600), 8, 2),
+    "slurm-array-hostile.sh": (
+        make_plan(name="it's", run_dir="/home/ada/a b'c\"d%j$(touch canary)`x`;#é/run"),
+        1,
+        None,
+    ),
+    "local-array.sh": (make_local_plan(), 3, None),
+}
+
+
+def render(name: str) -> str:
+    if name in ARRAYS:
+        return render_array(*ARRAYS[name])
+    plan = SCRIPTS[name]
     return render_script(plan, load_template(plan.template, job_dir="/"))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+def render_array(plan: LaunchPlan, count: int, limit: int | None) -> str:
+    plans = [dataclasses.replace(plan, run_dir=f"{plan.run_dir}/{number}") for number in range(count)]
+    templates = load_array_template(plan.scheduler), load_template(plan.template, job_dir="/")
+    return render_array_script(plans, *templates, limit=limit)
+
+
+NAMES = [*SCRIPTS, *ARRAYS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_renders_the_golden_script(name: str) -> None:
-    script = render(SCRIPTS[name])
+    script = render(name)
     if os.environ.get("HPC_ELASTIC_WRITE_GOLDEN") == "1":
         (GOLDEN / name).write_text(script, encoding="utf-8")
     assert script == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def test_every_golden_script_is_rendered_by_a_test() -> None:
-    assert {path.name for path in GOLDEN.glob("*.sh")} == set(SCRIPTS)
+    assert {path.name for path in GOLDEN.glob("*.sh")} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_golden_script_is_good_bash(name: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / name], check=True)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_golden_script_passes_shellcheck(name: str) -> None:
     # A setup line sources a file that is only on the cluster; hostile text looks as if it should expand.

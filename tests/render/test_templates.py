@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.errors import TemplateError
 from hpc_elastic.render.lint import ShellQuotes, find_quoted_substitutions
 from hpc_elastic.render.script import load_template, render_script
-from hpc_elastic.render.template import ScriptEnvironment
+from hpc_elastic.render.template import ScriptEnvironment, load_array_template
 from hpc_elastic.render.values import template_values
 from hpc_elastic.shipped import shipped_directory
 from tests.plans import make_local_plan, make_plan
@@ -90,7 +90,9 @@ def test_a_shipped_template_has_no_substitution_inside_quotes(path: Path) -> Non
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_shipped_template_loads_by_its_name(path: Path) -> None:
     name = os.path.relpath(path, shipped_directory("templates"))
-    assert load_template(name, job_dir="/").sources[name].path == str(path)
+    is_array = path.name == "array.sh.j2"
+    template = load_array_template(path.parent.name) if is_array else load_template(name, job_dir="/")
+    assert template.sources[name].path == str(path)
 
 
 def test_a_substitution_is_a_word_wherever_its_text_comes_from(tmp_path: Path) -> None:

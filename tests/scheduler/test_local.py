@@ -12,7 +12,8 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.processes import find_process, has_variable, living_processes, send_signal
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.scheduler.local import JOB_ID_VARIABLE, LocalScheduler
+from hpc_elastic.scheduler.local import LocalScheduler
+from hpc_elastic.scheduler.local_tasks import JOB_ID_VARIABLE
 from hpc_elastic.scheduler.protocol import JobState
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.sandbox import wait_until

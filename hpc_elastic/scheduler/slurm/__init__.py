@@ -62,8 +62,17 @@ class SlurmScheduler:
             found |= self._ask_accounting(forgotten)
         return {job_id: found.get(job_id) or _gone(job_id) for job_id in job_ids}
 
+    def cancel_pending(self, job_id: str) -> None:
+        """Takes the tasks of an array that wait out of the queue; those that run go on.
+
+        Raises:
+            SchedulerError: it was refused, or Slurm does not answer.
+        """
+        if output.is_job_id(job_id):
+            output.parse_cancellation(self._ask(commands.scancel_pending_command(job_id)), job_id)
+
     def cancel(self, job_id: str) -> None:
-        """Ends a job, pending or running; fine if it is over.
+        """Ends a job, pending or running, or an array with all its tasks; fine if it is over.
 
         Raises:
             SchedulerError: it was refused, or Slurm does not answer.

@@ -46,6 +46,11 @@ def scancel_command(job_id: str) -> list[str]:
     return ["scancel", job_id]
 
 
+def scancel_pending_command(job_id: str) -> list[str]:
+    """Takes a job, or those tasks of an array, out of the queue that still wait in it."""
+    return ["scancel", "--state=PENDING", job_id]
+
+
 def ping_command() -> list[str]:
     """Asks whether a controller answers; rarely more than a line, and never about a job."""
     return ["scontrol", "ping"]

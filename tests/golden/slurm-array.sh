@@ -1,0 +1,24 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:10:00
+#SBATCH --array=0-7%2
+#SBATCH --output=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/%a/slurm-%A_%a.out
+#SBATCH --open-mode=append
+#SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --account=abc
+#
+# 8 runs in one array, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
+# Slurm starts this script for each task, and it goes on with the job.sh in the task's own run directory, which can
+# also be submitted by itself.
+
+if [ -z "${SLURM_ARRAY_TASK_ID-}" ]; then
+    echo "hpc_elastic: this is no task of an array: submit this script with sbatch" >&2
+    exit 2
+fi
+cd -- /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/"$SLURM_ARRAY_TASK_ID" || exit 5
+# In this shell, which may be a login shell that has defined `module`.
+# shellcheck source=/dev/null
+. ./job.sh
