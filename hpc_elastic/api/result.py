@@ -57,6 +57,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
         if traceback:
             lines += ["", traceback.rstrip()]
         super().__init__("\n".join(lines), tip=f"the logs are in {result.run_dir}")
+        self.name = name
         self.result = result
         self.traceback = traceback
         known = {int(code) for code in ExitCode}
@@ -64,11 +65,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles by its arguments, for process pools."""
-        return _make_failed, (self.message, self.result, self.traceback)
-
-
-def _make_failed(message: str, result: RunResult, traceback: str | None) -> RunFailed:
-    return RunFailed(message.partition(f" {result.state.value}: ")[0], result, traceback)
+        return RunFailed, (self.name, self.result, self.traceback)
 
 
 def read_result(layout: RunLayout) -> RunResult:
