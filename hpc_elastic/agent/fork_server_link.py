@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.children import Child, adopt, adopt_process
@@ -42,6 +42,8 @@ class ForkServerLink:
         say: takes a line for the agent's log.
         on_report: is told whenever a server is ready, or when none will be.
     """
+
+    name: Literal["fork", "spawn"] = "fork"
 
     def __init__(
         self,

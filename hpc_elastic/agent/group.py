@@ -93,6 +93,7 @@ class LocalWorkers:
         self._pids: dict[int, int] = {}
         self._starting: asyncio.Task[None] | None = None
         self.started = 0.0  # of the latest attempt, in Unix seconds
+        self.start_method = ""  # of its workers: fork or spawn
 
     @property
     def store_port(self) -> int:
@@ -170,6 +171,7 @@ class LocalWorkers:
         for number in range(2, START_TRIES + 2):
             try:
                 starter = await self._unless_stopped(self._start.choose(orders))
+                self.start_method = "" if starter is None else starter.name
                 return await self._workers.start_workers(lambda: self._start_now(orders, starter))  # noqa: B023
             except StartFailedError as error:
                 if number > START_TRIES or not error.is_passing:

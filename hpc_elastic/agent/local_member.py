@@ -220,7 +220,9 @@ class LocalMember:
             for order in self._group.orders():
                 await self._record(order, pid=0, exitcode=1, message=str(error))
         else:
-            self._note(Note(name="workers.started", message=f"{self.join.workers} workers", attempt=attempt))
+            how = {"start": self._group.start_method}
+            message = f"{self.join.workers} workers"
+            self._note(Note(name="workers.started", message=message, attempt=attempt, metadata=how))
             self._do(lambda _: self._member.workers_started(attempt, self._group.pids()))
 
     def _stop_workers(self, action: StopWorkers) -> None:

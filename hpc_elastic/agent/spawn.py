@@ -61,7 +61,11 @@ class SpawnedWorker(Child):
 
 
 class Starter(Protocol):
-    """A way to start a worker."""
+    """A way to start a worker; its name is a value of `start`."""
+
+    @property
+    def name(self) -> Literal["fork", "spawn"]:
+        """Which of the two."""
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
         """Starts it, in a session of its own.
@@ -77,6 +81,8 @@ class Spawner:
     Args:
         package_dir: the folder of this package.
     """
+
+    name: Literal["fork", "spawn"] = "spawn"
 
     def __init__(self, package_dir: str) -> None:
         self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]

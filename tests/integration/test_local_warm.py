@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.door import FILES_BESIDE, STRANGERS
+from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
@@ -113,6 +114,8 @@ def test_training_is_the_same_however_workers_start(door: Door, start: str) -> N
     assert [run.stdout(attempt, rank) for attempt in (1, 2) for rank in (0, 1)] == [expected] * 4
     (said,) = how(run)
     assert said == "workers are spawned: start is spawn" if start == "spawn" else FORKED.fullmatch(said)
+    started = [event for event in read_lines(run.layout.events("local0")) if event["name"] == "workers.started"]
+    assert [event["metadata"]["start"] for event in started] == ["spawn" if start == "spawn" else "fork"] * 2
     error = json.loads(Path(run.layout.error(1, 0)).read_text())
     assert (error["class"], error["message"]["message"]) == ("exception", "RuntimeError: asked for")
 
