@@ -172,6 +172,10 @@ class RunLayout:
         """What a function returned on a rank, pickled."""
         return os.path.join(self.rank(attempt, rank), "return_value.pkl")
 
+    def submitit_result(self, attempt: int, rank: int) -> str:
+        """What a rank's function returned or raised, pickled by submitit's worker program, if it is one."""
+        return os.path.join(self.rank(attempt, rank), "submitit_result.pkl")
+
     def relative(self, path: str) -> str:
         """A path in the run directory as records name it."""
         return os.path.relpath(path, self.root)

@@ -67,3 +67,14 @@ def end_job(job_id: str, *, timeout_s: float = 30.0) -> None:
     from hpc_elastic.scheduler.slurm import SlurmScheduler
 
     SlurmScheduler(timeout_s=timeout_s).cancel(job_id)
+
+
+def requeue_job(job_id: str, *, timeout_s: float = 30.0) -> None:
+    """Has Slurm stop a job and start it again; the TERM that follows reaches every process of its steps.
+
+    Raises:
+        SchedulerError: it was refused, or Slurm does not answer.
+    """
+    from hpc_elastic.scheduler.slurm import requeue
+
+    requeue(job_id, timeout_s=timeout_s)

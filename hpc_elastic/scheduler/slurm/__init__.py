@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
@@ -130,11 +131,32 @@ def count_restarts(job_id: str, *, timeout_s: float = 4.0) -> int | None:
     It is asked when Slurm stops the job, and its TERM, which reaches every process of the step, may come once more:
     the command that asks is started with TERM blocked in this thread, and inherits that.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        return SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id].restarts
+        with _spared_term():
+            return SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id].restarts
     except SchedulerError:
         return None
+
+
+def requeue(job_id: str, *, timeout_s: float) -> None:
+    """Has Slurm stop a job and start it again, as a process of the job itself: the TERM must not end the command.
+
+    Raises:
+        SchedulerError: it was refused, or Slurm does not answer.
+    """
+    environ = commands.query_environment(os.environ)
+    with _spared_term():
+        output.parse_requeue(
+            run_command(commands.requeue_command(job_id), environ=environ, timeout_s=timeout_s), job_id
+        )
+
+
+@contextlib.contextmanager
+def _spared_term() -> Iterator[None]:
+    """Blocks TERM in this thread, and in the commands that it starts."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -51,6 +51,11 @@ def scancel_pending_command(job_id: str) -> list[str]:
     return ["scancel", "--state=PENDING", job_id]
 
 
+def requeue_command(job_id: str) -> list[str]:
+    """Has a running job stopped and started again."""
+    return ["scontrol", "requeue", job_id]
+
+
 def ping_command() -> list[str]:
     """Asks whether a controller answers; rarely more than a line, and never about a job."""
     return ["scontrol", "ping"]

@@ -123,6 +123,17 @@ def parse_cancellation(output: CommandOutput, job_id: str) -> None:
         raise SchedulerError(f"scancel could not end job {job_id}: {words}", tip=find_tip(words))
 
 
+def parse_requeue(output: CommandOutput, job_id: str) -> None:
+    """Nothing, if `scontrol requeue` did its work.
+
+    Raises:
+        SchedulerError: it was refused, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol could not requeue job {job_id}: {words}", tip=find_tip(words))
+
+
 def parse_ping(output: CommandOutput) -> bool:
     """Whether a controller answers, by `scontrol ping`: one of several is enough."""
     return any(line.rstrip().endswith(" is UP") for line in output.stdout.splitlines())

@@ -1,0 +1,208 @@
+"""submitit's executor: each submission becomes an ordinary run whose workers call the function.
+
+Theory of operation: the function is pickled beside the run directory before the run is made, under a name that
+needs no job id: nobody moves it when the id is known, and no worker waits for that. Every worker runs `python -m
+submitit.core._submit FOLDER`, which is submitit's own program: it asks our job environment for that pickle, calls
+the function and pickles what it returns into the folder of its rank and attempt. So a restart reads what a
+checkpoint has left, and no attempt meets the files of another one. Several submissions at once are an array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from submitit.core import core, utils
+
+from hpc_elastic.integrations.submitit.environment import (
+    MERGE_VARIABLE,
+    PICKLE_VARIABLE,
+    HpcElasticJobEnvironment,
+)
+from hpc_elastic.integrations.submitit.job import HpcElasticJob
+from hpc_elastic.integrations.submitit.parameters import ParameterNames, check_names, job_of
+from hpc_elastic.integrations.submitit.paths import link_run
+from hpc_elastic.integrations.submitit.preemption import SIGNAL_AFTER_VARIABLE
+from hpc_elastic.rundir.create import run_identity
+from hpc_elastic.rundir.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpc_elastic.api.prepare import PreparedRun
+    from hpc_elastic.rundir.submissions import Submission
+
+DEFAULT_SIGNAL_DELAY_S = 90  # of submitit's Slurm executor
+DEFAULT_PARALLELISM = 256  # likewise; on this machine, as many as it has CPUs
+RUNS = "hpc-elastic-runs"
+_GIB = 1024**3
+
+
+class HpcElasticExecutor(core.Executor):
+    """Submits functions as runs that heal themselves, to Slurm or to this machine.
+
+    Args:
+        folder: for the functions, their results and the run directories; on Slurm, where every node sees it.
+        max_num_timeout: how often a function with a `checkpoint` may be started again after its time limit.
+        max_pickle_size_gb: the most that the pickles of one submission may take, by estimate.
+        python: the Python of the workers, with submitit and hpc_elastic in it; the one that submits by default.
+    """
+
+    job_class = HpcElasticJob
+
+    def __init__(
+        self,
+        folder: str | Path,
+        max_num_timeout: int = 3,
+        max_pickle_size_gb: float = 1.0,
+        python: str | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self.max_num_timeout = max_num_timeout
+        self.max_pickle_size_gb = max_pickle_size_gb
+        self.python = python
+        self._found_site: str | None = None
+
+    @classmethod
+    def affinity(cls) -> int:
+        """It has to be asked for: submitit's own executors stay the ones that AutoExecutor finds."""
+        return 0
+
+    @classmethod
+    def _valid_parameters(cls) -> set[str]:
+        return ParameterNames()
+
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        """Takes more parameters.
+
+        Raises:
+            ValueError: a name has no meaning here.
+            JobError: the job that they make cannot be; it holds all problems.
+        """
+        from hpc_elastic.job.parse import parse_job
+
+        parameters = {**self.parameters, **check_names(kwargs)}
+        parse_job(self._job_text(parameters, pickle=""), file="")
+        self.parameters.update(parameters)
+
+    def _internal_process_submissions(
+        self, delayed_submissions: Sequence[utils.DelayedSubmission]
+    ) -> list[core.Job[Any]]:
+        """Submits one run, or several as one array; all of them, or nothing remains."""
+        runs = [self._plan(run_dir) for run_dir in self._run_directories(len(delayed_submissions))]
+        with contextlib.ExitStack() as unless_submitted:
+            for run, delayed in zip(runs, delayed_submissions, strict=True):
+                unless_submitted.callback(_remove, _pickle_of(run.plan.run_dir))
+                self._dump(delayed, run, len(runs))
+            submissions = self._submit(runs)
+            unless_submitted.pop_all()
+        return [self._job(run, submission.job_id) for run, submission in zip(runs, submissions, strict=True)]
+
+    def _run_directories(self, count: int) -> list[str]:
+        """One directory, or for an array the folders 0, 1, 2 ... of one; none of them is there yet."""
+        name = str(job_of(self.parameters)["name"])
+        identity = run_identity(name, datetime.fromtimestamp(time.time(), timezone.utc), os.urandom(4).hex())
+        root = utils.JobPaths.get_first_id_independent_folder(self.folder) / RUNS / identity
+        return [str(root)] if count == 1 else [str(root / str(task)) for task in range(count)]
+
+    def _plan(self, run_dir: str) -> PreparedRun:
+        from hpc_elastic.api.prepare import JobSource, prepare_run
+
+        text = self._job_text(self.parameters, pickle=_pickle_of(run_dir))
+        source = JobSource(text=text, file="", directory=os.getcwd())
+        return prepare_run(source, site_name=self._site(), run_dir=run_dir)
+
+    def _submit(self, runs: Sequence[PreparedRun]) -> Sequence[Submission]:
+        from hpc_elastic.api.array import submit_array
+        from hpc_elastic.api.schedulers import make_scheduler
+        from hpc_elastic.api.submission import submit_run
+
+        first = runs[0]
+        scheduler = make_scheduler(first.plan.scheduler, run_dir=first.plan.run_dir)
+        if len(runs) == 1:
+            submission = submit_run(first, scheduler)
+            self.job_class.watcher.register_run(submission.job_id, RunLayout(first.plan.run_dir), scheduler)
+            return [submission]
+        most = (os.cpu_count() or 1) if scheduler.name == "local" else DEFAULT_PARALLELISM
+        return submit_array(runs, scheduler, limit=min(len(runs), self.parameters.get("array_parallelism", most)))
+
+    def _dump(self, delayed: utils.DelayedSubmission, run: PreparedRun, count: int) -> None:
+        pickle = _pickle_of(run.plan.run_dir)
+        delayed.set_timeout(math.ceil((run.plan.time_s or 0) / 60), self.max_num_timeout)
+        os.makedirs(os.path.dirname(pickle), exist_ok=True)
+        delayed.dump(pickle)
+        size_gb = os.path.getsize(pickle) / _GIB
+        if count * size_gb > self.max_pickle_size_gb:
+            raise RuntimeError(
+                f"the pickled function and its arguments would take about {count} x {size_gb:.2f} GB, more than "
+                f"max_pickle_size_gb, which is {self.max_pickle_size_gb:g}: pass large data by file, or raise the limit"
+            )
+
+    def _job(self, run: PreparedRun, job_id: str) -> core.Job[Any]:
+        plan = run.plan
+        paths = utils.JobPaths(self.folder, job_id=job_id)
+        link_run(paths, RunLayout(plan.run_dir), _pickle_of(plan.run_dir))
+        most = plan.nodes.max
+        tasks = sum(plan.workers_on(node_id, most) for node_id in range(most))
+        return self.job_class(self.folder, job_id, tasks=range(tasks))
+
+    def _site(self) -> str:
+        """The site that was asked for; else what is found, once for all submissions."""
+        from hpc_elastic.api.prepare import choose_site_name
+
+        asked = self.parameters.get("site")
+        if asked is None:
+            asked = self._found_site = self._found_site or choose_site_name()
+        return str(asked)
+
+    def _job_text(self, parameters: Mapping[str, Any], *, pickle: str) -> str:
+        """The job file of a function."""
+        from hpc_elastic.job.text import job_text
+
+        job = job_of(parameters)
+        if self.python is not None:
+            job.setdefault("python", self.python)
+        ours = {"SUBMITIT_EXECUTOR": HpcElasticJobEnvironment.name(), PICKLE_VARIABLE: _plain(pickle)}
+        if parameters.get("stderr_to_stdout"):
+            ours[MERGE_VARIABLE] = "1"
+        if (after_s := _signal_after_s(job, parameters)) is not None:
+            ours[SIGNAL_AFTER_VARIABLE] = f"{after_s:g}"
+        env = job.get("env")
+        if env is None or isinstance(env, Mapping):  # what is no map is the parser's to refuse
+            job["env"] = {"PYTHONUNBUFFERED": "1", **(env or {}), **ours}
+        job["entrypoint"] = {"module": "submitit.core._submit", "args": [_plain(str(self.folder))]}
+        return job_text(job)
+
+
+def _pickle_of(run_dir: str) -> str:
+    """Where a run's function is: beside the run directory, or beside the array's folder, which has to be new."""
+    above, name = os.path.split(run_dir)
+    return f"{above}-{name}.pkl" if name.isdecimal() else f"{run_dir}.pkl"
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _plain(text: str) -> str:
+    """Text in which nothing is expanded on the node."""
+    return text.replace("$", "$$")
+
+
+def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> float | None:
+    """How long after its start a job has its signal, in seconds; None without a time limit.
+
+    The lead is at most half of the limit, so that a short job does not spend its life in checkpoints.
+    """
+    from hpc_elastic.units import parse_duration
+
+    try:
+        time_s = parse_duration(str(job["time"])).total_seconds()
+    except (KeyError, ValueError):  # what is no time is the parser's to refuse
+        return None
+    return time_s - min(float(parameters.get("signal_delay_s", DEFAULT_SIGNAL_DELAY_S)), time_s / 2)

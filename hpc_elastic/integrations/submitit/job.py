@@ -1,0 +1,217 @@
+"""A job as submitit's users hold it: its state, its results by rank, its output, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from submitit.core import core, logger, utils
+from submitit.core.core import R
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.integrations.submitit.paths import RunPaths, run_link
+from hpc_elastic.integrations.submitit.watcher import RunWatcher
+from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.watch import LOOK_S
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpc_elastic.observe.snapshot import Snapshot
+
+_LINE = "-" * 22
+_BY = "job.cancel() of submitit"
+
+
+class HpcElasticJob(core.Job[R]):
+    """A run of ours.
+
+    Its results are those of the last attempt, which is the one that succeeded: a rank that raised in an
+    earlier one raises nothing here, and ranks that the world has lost have no result.
+
+    Args:
+        folder: where the job was submitted, as the executor was given it.
+        job_id: the job's.
+        tasks: its global ranks, as many as were asked for.
+    """
+
+    watcher = RunWatcher()
+
+    def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
+        self._layout: RunLayout | None = None
+        super().__init__(folder, job_id, tasks)
+
+    @property
+    def layout(self) -> RunLayout:
+        """The run's files.
+
+        Raises:
+            UncompletedJobError: there is no such job in the folder.
+        """
+        if self._layout is None:
+            link = run_link(self._paths)
+            if not link.exists():
+                raise utils.UncompletedJobError(
+                    f"there is no job {self.job_id} in {self._paths.folder}: {link.name}, which leads to its run "
+                    "directory, is not there; was the job submitted with another folder?"
+                )
+            self._layout = RunLayout(os.path.realpath(link))
+        return self._layout
+
+    @property
+    def paths(self) -> utils.JobPaths:
+        """The files of this task: its output and result are those of the latest attempt."""
+        if not run_link(self._paths).exists():
+            return self._paths
+        layout, rank = self.layout, self.task_id or 0
+        attempts = store.list_numbers(layout.attempts) or [1]
+        attempt = attempt_of_rank(layout, attempts[-1], rank)
+        return RunPaths(self._paths._folder, self.job_id, self.task_id, layout=layout, attempt=attempt)
+
+    def _register_in_watcher(self) -> None:
+        if run_link(self._paths).exists():
+            self.watcher.register_run(self.job_id, self.layout)
+
+    def _look(self) -> Snapshot:
+        self.watcher.register_run(self.job_id, self.layout)
+        return self.watcher.look(self.job_id)
+
+    def done(self, force_check: bool = False) -> bool:
+        """Whether the run is over, and not only a worker of it."""
+        del force_check
+        return self._look().is_over
+
+    def wait(self) -> None:
+        """Waits for the end of the run."""
+        while not self.done():
+            time.sleep(LOOK_S)
+
+    def results(self) -> list[R]:
+        """What the function returned, by global rank: every rank of the last world, or this task alone.
+
+        Raises:
+            FailedJobError: the run failed; the message has the cause and the remote traceback.
+            UncompletedJobError: the run was cancelled, or this task had no part in the last world.
+        """
+        self.wait()
+        if (error := self._error()) is not None:
+            raise error
+        if self._sub_jobs:
+            return [sub_job._result() for sub_job in self._in_last_world()]
+        return [self._result()]
+
+    def exception(self) -> utils.UncompletedJobError | None:
+        """Waits for the end of the run; what `results` would raise."""
+        self.wait()
+        error = self._error()
+        if error is not None or self._sub_jobs:
+            return error
+        try:
+            self._result()
+        except utils.UncompletedJobError as missing:
+            return missing
+        return None
+
+    def _in_last_world(self) -> list[HpcElasticJob[R]]:
+        size = self._look().workers or 0
+        return [
+            sub_job for sub_job in self._sub_jobs if isinstance(sub_job, HpcElasticJob) and sub_job._tasks[0] < size
+        ]
+
+    def _result(self) -> Any:
+        """This task's value, of a run that succeeded."""
+        snapshot, rank = self._look(), self._tasks[0]
+        if snapshot.workers is not None and rank >= snapshot.workers:
+            raise utils.UncompletedJobError(
+                f"task {rank} of job {self.job_id} has no result: the run succeeded in attempt {snapshot.attempts} "
+                f"with {snapshot.workers} ranks; results() of the job has theirs"
+            )
+        outcome, value = self._get_outcome_and_result()
+        if outcome == "error":  # unreachable as long as a rank that raises does not exit 0
+            raise utils.FailedJobError(f"task {rank} of job {self.job_id} raised and exited 0:\n{value}")
+        return value
+
+    def _error(self) -> utils.UncompletedJobError | None:
+        """What went wrong with a run that is over."""
+        snapshot = self._look()
+        if snapshot.state.value == "SUCCEEDED":
+            return None
+        if snapshot.state.value == "CANCELLED":
+            asked = [str(line.get("reason") or "") for line in store.read_lines(self.layout.requests)][:1]
+            why = f" ({asked[0]})" if asked and asked[0] else ""
+            return utils.UncompletedJobError(f"Job {self.job_id} was cancelled: {snapshot.cause}{why}")
+        failure = _first_failure(snapshot, None if self._sub_jobs else self._tasks[0])
+        trace = _remote_traceback(failure)
+        text = f"Job {self.job_id} failed: {snapshot.cause}"
+        if trace:
+            text += f"\n{_LINE}\n{trace.rstrip()}\n{_LINE}"
+        text += f"\nIts run directory, with the output of every rank and attempt, is {self.layout.root}"
+        return utils.FailedJobError(text)
+
+    def cancel(self, check: bool = True) -> None:
+        """Stops the job, pending or running, with the grace of its workers.
+
+        Args:
+            check: whether to wait until it is over; whatever stands in the way of that is an error then.
+        """
+        from hpc_elastic.api.cancel import cancel_run
+        from hpc_elastic.api.schedulers import make_scheduler
+        from hpc_elastic.api.stop_request import ask_to_stop
+
+        snapshot = self._look()
+        if snapshot.is_over:
+            return
+        if check:
+            cancel_run(self.layout, snapshot, by=_BY, say=logger.get_logger().info)
+            return
+        ask_to_stop(self.layout, _BY)
+        if snapshot.allocations == 0 and snapshot.job_id:  # no agent is there to see it
+            with contextlib.suppress(SchedulerError):
+                make_scheduler(snapshot.scheduler, run_dir=self.layout.root).cancel(snapshot.job_id)
+
+    def _interrupt(self, timeout: bool = False) -> None:
+        """Sends submitit's signal to the workers, for tests: a preemption or a time limit without Slurm's TERM."""
+        del timeout
+        from hpc_elastic.integrations.submitit.environment import HpcElasticJobEnvironment
+
+        number = HpcElasticJobEnvironment._usr_sig()
+        if self._look().scheduler == "slurm":
+            subprocess.check_call(["scancel", f"--signal={signal.Signals(number).name}", self.job_id])
+            return
+        for pid in _worker_pids(self.layout):
+            os.kill(pid, number)
+
+
+def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
+    """The failure of this rank if it failed, else the earliest one; empty if no worker failed."""
+    failures = snapshot.failures
+    if str(rank) in failures:
+        return dict(failures[str(rank)])
+    return dict(min(failures.values(), key=lambda failure: failure.get("timestamp", 0.0), default={}))
+
+
+def _remote_traceback(failure: Mapping[str, Any]) -> str:
+    """The traceback of the rank, or the end of what it wrote to standard error."""
+    path = str(failure.get("error_file", ""))
+    data: Any = (store.read_json(path) if os.path.isabs(path) else None) or {}
+    try:
+        callstack = str(data["message"]["extraInfo"]["py_callstack"])
+    except (KeyError, TypeError):  # there is none, or it is torn
+        return str(failure.get("message", ""))
+    tail = str(data.get("stderr_tail") or "")
+    return callstack if "Traceback" in callstack or not tail else f"{callstack}\n{tail}"
+
+
+def _worker_pids(layout: RunLayout) -> list[int]:
+    """The processes of the latest attempt's workers, which all are on this machine."""
+    attempt = (store.list_numbers(layout.attempts) or [1])[-1]
+    folder = os.path.dirname(layout.node_result(attempt, "node"))
+    records = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
+    return [int(pid) for record in records for pid in record["pids"].values()]

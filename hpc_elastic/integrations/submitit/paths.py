@@ -1,0 +1,70 @@
+"""Where submitit's files of a job are: some beside our run directory, some in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from submitit.core import utils
+
+from hpc_elastic.rundir.layout import RunLayout
+
+
+class RunPaths(utils.JobPaths):
+    """The paths of one task of a job, in one attempt of its run.
+
+    Args:
+        folder: as the executor was given it, with `%j` and the like perhaps.
+        job_id: the job's.
+        task_id: the global rank.
+        layout: the run's.
+        attempt: whose output and result are meant.
+        pickle: what the workers load; None means the name that submitit gives it, which leads there.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        job_id: str,
+        task_id: int | None,
+        *,
+        layout: RunLayout,
+        attempt: int,
+        pickle: str | None = None,
+    ) -> None:
+        super().__init__(folder, job_id=job_id, task_id=task_id)
+        self._layout = layout
+        self._attempt = attempt
+        self._pickle = pickle
+
+    @property
+    def submitted_pickle(self) -> Path:
+        """The function and its arguments, or what a checkpoint made of them."""
+        return Path(self._pickle) if self._pickle else super().submitted_pickle
+
+    @property
+    def result_pickle(self) -> Path:
+        """What the function returned or raised in this attempt."""
+        return Path(self._layout.submitit_result(self._attempt, self.task_id))
+
+    @property
+    def stdout(self) -> Path:
+        """The rank's standard output."""
+        return Path(self._layout.stdout(self._attempt, self.task_id))
+
+    @property
+    def stderr(self) -> Path:
+        """The rank's standard error."""
+        return Path(self._layout.stderr(self._attempt, self.task_id))
+
+
+def run_link(paths: utils.JobPaths) -> Path:
+    """The link in the job's folder that leads to its run directory."""
+    return paths.folder / f"{paths.job_id}_run"
+
+
+def link_run(paths: utils.JobPaths, layout: RunLayout, pickle: str) -> None:
+    """Makes the links by which a job is found again from its folder and its id."""
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    for link, target in ((paths.submitted_pickle, pickle), (run_link(paths), layout.root)):
+        link.symlink_to(os.path.relpath(target, paths.folder))

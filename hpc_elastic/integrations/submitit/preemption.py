@@ -1,0 +1,147 @@
+"""Checkpoints of submitit's kind: what a worker does when it is told that its time is up.
+
+Theory of operation: submitit's signal (USR2) asks rank 0 to call the function's `checkpoint`, to write what
+it returns over the pickle that the workers load, and to have the job started again. It comes from `scancel
+--signal=USR2`, or from an alarm in rank 0 itself, `signal_delay_s` before the time limit.
+
+Slurm answers a requeue with a TERM for every process of the step. It is not for the worker to leave before
+that: a rank that ends by itself is a failure, and the last allowed one would end the run for good. A TERM
+that comes uncalled is a preemption if Slurm will start the job again, and then there is still time for a
+checkpoint; else the run stops, or a failure elsewhere restarts all, in seconds, and a checkpoint that takes
+longer would be torn in the middle. All other workers keep the default: they die of a TERM at once.
+
+A function that cannot go on ends the run by a stop request: were it to raise, our agents would restart it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+import types
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NoReturn
+
+from submitit.core import job_environment, utils
+
+from hpc_elastic.rundir.layout import RunLayout
+
+SIGNAL_AFTER_VARIABLE = "SUBMITIT_HPCELASTIC_SIGNAL_AFTER_S"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """One start of the job by the scheduler. `time` is as in records; `is_local`: nobody requeues it."""
+
+    layout: RunLayout
+    job_id: str
+    restart_count: int
+    time: str | None
+    is_local: bool
+
+
+def listen(
+    env: job_environment.JobEnvironment, start: JobStart, paths: utils.JobPaths, submission: utils.DelayedSubmission
+) -> None:
+    """Sets this process's handlers, and rank 0's alarm."""
+    handler = PreemptionHandler(env, start, paths, submission)
+    signal.signal(env._usr_sig(), handler.checkpoint_and_try_requeue)
+    if env.global_rank != 0:
+        return
+    with contextlib.suppress(FileNotFoundError):  # of a rank 0 that was killed while it wrote; submitit would refuse
+        os.unlink(f"{paths.submitted_pickle}.save_tmp")
+    if hasattr(submission.function, "checkpoint") and not start.is_local:
+        signal.signal(signal.SIGTERM, handler.stop)
+    if SIGNAL_AFTER_VARIABLE in os.environ:
+        due = handler.started + float(os.environ[SIGNAL_AFTER_VARIABLE])
+        threading.Thread(target=_raise_at, args=(due, env._usr_sig()), name="submitit's signal", daemon=True).start()
+
+
+class PreemptionHandler(job_environment.SignalHandler):
+    """submitit's handler, with our requeue.
+
+    `started` is since when the time limit counts, in Unix seconds: on the local backend, where nothing enforces
+    it, since the start of this worker.
+    """
+
+    def __init__(
+        self,
+        env: job_environment.JobEnvironment,
+        start: JobStart,
+        paths: utils.JobPaths,
+        submission: utils.DelayedSubmission,
+    ) -> None:
+        super().__init__(env, paths, submission)
+        self._start = start
+        self._pid = os.getpid()
+        self._is_saved = self._is_saving = self._is_stopped = False
+        self.started = self._start_time if start.is_local else _unix_seconds(start.time)
+        self._start_time = self.started
+
+    def has_timed_out(self) -> bool:
+        """Whether it is the time limit that ends the job; without one it is not."""
+        return bool(self._delayed._timeout_min) and super().has_timed_out()
+
+    def checkpoint_and_try_requeue(self, signum: int, frame: types.FrameType | None = None) -> None:
+        """On submitit's signal."""
+        if os.getpid() != self._pid or self._is_saving or self._is_saved:
+            return  # a forked data loader, which is no rank; or a second signal
+        self._is_saving = True
+        try:
+            super().checkpoint_and_try_requeue(signum, frame)
+        except utils.UncompletedJobError as error:
+            from hpc_elastic.api.stop_request import ask_to_stop
+
+            ask_to_stop(self._start.layout, str(error))
+        finally:
+            self._is_saving = False
+
+    def stop(self, signum: int, frame: types.FrameType | None = None) -> None:
+        """On a TERM: saves the function if Slurm is about to start the job again, and dies."""
+        del frame
+        if os.getpid() == self._pid:
+            if self._is_saving:
+                self._is_stopped = True
+                return
+            if not self._is_saved and self._will_start_again():
+                self._is_saving = True
+                self._logger.warning("Preempted: this job will be started again.")
+                path, countdown = self._job_paths.submitted_pickle, self._delayed._timeout_countdown
+                job_environment._checkpoint(self._delayed, path, countdown)
+        _die_of(signal.Signals(signum))
+
+    def _will_start_again(self) -> bool:
+        from hpc_elastic.scheduler.liveness import is_job_requeued
+
+        return is_job_requeued(self._start.job_id, self._start.restart_count)
+
+    def _exit(self) -> NoReturn:
+        """After a requeue: waits for Slurm's TERM."""
+        self._is_saved = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which runs the handler first, if a TERM is here already
+        if self._is_stopped:
+            _die_of(signal.SIGTERM)
+        self._logger.info("Waiting for Slurm to stop this job.")
+        while True:
+            signal.pause()
+
+
+def _die_of(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _raise_at(due: float, number: signal.Signals) -> None:
+    """Sends this process the signal at a time in Unix seconds; on a thread of its own."""
+    time.sleep(max(0.0, due - time.time()))
+    os.kill(os.getpid(), number)
+
+
+def _unix_seconds(text: str | None) -> float:
+    """The time in a record; now, if there is none."""
+    if not text:
+        return time.time()
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()

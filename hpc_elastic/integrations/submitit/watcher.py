@@ -1,0 +1,138 @@
+"""Looks after all jobs of this process: the run directories first, Slurm for all of them at once.
+
+A job is over when its run is, and a run is over when there is a result; who alone asked Slurm would know less
+and later. What a result says never changes, so it is read once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from submitit.core import core
+
+from hpc_elastic.observe.watch import RunWatch
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+if TYPE_CHECKING:
+    from hpc_elastic.observe.snapshot import Snapshot
+    from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
+
+SAME_ANSWER_S = 2.0
+# submitit's users know the words of its Slurm executor.
+_STATES = {"SUCCEEDED": "COMPLETED"}
+
+
+class RunWatcher(core.InfoWatcher):
+    """submitit's watcher, which all jobs share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: dict[str, RunWatch] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._slurm: SharedQuestions | None = None
+
+    def register_run(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None = None) -> None:
+        """Looks after a job from now on; one that is known stays as it is.
+
+        Args:
+            job_id: the job's.
+            layout: its run's.
+            scheduler: what submitted it; it collects the job's process where that is a child of this one.
+        """
+        if job_id in self._watches:
+            return
+        self.register_job(job_id)
+        self._watches[job_id] = RunWatch(layout, self._whom_to_ask(job_id, layout, scheduler))
+
+    def _whom_to_ask(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None) -> Scheduler:
+        from hpc_elastic.api.schedulers import make_scheduler
+
+        if scheduler is None:
+            submission = store.read_json(layout.submission) or {}
+            scheduler = make_scheduler(str(submission.get("scheduler", "slurm")), run_dir=layout.root)
+        if scheduler.name != "slurm":
+            return scheduler
+        self._slurm = self._slurm or SharedQuestions(scheduler)
+        self._slurm.add(job_id)
+        return self._slurm
+
+    def look(self, job_id: str) -> Snapshot:
+        """The run now.
+
+        Raises:
+            KeyError: nobody has registered the job.
+        """
+        last = self._snapshots.get(job_id)
+        if last is not None and last.is_over:
+            return last
+        self._num_calls += 1
+        snapshot = self._snapshots[job_id] = self._watches[job_id].look()
+        if snapshot.is_over:
+            self._finished.add(job_id)
+            if self._slurm is not None:
+                self._slurm.drop(job_id)
+        return snapshot
+
+    def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
+        """What is known of a job: `jobState`, and the result's cause once there is one."""
+        snapshot = self._snapshots.get(job_id)
+        if mode != "cache" and job_id in self._watches:
+            snapshot = self.look(job_id)
+        if snapshot is None:
+            return {}
+        info = {"jobState": _STATES.get(snapshot.state.value, snapshot.state.value), "runDir": snapshot.run_dir}
+        return {**info, **({"cause": snapshot.cause} if snapshot.cause else {})}
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        """The run's state, in Slurm's words."""
+        return self.get_info(job_id, mode=mode).get("jobState", "UNKNOWN")
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        """Whether the run is over."""
+        self.get_info(job_id, mode=mode)
+        return job_id in self._finished
+
+    def clear(self) -> None:
+        """Forgets what was seen."""
+        super().clear()
+        self._snapshots.clear()
+
+
+class SharedQuestions:
+    """Asks a scheduler about all jobs whenever somebody wants to know about one.
+
+    Args:
+        scheduler: who is asked.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.name = scheduler.name
+        self.submit = scheduler.submit
+        self.cancel = scheduler.cancel
+        self._scheduler = scheduler
+        self._jobs: dict[str, None] = {}
+        self._answers: Mapping[str, JobStatus] = {}
+        self._asked = float("-inf")
+
+    def add(self, job_id: str) -> None:
+        """A job more."""
+        self._jobs[job_id] = None
+
+    def drop(self, job_id: str) -> None:
+        """A job that is over."""
+        self._jobs.pop(job_id, None)
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """What became of these jobs, as of a moment ago.
+
+        Raises:
+            SchedulerError: the scheduler does not answer.
+        """
+        is_old = time.monotonic() - self._asked > SAME_ANSWER_S
+        if is_old or any(job_id not in self._answers for job_id in job_ids):
+            self._answers = self._scheduler.query([*dict.fromkeys([*self._jobs, *job_ids])])
+            self._asked = time.monotonic()
+        return {job_id: self._answers[job_id] for job_id in job_ids}
