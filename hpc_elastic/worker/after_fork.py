@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from hpc_elastic.worker import own_variables
+
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 # Slurm sends these to every process of a step; what they mean is for the agent to say.
@@ -127,6 +129,7 @@ def renew_interpreter_state() -> None:
         loaded["numpy.random"].seed()
     if "torch.random" in loaded:  # a CUDA generator is made, with its own seed, when it is needed first
         loaded["torch.random"].default_generator.seed()
+    own_variables.answer(os.environ)
 
 
 def keep_finalizers_here() -> None:

@@ -48,6 +48,7 @@ from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
 from hpc_elastic.worker.huge_pages import collapse_memory
 from hpc_elastic.worker.namesakes import become_spawned, find_namesakes, first_folder
+from hpc_elastic.worker.own_variables import describe_reads
 from hpc_elastic.worker.preloads import Preloaded, import_preloads
 from hpc_elastic.worker.process_image import set_process_image
 
@@ -115,7 +116,7 @@ class ForkServer:
         self._signals.ignore()
         after_fork.keep_finalizers_here()
         importlib.invalidate_caches()  # loads what every fork's own call needs
-        danger = find_danger()
+        danger = describe_reads(preloaded.reads) or find_danger()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

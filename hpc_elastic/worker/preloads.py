@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hpc_elastic.worker.own_variables import watch_reads
+
 # `import torch` is not the whole import: a first DistributedDataParallel and a first optimizer bring 800 more modules.
 # A torch that has not one of these goes without it.
 TORCH_MODULES = (
@@ -28,13 +30,15 @@ class Preloaded:
     """How the imports went.
 
     `torch` is its version; `no_torch` says why there is none. `environment` has the variables that the
-    job's modules set, each with its value before and after (None: unset).
+    job's modules set, each with its value before and after (None: unset), and `reads` what they asked for and only
+    workers have.
     """
 
     torch: str | None = None
     no_torch: str | None = None
     failed: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    reads: tuple[tuple[str, str], ...] = ()
 
 
 def import_preloads(modules: Iterable[str]) -> Preloaded:
@@ -57,8 +61,15 @@ def import_preloads(modules: Iterable[str]) -> Preloaded:
     gc.freeze()
     gc.enable()
     before = dict(os.environ)  # what torch set, it sets again where it needs it
-    failed = [(name, why) for name in modules if (why := _import(name)) is not None]
-    return Preloaded(torch=version, no_torch=no_torch, failed=tuple(failed), environment=_changes_since(before))
+    with watch_reads() as reads:
+        failed = [(name, why) for name in modules if (why := _import(name)) is not None]
+    return Preloaded(
+        torch=version,
+        no_torch=no_torch,
+        failed=tuple(failed),
+        environment=_changes_since(before),
+        reads=tuple(reads),
+    )
 
 
 def _changes_since(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:

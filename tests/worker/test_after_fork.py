@@ -163,6 +163,24 @@ def test_fork_seeds_numpy_if_it_is_loaded(prepared: Runner) -> None:
     assert run_forked(prepared) == [True]
 
 
+def test_fork_has_its_own_rank_in_lightning_although_that_asks_while_it_is_imported(prepared: Runner) -> None:
+    """By a stand-in for what lightning 2.6 does; tests/compat has the real one."""
+    for package in ("lightning", "lightning/fabric", "lightning/fabric/utilities", "lightning_utilities/core"):
+        prepared.write(f"site/{package}/__init__.py", "")
+    prepared.write("site/lightning_utilities/core/rank_zero.py", "def rank_zero_only(function): return function")
+    only = "from lightning_utilities.core.rank_zero import rank_zero_only"
+    prepared.write(
+        "site/lightning/fabric/utilities/rank_zero.py",
+        f"import os\n{only}\nrank_zero_only.rank = int(os.environ.get('RANK') or 0)",
+    )
+    prepared.write("site/preloaded.py", "import lightning.fabric.utilities.rank_zero")
+    prepared.write("script.py", f"import json\n{only}\nprint(json.dumps(rank_zero_only.rank))")
+    del prepared.environment["RANK"]
+    with fork_server(prepared.directory, prepared.environment, "--preload", "preloaded") as server:
+        assert (server.ready["failed_preloads"], server.ready["unsafe"]) == ([], None)
+    assert run_forked(prepared, RANK="5") == [5]
+
+
 def test_fork_sees_modules_that_came_after_the_server_looked(prepared: Runner) -> None:
     site = prepared.directory / "site"
     prepared.write("site/preloaded.py", "import importlib.util; importlib.util.find_spec('late')")

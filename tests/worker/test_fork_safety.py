@@ -36,12 +36,17 @@ DANGERS = {
 
 
 def preload(runner: Runner, source: str) -> str | None:
-    """What the server says about forks after it has imported `source`."""
+    """What the server says about forks after it has imported `source`, which can be imported."""
+    return unsafe_after(runner, source, failed=[])
+
+
+def unsafe_after(runner: Runner, source: str, *, failed: list[list[str]] | None = None) -> str | None:
+    """What the server says about forks after it has tried to import `source`."""
     runner.write("site/torch.py", "__version__ = '9.9'")
     runner.write("site/dangerous.py", source)
     environment = {**runner.environment, "PYTHONPATH": str(runner.directory / "site")}
     with fork_server(runner.directory, environment, "--preload", "dangerous") as server:
-        assert server.ready["failed_preloads"] == []
+        assert failed is None or server.ready["failed_preloads"] == failed
         unsafe: str | None = server.ready["unsafe"]
         return unsafe
 
@@ -57,6 +62,30 @@ def test_server_is_unsafe_if_an_import_leaves_something_that_no_fork_survives(
 
 def test_server_is_safe_if_a_thread_ends_at_the_first_fork(runner: Runner) -> None:
     assert preload(runner, STOPS_AT_FORK) is None
+
+
+ASKS = {
+    "get": ("import os; RANK = int(os.environ.get('RANK', 0))", "RANK"),
+    "getenv": ("import os; WORLD = os.getenv('WORLD_SIZE')", "WORLD_SIZE"),
+    "in": ("import os; IS_ALONE = 'LOCAL_RANK' not in os.environ", "LOCAL_RANK"),
+    "caught": ("import os\ntry: MASTER = os.environ['MASTER_ADDR']\nexcept KeyError: pass", "MASTER_ADDR"),
+    "and fails": ("import os; MASTER = os.environ['MASTER_PORT']", "MASTER_PORT"),
+}
+
+
+@pytest.mark.parametrize(("source", "name"), ASKS.values(), ids=ASKS)
+def test_server_is_unsafe_if_an_import_asks_for_what_only_workers_have(runner: Runner, source: str, name: str) -> None:
+    del runner.environment["RANK"], runner.environment["LOCAL_RANK"]
+    runner.write("site/settings.py", source)
+    why = f"an import (settings) has read {name}, which only workers have"
+    assert unsafe_after(runner, "import settings") == why
+
+
+def test_server_is_safe_if_an_import_looks_at_all_variables_there_are(runner: Runner) -> None:
+    del runner.environment["RANK"], runner.environment["LOCAL_RANK"]
+    runner.environment["COLOUR"] = "red"
+    source = "import os; ALL = dict(os.environ); assert os.environ.copy()['COLOUR'] == os.environ['COLOUR'] == 'red'"
+    assert unsafe_after(runner, source) is None
 
 
 def test_server_is_unsafe_if_torch_breaks_off_in_the_middle(runner: Runner) -> None:

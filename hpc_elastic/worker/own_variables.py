@@ -1,0 +1,81 @@
+"""Notices an import that asks for what only a worker has, its rank say: in the fork server there is no answer yet.
+
+A module that keeps the answer, as `RANK = int(os.environ.get("RANK", 0))` does, would make every fork rank 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+# Each worker has a value of its own of these, or each attempt.
+OWN = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "HPC_ELASTIC_ATTEMPT"),
+    }
+)
+# These ask as well, and keep a variable's value as `rank_zero_only.rank` of a module: lightning 2, torchmetrics 1.
+_ANSWERED = {
+    "lightning.fabric.utilities.rank_zero": ("lightning_utilities.core.rank_zero", "RANK"),
+    "lightning_fabric.utilities.rank_zero": ("lightning_utilities.core.rank_zero", "RANK"),
+    "torchmetrics.utilities.prints": ("torchmetrics.utilities.prints", "LOCAL_RANK"),
+}
+_BETWEEN = frozenset({"os", "collections.abc"})  # whose `get` and `getenv` ask for others
+
+
+class _Watched(os._Environ):  # type: ignore[type-arg]  # it has arguments in the stubs only
+    """`os.environ` while it is watched."""
+
+    reads: list[tuple[str, str]]
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return str(super().__getitem__(name))
+        except KeyError:
+            if name in OWN and (module := _asker(sys._getframe(1))) not in _ANSWERED:
+                self.reads.append((module, name))
+            raise
+
+
+@contextmanager
+def watch_reads() -> Iterator[list[tuple[str, str]]]:
+    """Collects who asks Python for a variable of OWN that is not set: the module's name, and the variable's."""
+    environ: Any = os.environ
+    before = environ.__class__
+    reads: list[tuple[str, str]] = []
+    environ.reads = reads
+    environ.__class__ = _Watched
+    try:
+        yield reads
+    finally:
+        environ.__class__ = before
+        del environ.reads
+
+
+def describe_reads(reads: Sequence[tuple[str, str]]) -> str | None:
+    """Why no fork may be made after these; None if there are none."""
+    if not reads:
+        return None
+    module, name = reads[0]
+    return f"an import ({module}) has read {name}, which only workers have"
+
+
+def answer(environment: Mapping[str, str]) -> None:
+    """Gives a fork's own answer to those which have asked and whose place for it is known."""
+    for module, name in _ANSWERED.values():
+        rank_zero_only: Any = getattr(sys.modules.get(module), "rank_zero_only", None)
+        value = environment.get(name, "")
+        if hasattr(rank_zero_only, "rank") and value.isdigit():
+            rank_zero_only.rank = int(value)
+
+
+def _asker(frame: FrameType | None) -> str:
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "?")) if frame is not None else "?"
