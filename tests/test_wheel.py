@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import os
 import subprocess
@@ -81,6 +82,14 @@ def test_the_wheel_holds_the_package_and_what_it_ships_and_no_more(wheel: Path) 
     assert {name.split("/")[0].split("-")[0] for name in names} <= {"hpc_elastic"}
     unexpected = [name for name in names if "/tests/" in name or "__pycache__" in name or name.endswith(".pyc")]
     assert not unexpected
+
+
+def test_the_wheel_says_where_torchrun_finds_its_backend(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    parser = configparser.ConfigParser()
+    parser.read_string(archive.read(name).decode())
+    assert dict(parser["torchrun.handlers"]) == {"hpc-elastic": "hpc_elastic.integrations.torchrun.entry:get_handler"}
 
 
 def test_the_sdist_holds_what_a_developer_needs(unpacked: Path) -> None:

@@ -135,6 +135,12 @@ class Coordinator:
         """This node's member has no workers and goes; it may come back."""
         self._do(lambda now: self._head.lost(self._node, why, now, is_gone=True))
 
+    def abandon(self) -> None:
+        """Hangs up on everybody without a word, as a process that is killed."""
+        self._is_closed = True
+        for connection in tuple(self._joins):
+            connection.abort("this agent goes")
+
     async def close(self) -> None:
         """Ends what is still under way."""
         self._is_closed = True

@@ -182,6 +182,18 @@ class HeadSide(Receiver):
             self._connection.close()
         await self._tasks.cancel()
 
+    async def abandon(self) -> None:
+        """Goes without a word, as a process that is killed."""
+        self._making = None
+        if self._successor is not None:
+            await self._successor.close()
+        if self._head is not None:
+            self._head.abandon()
+            await self._head.close()
+        if self._connection is not None:
+            self._connection.abort("this agent goes")
+        await self._tasks.cancel()
+
     # Of transport.Receiver: other agents' connections, which are the head's if it is here.
 
     def opened(self, connection: Connection) -> None:

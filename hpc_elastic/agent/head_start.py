@@ -13,7 +13,7 @@ from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.decisions import Decide, History
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.rounds import HeadSettings
@@ -47,16 +47,25 @@ class HeadStart:
         journal: the run directory.
         disk: the thread for it.
         telemetry: is told what the head does.
+        decide: the policy, if not the plan's.
     """
 
     def __init__(
-        self, plan: LaunchPlan, place: Allocation, *, journal: Journal, disk: BackgroundThread, telemetry: Telemetry
+        self,
+        plan: LaunchPlan,
+        place: Allocation,
+        *,
+        journal: Journal,
+        disk: BackgroundThread,
+        telemetry: Telemetry,
+        decide: Decide | None = None,
     ) -> None:
         self._plan = plan
         self._place = place
         self._journal = journal
         self._disk = disk
         self._telemetry = telemetry
+        self._decide = decide
 
     async def read(self) -> Past:
         """What a head goes on from."""
@@ -79,7 +88,7 @@ class HeadStart:
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past)
-        decide = Policy(restart=plan.restart, roles=settings.restarts).decide
+        decide = self._decide or Policy(restart=plan.restart, roles=settings.restarts).decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
         findings = Findings(plan, place)

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.chain import ClaimChain
@@ -89,6 +90,7 @@ class Journal:
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self.allocation = 0
         self.is_head = False
+        self.log: TextIO | None = None  # where lines for people go; None: standard output
 
     # Claims.
 
@@ -240,16 +242,13 @@ class Journal:
     # For people, and from them.
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Prints a line into the agent's log and, from the head, into the script's output.
-
-        Passed over if the plan's `log_level` asks for less.
-        """
+        """Prints a line, if `log_level` asks for it, into the agent's log and, from the head, the script's output."""
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{text}"
         with contextlib.suppress(OSError):
-            print(line, flush=True)
+            print(line, flush=True, file=self.log)
         if self.is_head:
             path = self._layout.script_output(self._place.job_id)
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:

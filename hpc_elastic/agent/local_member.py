@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.failures import record_failure
-from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.signals import AgentSignals
+from hpc_elastic.agent.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
@@ -101,7 +100,7 @@ class LocalMember:
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when a fence began that is not over
 
-    def serve(self, group: LocalWorkers, signals: AgentSignals) -> None:
+    def serve(self, group: NodeWorkers, signals: TermWatch) -> None:
         """These are the workers, and who knows whether they got a TERM; before there is a head."""
         self._group = group
         self._signals = signals

@@ -19,14 +19,12 @@ from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.door import Door, allow_connections, most_strangers
+from hpc_elastic.agent.door import allow_connections
 from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.guard_link import GuardLink
-from hpc_elastic.agent.head_side import HeadSide
-from hpc_elastic.agent.head_start import HeadStart
 from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.local_member import LocalMember, MemberOutputs
 from hpc_elastic.agent.network import listen_on_first
+from hpc_elastic.agent.participation import Participation, Surroundings
 from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.signals import AgentSignals
 from hpc_elastic.agent.tasks import Tasks
@@ -35,7 +33,6 @@ from hpc_elastic.agent.transport import connection_factory
 from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
-from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
@@ -98,7 +95,7 @@ class Supervisor:
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
         self._set_up(report, await ties)
         self._tasks.run(self._group.warm_up())
-        self._tasks.run(self._heads.find())
+        self._tasks.run(self._part.heads.find())
         leave = await self._leave
         await self._shut_down()
         return leave
@@ -116,8 +113,8 @@ class Supervisor:
             start=self._start,
             guard_pid=self._guard.pid,
             say=self._say,
-            on_exit=lambda attempt, local_rank, exitcode: self._member.worker_exited(attempt, local_rank, exitcode),
-            on_broken=lambda reason: self._member.node_broke(reason),
+            on_exit=lambda attempt, rank, exitcode: self._part.member.worker_exited(attempt, rank, exitcode),
+            on_broken=lambda reason: self._part.member.node_broke(reason),
             may_start=lambda: time.monotonic() < self._guard.deadline,
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
@@ -125,51 +122,35 @@ class Supervisor:
         listener = listen_on_first(report.address if place.is_local else "", ports)
         own = Endpoint(address=report.address, port=listener.getsockname()[1])
         join = describe_node(plan, place, report, ties, agent=own, store_port=self._group.store_port)
-        self._member = LocalMember(
-            Member(join, run=plan.run, lease_s=plan.elastic.lease_s),
-            plan=plan,
-            place=place,
-            journal=self._journal,
-            disk=self._disk,
-            telemetry=self._telemetry,
-            outputs=MemberOutputs(
-                tell=lambda message: self._heads.tell(message),
-                seek=lambda lost: self._heads.seek(lost),
+        self._part = Participation(
+            plan,
+            place,
+            join=join,
+            listener=listener,
+            ports=ports,
+            around=Surroundings(
+                journal=self._journal,
+                disk=self._disk,
+                telemetry=self._telemetry,
+                make=self._make_connection,
                 leave=self._leaves,
                 moved=self._move_deadline,
                 guard_deadline=lambda: self._guard.deadline,
                 say=self._say,
             ),
         )
-        self._heads = HeadSide(
-            plan,
-            place,
-            member=self._member,
-            own=own,
-            ports=ports,
-            journal=self._journal,
-            disk=self._disk,
-            head_start=HeadStart(plan, place, journal=self._journal, disk=self._disk, telemetry=self._telemetry),
-            make=self._make_connection,
-            moved=self._move_deadline,
-            say=self._say,
-        )
+        member = self._part.member
         signals = AgentSignals(
             self._loop,
             is_local=place.is_local,
-            stop=self._member.got_signal,
+            stop=member.got_signal,
             insist=self._group.hurry,
             say=self._say,
         )
-        self._member.serve(self._group, signals)
-        most = most_strangers(len(place.nodes))
-        say = lambda text: self._say(text, "warning")  # noqa: E731
-        self._door = Door(listener, self._make_connection, self._heads, most=most, say=say)
+        self._part.serve(self._group, signals)
 
     def _move_deadline(self) -> None:
-        """The guard kills the workers at the member's or the head's deadline, whichever comes first."""
-        deadline = min(self._member.fence_deadline(), self._heads.fence_deadline())
-        self._guard.set_deadline(deadline + GUARD_AFTER_S)
+        self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
 
     def _leaves(self, leave: Leave) -> None:
         if not self._leave.done():
@@ -187,10 +168,9 @@ class Supervisor:
 
     async def _shut_down(self) -> None:
         """Leaves in order: the head last of all, and nothing of this agent after it."""
-        await self._heads.close()
-        await self._door.close()
+        await self._part.close()
         await self._group.shut_down()
-        await self._member.close()
+        await self._part.member.close()
         await self._tasks.cancel()
         await self._processes.call(self._guard.dismiss)
         await self._disk.close(DISK_DRAINS_WITHIN_S)

@@ -114,6 +114,10 @@ class RunLayout:
         """The RendezvousRecord of a node that has not found the head."""
         return os.path.join(self.nodes, node, "rendezvous.json")
 
+    def left(self, node: str) -> str:
+        """There once a node's torchrun has seen the end of the run."""
+        return os.path.join(self.nodes, node, "left")
+
     @property
     def attempts(self) -> str:
         """The folder with a folder an attempt."""

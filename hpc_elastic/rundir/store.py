@@ -90,7 +90,12 @@ def claim(path: str, data: Json) -> bool:
     Raises:
         RunDirectoryError: the file system failed; nobody knows whose the claim is.
     """
-    with file_system_errors(path), _complete_temporary_file(path, dump_json(data), FILE_MODE) as temporary:
+    return claim_bytes(path, dump_json(data))
+
+
+def claim_bytes(path: str, content: bytes) -> bool:
+    """`claim` with any content."""
+    with file_system_errors(path), _complete_temporary_file(path, content, FILE_MODE) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -99,7 +104,7 @@ def claim(path: str, data: Json) -> bool:
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            won = _create_exclusively(path, dump_json(data))
+            won = _create_exclusively(path, content)
         else:
             won = True
         if won:

@@ -1,0 +1,258 @@
+"""One node's agent inside a torchrun: membership on an event loop in a thread of its own, and a guard beside it.
+
+Theory of operation. As `agent.supervisor`, with another kind of workers: `membership` decides, torch's agent starts and
+stops, and `exchange` is between the two. A process that is killed takes this thread along; its connections close,
+which tells the others at once, and the guard kills its workers.
+
+torch's agent looks only now and then whether it is to stop, so a fence takes a moment. The member's lease is shorter
+than the head knows by as much as the guard waits longer: who is lost has no workers when the others count on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.door import allow_connections
+from hpc_elastic.agent.environment import NodeFacts
+from hpc_elastic.agent.event_loop import AgentEventLoop
+from hpc_elastic.agent.guard import kill_all
+from hpc_elastic.agent.guard_link import GuardLink
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.network import interface_of, listen_on_first, own_address
+from hpc_elastic.agent.participation import Participation, Surroundings
+from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, find_versions
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.errors import ExitCode, RunDirectoryError
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over
+from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
+from hpc_elastic.integrations.torchrun.run_directory import leave_run
+from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockWorkers
+from hpc_elastic.membership.actions import Leave, Level
+from hpc_elastic.membership.authentication import Scope
+from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.store import write_json
+from hpc_elastic.scheduler.liveness import dead_nodes, is_job_over, is_job_requeued
+
+# torch's agent looks every `--monitor-interval`, 0.1 s: it has so long to stop its workers before the guard does.
+GUARD_AFTER_S = 1.0
+LEASE_SHORTER_BY_S = 1.5 * GUARD_AFTER_S  # a member fences after two thirds of its lease
+DISK_DRAINS_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSetup:
+    """What an agent is started with; `address` is this node's, if somebody said it."""
+
+    plan: LaunchPlan
+    place: Allocation
+    secret: bytes
+    address: str | None = None
+
+
+class TorchrunAgent:
+    """Runs from `start` until the run is over, or this node's part in it.
+
+    Args:
+        setup: what it is started with.
+        exchange: with torch's agent.
+    """
+
+    def __init__(self, setup: AgentSetup, exchange: Exchange) -> None:
+        self._plan, self._place = setup.plan, setup.place
+        self._setup = setup
+        self._exchange = exchange
+        self.marks = Marks(run_dir=setup.plan.run_dir, node=setup.place.node)
+        self.interface: str | None = None
+        self._guard: GuardLink | None = None
+        self._is_set_up = False
+        self._abandoned = False
+        self._has_left = False
+        self._thread = threading.Thread(target=self._run, name="hpc-elastic", daemon=True)
+
+    def start(self) -> None:
+        """Begins to take part."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within so many seconds."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def may_start(self) -> bool:
+        """Whether workers may start now: a process that was paused may have lost its head meanwhile."""
+        return self._guard is not None and time.monotonic() < self._guard.deadline
+
+    # The thread.
+
+    def _run(self) -> None:
+        loop = AgentEventLoop()
+        try:
+            leave = loop.run_until_complete(self._take_part())
+            self._exchange.end(Over(exit_code=leave.exit_code, cause=leave.cause))
+        except BaseException as error:
+            self._exchange.end(Over(exit_code=int(ExitCode.NODE_LOST), cause=str(error), error=error))
+        finally:
+            self._exchange.listen(lambda _: None)
+            loop.close()
+
+    async def _take_part(self) -> Leave:
+        plan, place = self._plan, self._place
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._crashed)
+        self._leave: asyncio.Future[Leave] = self._loop.create_future()
+        self._tasks = Tasks()
+        self._disk = BackgroundThread("disk", self._loop)
+        self._processes = BackgroundThread("processes", self._loop)
+        self._journal = Journal(
+            RunLayout(plan.run_dir),
+            plan,
+            place,
+            is_over=is_job_over,
+            is_requeued=is_job_requeued,
+            dead_nodes=dead_nodes,
+        )
+        self._journal.log = sys.stderr  # as torchrun's own lines
+        allow_connections(len(place.nodes))
+        self._guard = await self._processes.call(self._start_guard)
+        try:
+            self._set_up(await self._disk.call(self._examine))
+            self._tasks.run(self._part.heads.find())
+            leave = await self._leave
+            await self._leave_in_order(leave)
+        finally:
+            await self._close()
+        return leave
+
+    async def _leave_in_order(self, leave: Leave) -> None:
+        """Torch's agent waits for it: the head has to stay until the others have heard of the end."""
+        if self._abandoned:
+            return
+        if leave.exit_code not in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING):  # else the others may go on
+            with contextlib.suppress(RunDirectoryError):
+                await self._disk.call(lambda: leave_run(RunLayout(self._plan.run_dir), self._place.node))
+        await self._part.close()
+        self._has_left = True
+
+    async def _close(self) -> None:
+        if self._is_set_up:
+            self._workers.close()
+            if not self._has_left:
+                await self._part.abandon()
+            await self._part.member.close()
+        await self._tasks.cancel()
+        if self._guard is not None:
+            await self._processes.call(self._guard.dismiss)
+        await self._disk.close(DISK_DRAINS_WITHIN_S)
+        await self._processes.close(DISK_DRAINS_WITHIN_S)
+
+    def _start_guard(self) -> GuardLink:
+        return GuardLink(self._plan.package_dir, run_dir=self.marks.run_dir, node=self.marks.node)
+
+    def _examine(self) -> NodeReport:
+        """Blocks: it may ask the name server."""
+        plan, place = self._plan, self._place
+        address = self._setup.address or own_address(place, plan.network)
+        self.interface = interface_of(address)
+        role = plan.roles[0]
+        facts = NodeFacts(node=place.node, role=role, gloo_interface=self.interface)
+        return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=None)
+
+    def _set_up(self, report: NodeReport) -> None:
+        plan, place, disk = self._plan, self._place, self._disk
+        self._workers = StockWorkers(
+            self._exchange,
+            plan,
+            key=f"{place.job_id}/{place.node_id}",
+            address=report.address,
+            outputs=StockOutputs(
+                finished=lambda attempt: self._part.member.worker_exited(attempt, 0, 0),
+                restarts=lambda why: self._part.member.node_broke(why),
+                failed=lambda attempt, failure: self._tasks.run(self._report(attempt, failure)),
+                useless=self._abandon,
+                kill=lambda: self._processes.spare(lambda: kill_all(self.marks)),
+            ),
+        )
+        ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
+        listener = listen_on_first(report.address if place.is_local else "", ports)
+        own = Endpoint(address=report.address, port=listener.getsockname()[1])
+        store_port = self._workers.store_port
+        scope = Scope(run=plan.run, job_id=place.job_id, restart_count=place.restart_count)
+        self._part = Participation(
+            plan,
+            place,
+            join=describe_node(plan, place, report, JobTies(), agent=own, store_port=store_port),
+            listener=listener,
+            ports=ports,
+            around=Surroundings(
+                journal=self._journal,
+                disk=disk,
+                telemetry=Telemetry(plan, place, journal=self._journal, disk=disk, say=self._say),
+                make=connection_factory(self._setup.secret, scope),
+                leave=self._leaves,
+                moved=self._move_deadline,
+                guard_deadline=lambda: self._guard.deadline if self._guard is not None else float("inf"),
+                say=self._say,
+            ),
+            lease_s=plan.elastic.lease_s - LEASE_SHORTER_BY_S,
+            decide=TorchrunPolicy(restart=plan.restart).decide,
+        )
+        self._part.serve(self._workers, _NoTerm())
+        self._is_set_up = True
+
+    async def _report(self, attempt: int, failure: Failure) -> None:
+        """The error file of torch's `@record` is where ours is looked for, and completed."""
+        path, error = RunLayout(self._plan.run_dir).error(attempt, failure.rank), failure.error
+        if isinstance(error, Mapping):
+            with contextlib.suppress(RunDirectoryError):
+                await self._disk.call(lambda: write_json(path, error))
+        self._part.member.worker_exited(attempt, failure.local_rank, failure.exitcode)
+
+    def _abandon(self) -> None:
+        """This node is of no use to the others any more: to them it is lost, and at once."""
+        self._abandoned = True
+        self._leaves(Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again"))
+
+    def abandon(self) -> None:
+        """From another thread: ends this node's part."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._abandon)
+
+    def _move_deadline(self) -> None:
+        if self._guard is not None:
+            self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
+
+    def _leaves(self, leave: Leave) -> None:
+        if not self._leave.done():
+            self._leave.set_result(leave)
+
+    def _say(self, text: str, level: Level = "info") -> None:
+        self._disk.spare(lambda: self._journal.say(text, level))
+
+    def _crashed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, Exception):
+            error = RuntimeError(str(context.get("message")))
+        if not self._leave.done():
+            self._leave.set_exception(error)
+
+
+class _NoTerm:
+    """torch's agent takes its signals itself, and stops its workers then."""
+
+    async def is_term_here(self) -> bool:
+        return False

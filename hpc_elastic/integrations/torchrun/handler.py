@@ -1,0 +1,280 @@
+"""The RendezvousHandler of torch's agent: its questions are answered from what membership has decided."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from hpc_elastic.agent.allocation import Allocation, derive_allocation
+from hpc_elastic.agent.guard import kill_all
+from hpc_elastic.agent.network import resolve_node
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
+from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
+from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_attempt_store
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError
+from hpc_elastic.integrations.torchrun.run_directory import enter_run
+from hpc_elastic.integrations.torchrun.settings import BACKEND, Settings, build_plan, read_settings, run_name
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import utc_text
+from hpc_elastic.shipped import PACKAGE_DIRECTORY
+
+NO_ID = ("", "none")  # what torchrun says where there is no --rdzv-id
+TOLD_WITHIN_S = 120.0  # others may take 30 s to stop their workers, and write the run's result then
+CLOSED_WITHIN_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def make_handler(parameters: RendezvousParameters) -> ElasticHandler:
+    """The handler of this process.
+
+    Raises:
+        ValueError: the options do not fit each other, or the Slurm step.
+    """
+    try:
+        place = derive_allocation(os.environ)
+    except AllocationError as error:
+        raise ValueError(
+            f"{error.message}; expected `srun --ntasks-per-node=1 torchrun --rdzv-backend={BACKEND} ...` in a Slurm job"
+        ) from None
+    return ElasticHandler(parameters, place, environ=os.environ)
+
+
+class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
+    """One node's, whose agent starts with the first rendezvous.
+
+    Args:
+        parameters: torchrun's; endpoint and backend do not matter.
+        place: this node's place in the step.
+        environ: gets what the workers inherit.
+    """
+
+    def __init__(
+        self, parameters: RendezvousParameters, place: Allocation, *, environ: MutableMapping[str, str]
+    ) -> None:
+        self._settings = read_settings(
+            parameters.config,
+            min_nodes=parameters.min_nodes,
+            max_nodes=parameters.max_nodes,
+            nodes=len(place.nodes),
+            address=_address(parameters.local_addr),
+        )
+        self._place = place
+        self._environ = environ
+        self._name = run_name(place, environ)
+        self._run_id = self._name if parameters.run_id in NO_ID else str(parameters.run_id)
+        self._exchange = Exchange()
+        self._agent: TorchrunAgent | None = None
+        self._plan: LaunchPlan | None = None
+        self._round_rank: int | None = None  # of the round that torch's agent has, or had
+        self._is_closed = False
+        environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # torch's store looks up the name of every client
+
+    def get_backend(self) -> str:
+        """Of RendezvousHandler."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """`--rdzv-id`; where there is none, the name of the run, which has Slurm's job and step."""
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The workers use the attempt's own store: its socket was there before its port was told to anyone."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits for the next attempt that this node has a part in.
+
+        Raises:
+            RendezvousClosedError: the run is over, and was no success; the message is its cause.
+            RendezvousTimeoutError: too few nodes have come in time.
+            RendezvousConnectionError: this node cannot take part.
+            SystemExit: the run was a success without this node. torch has RendezvousGracefulExitError for that, and
+                fails when it has caught it (torch 2.13: `result.is_failed()` of None).
+        """
+        if self._is_closed:
+            raise RendezvousClosedError("the rendezvous was closed on this node")
+        agent, why = self._agent or self._start(), ""
+        while True:
+            try:
+                current = self._exchange.next_round(why)
+                store = open_attempt_store(self._exchange, current, finish=self._wait_for_the_others)
+                if self._exchange.take(current, may_start=agent.may_start):
+                    self._mark_workers(agent, current)
+                    return _info(current, store)
+            except StoppedError:
+                pass
+            except RuntimeError as error:
+                why = self._give_back(current, error)
+            if (over := self._exchange.over) is not None:
+                raise _end_of(over) from (None if isinstance(over.error, HpcElasticError) else over.error)
+
+    def num_nodes_waiting(self) -> int:
+        """1 if torch's agent has to restart its workers: a node was lost, came, or restarts, or the run is over."""
+        manner = self._exchange.asked_to_stop()
+        if manner is None:
+            return 0
+        if manner is StopManner.FENCE and self._agent is not None:
+            # It would give them 30 s. It stops them next and looks at none before, so this spends no restart of its.
+            kill_all(self._agent.marks)
+        return 1
+
+    def is_closed(self) -> bool:
+        """Whether the run is over, for all that is known here."""
+        return self._is_closed or self._exchange.over is not None
+
+    def set_closed(self) -> None:
+        """Ends the run on all nodes."""
+        self._is_closed = True
+        if self._plan is not None and self._exchange.over is None:
+            ask_to_stop(RunLayout(self._plan.run_dir), f"the rendezvous was closed on {self._place.node}")
+
+    def shutdown(self) -> bool:
+        """Ends this node's part, as torch's agent has ended: told by the exception that is on its way, if one is."""
+        self._is_closed = True
+        agent = self._agent
+        if agent is None:
+            return True
+        if self._exchange.over is None:
+            error = sys.exc_info()[1]
+            failure = _failure(error, self._round_rank)
+            if failure is not None:
+                self._exchange.fail(failure)
+                self._exchange.wait_until_over(TOLD_WITHIN_S)
+            elif self._round_rank is not None and error is None:
+                self._exchange.finish()
+                self._exchange.wait_until_over()
+            agent.abandon()
+        return agent.join(CLOSED_WITHIN_S)
+
+    # Steps.
+
+    def _start(self) -> TorchrunAgent:
+        place, settings = self._place, self._settings
+        try:
+            entered = enter_run(
+                os.path.abspath(settings.directory),
+                self._name,
+                node=place.node,
+                job_id=place.job_id,
+                make_plan=lambda name, run_dir: _plan(settings, place, name, run_dir),
+            )
+        except HpcElasticError as error:
+            raise RendezvousConnectionError(_words(error)) from None
+        self._plan = entered.plan
+        setup = AgentSetup(plan=entered.plan, place=place, secret=entered.secret, address=settings.address)
+        agent = self._agent = TorchrunAgent(setup, self._exchange)
+        agent.start()
+        return agent
+
+    def _give_back(self, current: Round, error: RuntimeError) -> str:
+        """A round whose store does not answer: who takes it and asks for the next one asks for another attempt."""
+        master = current.assign.master
+        why = f"no store on {master.address}:{master.port}: {error}"
+        log.warning("attempt %s: %s", current.assign.attempt, why)
+        self._exchange.take(current)
+        return why
+
+    def _wait_for_the_others(self) -> None:
+        """The exit barrier.
+
+        Raises:
+            RendezvousClosedError: the run did not end with a success.
+        """
+        self._exchange.finish()
+        over = self._exchange.wait_until_over()
+        if over is not None and (over.exit_code or over.error is not None):
+            raise RendezvousClosedError(over.cause)
+
+    def _mark_workers(self, agent: TorchrunAgent, current: Round) -> None:
+        """What the workers inherit: by what the guard finds them, and the interface of the address that is known."""
+        self._round_rank = current.assign.group_rank
+        self._environ[RUN_DIR_VARIABLE] = agent.marks.run_dir
+        self._environ[NODE_VARIABLE] = agent.marks.node
+        self._environ[ATTEMPT_VARIABLE] = str(current.assign.attempt)
+        if agent.interface is not None:
+            self._environ.setdefault("GLOO_SOCKET_IFNAME", agent.interface)
+
+
+def _plan(settings: Settings, place: Allocation, name: str, run_dir: str) -> LaunchPlan:
+    return build_plan(
+        settings,
+        place,
+        name=name,
+        run_dir=run_dir,
+        package_dir=PACKAGE_DIRECTORY,
+        created=utc_text(time.time()),
+        command=sys.argv[1:],
+        workdir=os.getcwd(),
+        python=sys.executable,
+    )
+
+
+def _info(current: Round, store: AttemptStore) -> RendezvousInfo:
+    assign = current.assign
+    bootstrap = RendezvousStoreInfo(assign.master.address, assign.master.port)
+    return RendezvousInfo(store, assign.group_rank, assign.group_world_size, bootstrap)
+
+
+def _address(local_addr: str | None) -> str | None:
+    """`--local-addr` as an address."""
+    if not local_addr:
+        return None
+    lookup = resolve_node(local_addr, NetworkPlan())
+    if not lookup.addresses:
+        raise ValueError(f"--local-addr: {local_addr} is no address, and no name that means one: {lookup.error}")
+    return lookup.addresses[0]
+
+
+def _end_of(over: Over) -> BaseException:
+    """What `next_rendezvous` raises where the run is over."""
+    if over.error is None and over.exit_code == ExitCode.SUCCESS:
+        log.info("the run was a success without this node: %s", over.cause)
+        return SystemExit(0)
+    words = _words(over.error) if isinstance(over.error, HpcElasticError) else over.cause
+    if over.exit_code == ExitCode.NODES_MISSING or _exit_code(over.error) == ExitCode.NODES_MISSING:
+        error: BaseException = RendezvousTimeoutError(words)
+    else:
+        error = RendezvousClosedError(words) if over.error is None else RendezvousConnectionError(words)
+    return error
+
+
+def _exit_code(error: BaseException | None) -> int | None:
+    return int(error.exit_code) if isinstance(error, HpcElasticError) else None
+
+
+def _words(error: HpcElasticError) -> str:
+    return f"{error.message}; {error.tip}" if error.tip else error.message
+
+
+def _failure(error: BaseException | None, rank: int | None) -> Failure | None:
+    """Why torch's agent has ended, if it was a failure that ends the run."""
+    if isinstance(error, ChildFailedError):
+        global_rank, failed = error.get_first_failure()
+        message = failed.error_file_data if failed.error_file_data else None
+        return Failure(
+            rank=global_rank, local_rank=failed.local_rank, pid=failed.pid, exitcode=failed.exitcode, error=message
+        )
+    if isinstance(error, Exception) and rank is not None:
+        text = f"{type(error).__name__}: {error}"
+        return Failure(rank=rank, local_rank=0, pid=0, exitcode=1, error={"message": {"message": text}})
+    return None

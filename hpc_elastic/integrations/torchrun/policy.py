@@ -1,0 +1,45 @@
+"""What a head of torchruns does about what it sees: torchrun has the budget, so a restart asked for is a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hpc_elastic.agent.policy import Policy, describe_failure
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.plan.launch_plan import RestartPlan
+from hpc_elastic.rundir.records import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrunPolicy:
+    """As the agents' own policy, but for the failures of workers.
+
+    A torchrun with restarts left asks for another rendezvous when a worker fails. One that has none left reports the
+    failure, and that ends the run on all nodes, as closing the rendezvous does in torch.
+    """
+
+    restart: RestartPlan
+
+    def decide(self, history: History, observation: Observation, now: float) -> Decision:
+        """Of decisions.Decide."""
+        failure = observation.failure
+        if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
+            return Finish(
+                state=RunState.FAILED,
+                exit_code=ExitCode.WORKERS_FAILED,
+                manner=StopManner.RESTART,
+                reason="restarts_used_up",
+                cause=f"{describe_failure(failure)}; its torchrun has no restart left",
+            )
+        if observation.trigger is Trigger.NODE_BROKEN:
+            spend = replace(history.spend, restarts=history.spend.restarts + 1)
+            return Restart(
+                roles=None,
+                at=now,
+                manner=StopManner.RESTART,
+                reason=f"{', '.join(observation.nodes)}: {observation.detail}",
+                history=replace(history, spend=spend),
+            )
+        return Policy(restart=self.restart).decide(history, observation, now)

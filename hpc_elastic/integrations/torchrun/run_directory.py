@@ -1,0 +1,96 @@
+"""The run directory of a step's torchruns, which whoever comes first makes; blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpc_elastic.api.identity import host_name, user_name
+from hpc_elastic.codec import to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.authentication import SECRET_BYTES
+from hpc_elastic.plan.launch_plan import LaunchPlan, dump_plan
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Submission
+
+MOST_RUNS = 1000  # of torchrun, one after the other, in one step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnteredRun:
+    """A run that is not over, and what its nodes share."""
+
+    plan: LaunchPlan
+    secret: bytes
+
+
+def enter_run(
+    root: str, name: str, *, node: str, job_id: str, make_plan: Callable[[str, str], LaunchPlan]
+) -> EnteredRun:
+    """Makes the run's directory, or finds the one that another node has made.
+
+    A step may start torchrun again when it has ended: those after the first have `-2`, `-3` ... behind the name.
+
+    Args:
+        root: the folder of all runs, which every node of the step sees.
+        name: the run's name.
+        node: this node's name.
+        job_id: the scheduler's job.
+        make_plan: the plan of a run by its name and directory.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    for number in range(1, MOST_RUNS + 1):
+        numbered = name if number == 1 else f"{name}-{number}"
+        layout = RunLayout(os.path.join(root, numbered))
+        if _is_over(layout, node):
+            continue
+        plan = make_plan(numbered, layout.root)
+        return EnteredRun(plan=plan, secret=_enter(layout, plan, job_id))
+    raise RunDirectoryError(f"{root} has {MOST_RUNS} runs of {name} already", tip="give another dir in --rdzv-conf")
+
+
+def leave_run(layout: RunLayout, node: str) -> None:
+    """Notes that this node has seen the run's end.
+
+    NFS may go on for half a minute to say that another node's `result.json` is not there; what this node has
+    written itself it finds at once.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    store.write_bytes(layout.left(node), b"")
+
+
+def _is_over(layout: RunLayout, node: str) -> bool:
+    return os.path.exists(layout.result) or os.path.exists(layout.left(node))
+
+
+def _enter(layout: RunLayout, plan: LaunchPlan, job_id: str) -> bytes:
+    """Fills in what is not there yet; of two nodes that come at the same time one writes each file."""
+    for folder in (layout.allocations, layout.nodes, layout.attempts):
+        with store.file_system_errors(folder):
+            store.make_directory(folder)
+    store.claim_bytes(layout.secret, os.urandom(SECRET_BYTES))
+    store.claim_bytes(layout.requests, b"")
+    store.claim_bytes(layout.plan, dump_plan(plan).encode())
+    submission = Submission(
+        run=plan.run,
+        name=plan.name,
+        site=plan.site,
+        scheduler=plan.scheduler,
+        job_id=job_id,
+        submitted=plan.created,
+        host=host_name(),
+        user=user_name(),
+        foreground=True,  # the job is not ours to cancel
+    )
+    store.claim(layout.submission, to_json(submission))
+    with store.file_system_errors(layout.secret, "read"), open(layout.secret, "rb") as file:
+        secret = file.read()
+    if len(secret) < SECRET_BYTES:
+        raise RunDirectoryError(f"{layout.secret} holds {len(secret)} bytes, not {SECRET_BYTES}: remove the directory")
+    return secret

@@ -1,0 +1,151 @@
+"""The two threads' agreement, one call after the other where nothing has to wait."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
+from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.rundir.records import Endpoint
+
+BOUND_S = 20.0
+
+
+def a_round(attempt: int = 1) -> Round:
+    return Round(
+        assign=Assign(
+            attempt=attempt,
+            group_rank=0,
+            group_world_size=2,
+            first_rank=0,
+            workers=1,
+            world_size=2,
+            role="default",
+            first_role_rank=0,
+            role_world_size=2,
+            master=Endpoint(address="127.0.0.2", port=1),
+            serves_store=False,
+            is_failure_ignored=False,
+            world_digest="",
+            head="node1",
+        )
+    )
+
+
+def at_work(attempt: int = 1) -> tuple[Exchange, Round, list[Stage]]:
+    exchange, heard = Exchange(), list[Stage]()
+    exchange.listen(heard.append)
+    exchange.offer(a_round(attempt))
+    current = exchange.next_round()
+    assert exchange.take(current)
+    return exchange, current, heard
+
+
+def test_a_round_is_offered_taken_and_asked_for_again() -> None:
+    exchange, current, heard = at_work()
+    assert exchange.asked_to_stop() is None
+    exchange.stop(StopManner.RESTART)
+    assert exchange.asked_to_stop() is StopManner.RESTART
+    exchange.withdraw()
+    exchange.offer(a_round(2))
+    assert exchange.next_round().assign.attempt == 2
+    assert not exchange.take(current)
+    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.IDLE]
+
+
+def test_a_round_that_was_stopped_before_it_was_taken_is_nobodys() -> None:
+    exchange = Exchange()
+    exchange.offer(a_round())
+    current = exchange.next_round()
+    exchange.stop(StopManner.FENCE)
+    assert not exchange.take(current)
+    assert exchange.stage is Stage.IDLE
+
+
+def test_who_may_not_start_waits_for_the_stop() -> None:
+    exchange = Exchange()
+    exchange.offer(a_round())
+    current = exchange.next_round()
+    threading.Timer(0.05, exchange.stop, [StopManner.FENCE]).start()
+    assert not exchange.take(current, may_start=lambda: False)
+
+
+def test_a_harder_stop_says_whether_the_workers_are_being_stopped_already() -> None:
+    exchange, _, _ = at_work()
+    assert not exchange.stop(StopManner.GRACE)
+    assert exchange.asked_to_stop() is StopManner.GRACE
+    assert exchange.stop(StopManner.FENCE)
+
+
+def test_the_end_stops_the_workers_and_every_wait() -> None:
+    exchange, current, _ = at_work()
+    exchange.end(Over(exit_code=1, cause="why"))
+    exchange.end(Over(exit_code=2, cause="again"))
+    assert exchange.asked_to_stop() is StopManner.FENCE
+    assert exchange.wait_until_over() == Over(exit_code=1, cause="why")
+    with pytest.raises(StoppedError):
+        exchange.next_round()
+    assert not exchange.stands(current)
+
+
+def test_a_failure_after_the_exit_barrier_is_none() -> None:
+    exchange, _, heard = at_work()
+    exchange.finish()
+    exchange.fail(Failure(rank=0, local_rank=0, pid=1, exitcode=1))
+    assert (exchange.stage, exchange.failure) == (Stage.FINISHED, None)
+    assert heard[-1] is Stage.FINISHED
+
+
+class SilentStore:
+    """A store on a machine that has lost its power."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.released = threading.Event()
+
+    def _hang(self, *_: Any) -> Any:
+        self.asked.set()
+        self.released.wait(BOUND_S)
+
+    set = get = multi_get = multi_set = wait = _hang
+
+
+def test_an_exchange_of_ranks_with_a_dead_node_is_over_when_the_round_is() -> None:
+    exchange, current, _ = at_work()
+    silent = SilentStore()
+    store = AttemptStore(exchange, current, silent, finish=lambda: None)
+    stopper = threading.Thread(target=lambda: silent.asked.wait(BOUND_S) and exchange.stop(StopManner.FENCE))
+    stopper.start()
+    store.set("torchelastic/role_info/0", b"mine")
+    stopper.join()
+    assert store.multi_get(["torchelastic/role_info/0", "torchelastic/role_info/1"]) == [b"mine", b"mine"]
+    first_rank, world_size, *_ = json.loads(store.get("torchelastic/assigned_ranks/0"))
+    assert (first_rank, world_size) == (1, 2)  # no worker takes itself for rank 0, or for the only one
+    silent.released.set()
+
+
+def test_an_error_of_the_store_is_one_while_the_round_stands() -> None:
+    class BrokenStore(SilentStore):
+        def get(self, key: str) -> Any:
+            raise RuntimeError("connection reset")
+
+    exchange, current, _ = at_work()
+    store = AttemptStore(exchange, current, BrokenStore(), finish=lambda: None)
+    with pytest.raises(RuntimeError, match="connection reset"):
+        store.get("torchelastic/assigned_ranks/0")
+    exchange.stop(StopManner.FENCE)
+    assert store.get("torchelastic/assigned_ranks/0")
+
+
+def test_the_exit_barrier_is_membership() -> None:
+    exchange, current, _ = at_work()
+    ended: list[str] = []
+    store = AttemptStore(exchange, current, SilentStore(), finish=lambda: ended.append("waited"))
+    assert store.add("torchelastic/agent/terminal_state/num_members", 1) == 0
+    store.wait(["torchelastic/agent/terminal_state/last_member"])
+    assert ended == ["waited"]
