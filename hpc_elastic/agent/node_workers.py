@@ -19,6 +19,10 @@ class NodeWorkers(Protocol):
     def store_port(self) -> int:
         """Where the next attempt's store will listen, if it is to be here; a socket does already."""
 
+    @property
+    def start_method(self) -> str:
+        """How the latest attempt's workers were started, for the event about them."""
+
     async def initialize_workers(self, assign: Assign) -> None:
         """Starts the workers of an attempt, and its store if it is to be here.
 

@@ -45,6 +45,7 @@ class FakeWorkers:
 
     started = 0.0
     store_port = 1
+    start_method = "spawn"
 
     def __init__(self) -> None:
         self.attempt: int | None = None  # what runs

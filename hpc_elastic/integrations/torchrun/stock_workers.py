@@ -63,6 +63,7 @@ class StockWorkers:
         self._is_stopping = False
         self._listener = self._next_listener()
         self.started = 0.0
+        self.start_method = "torchrun"
         exchange.listen(self._hear)
 
     @property
