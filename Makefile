@@ -36,7 +36,7 @@ format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: .venv/.installed
+test: .venv/.installed .venv-hydra/.installed
 	$(PYTEST) -n 2 --dist loadgroup
 
 demo: .venv/.installed
@@ -75,5 +75,13 @@ bench-recovery: .venv/.installed
 plots: .venv-plots/.installed
 	.venv-plots/bin/python -m benchmarks.plots
 
+# Hydra pins what else would be newer, so it has an environment of its own, which sees all that is in the first one.
+.venv-hydra/.installed: pyproject.toml constraints.txt .venv/.installed
+	$(PYTHON) -m venv .venv-hydra
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		>"$$(.venv-hydra/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/all-of-venv.pth"
+	.venv-hydra/bin/python -m pip install --quiet --constraint constraints.txt hydra-core hydra-submitit-launcher
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-plots .venv-hydra .hypothesis .mypy_cache .ruff_cache .pytest_cache dist

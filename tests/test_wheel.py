@@ -69,7 +69,10 @@ def run_python(python: Path | str, code: str, *, cwd: Path) -> str:
 def test_the_wheel_holds_the_package_and_what_it_ships_and_no_more(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     package = {
-        str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "hpc_elastic").rglob("*.py*") if path.is_file()
+        str(path.relative_to(REPOSITORY))
+        for name in ("hpc_elastic", "hydra_plugins")
+        for path in (REPOSITORY / name).rglob("*.py*")
+        if path.is_file()
     }
     package = {name for name in package if "__pycache__" not in name}
     shipped = {
@@ -79,9 +82,21 @@ def test_the_wheel_holds_the_package_and_what_it_ships_and_no_more(wheel: Path) 
         if path.is_file()
     }
     assert package | shipped <= set(names)
-    assert {name.split("/")[0].split("-")[0] for name in names} <= {"hpc_elastic"}
+    assert {name.split("/")[0].split("-")[0] for name in names} <= {"hpc_elastic", "hydra_plugins"}
     unexpected = [name for name in names if "/tests/" in name or "__pycache__" in name or name.endswith(".pyc")]
     assert not unexpected
+    assert "hydra_plugins/__init__.py" not in names  # it is shared with Hydra's other plug-ins
+
+
+def test_the_wheel_tells_submitit_of_our_executor(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    entries = configparser.ConfigParser()
+    entries.read_string(archive.read(name).decode())
+    assert dict(entries["submitit"]) == {
+        "executor": "hpc_elastic.integrations.submitit:HpcElasticExecutor",
+        "job_environment": "hpc_elastic.integrations.submitit:HpcElasticJobEnvironment",
+    }
 
 
 def test_the_wheel_says_where_torchrun_finds_its_backend(wheel: Path) -> None:
