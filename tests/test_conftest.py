@@ -12,6 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 failed")])
 def test_skipped_slurm_test_is_a_failure_if_slurm_is_required(tmp_path: Path, required: str, outcome: str) -> None:
     test = tmp_path / "test_it.py"

@@ -171,6 +171,7 @@ def examples_with_torch() -> list[tuple[str, str]]:
     return re.findall(r'^\$ python -c "(.+)"\n((?:(?!\$ ).*\n)*)', text, re.M)
 
 
+@pytest.mark.long
 def test_what_is_not_in_torch_is_not_in_the_installed_one() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")

@@ -95,6 +95,7 @@ def no_cluster(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "SLURM_CONF": str(path)}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("scontrol"), reason="needs scontrol (Debian: slurm-client)")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(EXPRESSIONS, min_size=1, max_size=4).map(",".join), min_size=5, max_size=5))

@@ -132,10 +132,10 @@ def moments_of(events: Iterable[Mapping[str, Any]], at: float, node: str) -> dic
     found: dict[str, list[float]] = {}
     for event in events:
         moment = event["time_ns"] / 1e9
-        if moment > at and (event["name"] != "worker.failed" or event["node"] == node):
+        if moment > at and (event["name"] != "worker.exited" or event["node"] == node):
             found.setdefault(event["name"], []).append(moment)
     names = {
-        "detected": ("worker.failed", min),
+        "detected": ("worker.exited", min),
         "decided": ("attempt.failed", min),
         "opened": ("attempt.opened", min),
         "started": ("workers.started", max),

@@ -9,6 +9,7 @@ run over (`Superseded`), or this one is closed, it passes over all that still co
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -254,7 +255,8 @@ class Coordinator:
             self._say(action.text, action.level)
         elif isinstance(action, Note):
             note = action
-            self._disk.spare(lambda: self._journal.note(note.name, note.message, note.attempt, dict(note.metadata)))
+            moment = time.time_ns()
+            self._disk.spare(lambda: self._journal.note(note, moment))
 
     def _check_end(self) -> None:
         """Says once, before it matters, if nobody could end the job in the place of the batch script."""

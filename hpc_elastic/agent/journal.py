@@ -16,7 +16,7 @@ from hpc_elastic.agent.progress import progress_digest
 from hpc_elastic.agent.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.membership.actions import Level
+from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
@@ -254,17 +254,17 @@ class Journal:
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
                 file.write(f"{line}\n")
 
-    def note(self, name: str, message: str, attempt: int, metadata: dict[str, object]) -> None:
-        """Appends an event to this node's file."""
+    def note(self, note: Note, time_ns: int) -> None:
+        """Appends an event to this node's file; `time_ns` is when it happened, and not when the disk takes it."""
         event = Event(
-            time_ns=time.time_ns(),
+            time_ns=time_ns,
             run=self._plan.run,
             node=self._place.node,
             allocation=self.allocation,
-            attempt=attempt,
-            name=name,
-            message=message,
-            metadata=metadata,
+            attempt=note.attempt,
+            name=note.name,
+            message=note.message,
+            metadata=dict(note.metadata),
         )
         self.append_events([event])
 

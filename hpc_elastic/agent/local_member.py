@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -146,6 +147,9 @@ class LocalMember:
 
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
         """A worker ended, and no stop explains it."""
+        exited = {"local_rank": local_rank, "exitcode": exitcode}
+        message = f"local rank {local_rank} ended"
+        self._note(Note(name="worker.exited", message=message, attempt=attempt, metadata=exited))
         if exitcode == -signal.SIGKILL and self._loop.time() >= self._outputs.guard_deadline():
             self._do(lambda _: [])  # the guard did it, and not for a fault of the worker's
         else:
@@ -209,7 +213,8 @@ class LocalMember:
             self._outputs.leave(action)
 
     def _note(self, note: Note) -> None:
-        self._disk.spare(lambda: self._journal.note(note.name, note.message, note.attempt, dict(note.metadata)))
+        moment = time.time_ns()
+        self._disk.spare(lambda: self._journal.note(note, moment))
 
     async def _initialize_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt

@@ -15,6 +15,7 @@ import pytest
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.journal import LEVELS, Journal
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
@@ -245,11 +246,12 @@ def test_a_line_is_said_if_the_log_level_asks_for_as_much(
 def test_an_event_is_a_line_of_the_nodes_own_file(runs: Runs) -> None:
     journal = runs.journal()
     for number in range(2):
-        journal.note("worker.failed", "it failed", number, {"rank": number})
+        note = Note(name="worker.failed", message="it failed", attempt=number, metadata={"rank": number})
+        journal.note(note, 1000 + number)
     lines = [json.loads(line) for line in Path(runs.layout.events("node0")).read_text().splitlines()]
-    assert [(line["name"], line["attempt"], line["metadata"]) for line in lines] == [
-        ("worker.failed", 0, {"rank": 0}),
-        ("worker.failed", 1, {"rank": 1}),
+    assert [(line["time_ns"], line["name"], line["attempt"], line["metadata"]) for line in lines] == [
+        (1000, "worker.failed", 0, {"rank": 0}),
+        (1001, "worker.failed", 1, {"rank": 1}),
     ]
 
 

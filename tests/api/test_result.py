@@ -73,8 +73,8 @@ def test_a_value_that_cannot_be_read_here_says_whose_it_is(tmp_path: Path) -> No
 
 def test_a_failed_run_shows_the_traceback_of_the_rank_that_failed_first(tmp_path: Path) -> None:
     for rank in (1, 2):
-        error = {"message": {"message": "no", "extraInfo": {"py_callstack": f"Traceback of {rank}\n"}}}
-        store.write_json(str(tmp_path / f"{rank}.json"), error)
+        content = {"message": {"message": "no", "extraInfo": {"py_callstack": f"Traceback of {rank}\n"}}}
+        store.write_json(str(tmp_path / f"{rank}.json"), content)
     failures = {
         "1": failure(1, timestamp=7.0, error_file=str(tmp_path / "1.json")),
         "2": failure(2, timestamp=5.5, error_file=str(tmp_path / "2.json")),

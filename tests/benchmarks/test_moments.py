@@ -56,10 +56,10 @@ def event(name: str, second: float, node: str = "node1") -> dict[str, object]:
 
 def test_events_are_those_after_the_fault() -> None:
     events = [
-        event("worker.failed", 90.0, "node4"),
+        event("worker.exited", 90.0, "node4"),
         event("attempt.started", 80.0),
-        event("worker.failed", 100.25, "node2"),  # it lost its peer
-        event("worker.failed", 100.5, "node4"),
+        event("worker.exited", 100.25, "node2"),  # it lost its peer
+        event("worker.exited", 100.5, "node4"),
         event("attempt.failed", 100.75),
         event("attempt.opened", 101.0),
         event("workers.started", 102.0, "node2"),

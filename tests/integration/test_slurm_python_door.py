@@ -47,8 +47,7 @@ def test_a_function_returns_from_every_rank_that_is_left_when_a_node_is_lost(
 ) -> None:
     monkeypatch.chdir(slurm_door.folder)
     run = hpc_elastic.submit(train, 3, nodes={"min": 3, "max": 4}, elastic={"lease": "3s"}, time="10m")
-    for rank in range(4):
-        wait_until(lambda rank=rank: run.logs(rank) == "trained\n", f"rank {rank} has trained", within_s=90)
+    wait_until(lambda: [run.logs(rank) for rank in range(4)] == ["trained\n"] * 4, "all have trained", within_s=90)
     slurm.kill("node3")
     result = run.result(120)
     slurm.boot("node3")

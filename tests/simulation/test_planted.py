@@ -32,6 +32,7 @@ def first_seed(bug: str) -> int:
     raise AssertionError(f"no seed of {len(SEEDS)} shows that {bug}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     with pytest.raises(BrokenRuleError):

@@ -18,7 +18,7 @@ from tests.simulation.world import SimulatedRun, play
 
 SEEDS = range(2000)
 PART = 250
-AT_ONCE = 500  # what `make check` plays
+AT_ONCE = 250  # what `make check` plays
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_a_seed_plays_the_same_run_in_another_process() -> None:
         assert f"trace {play(87).trace_hash}" in output
 
 
+@pytest.mark.long
 def test_the_seeds_reach_every_way_to_end_and_every_phase() -> None:
     missed = {
         *("succeeded", "restarts_used_up", "no_progress", "start_failed", "exit_timeout", "unkillable"),
