@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -13,7 +12,7 @@ from submitit import helpers
 from submitit.core import job_environment, utils
 from submitit.core.logger import get_logger
 
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import SchedulerError
 from hpc_elastic.integrations.submitit.paths import RunPaths
 from hpc_elastic.integrations.submitit.preemption import JobStart, listen
 from hpc_elastic.rundir import store
@@ -102,18 +101,22 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         listen(self, start, paths, submission)
 
     def _requeue(self, countdown: int) -> None:
-        """Has the job started again: by Slurm, or else the workers by our agents."""
+        """Has the job started again: by Slurm, or on this machine the workers by our agents.
+
+        Raises:
+            UncompletedJobError: Slurm refused.
+        """
+        if self.is_local:
+            get_logger().info(f"The workers of job {self.job_id} start again ({countdown} remaining timeouts)")
+            sys.stdout.flush()
+            os._exit(START_AGAIN)  # as an exception it would go through the function's own handlers
         from hpc_elastic.scheduler.liveness import requeue_job
 
-        logger = get_logger()
-        if not self.is_local:
-            with contextlib.suppress(HpcElasticError):
-                requeue_job(self.job_id)
-                logger.info(f"Requeued job {self.job_id} ({countdown} remaining timeouts)")
-                return
-        logger.info(f"The workers of job {self.job_id} start again here ({countdown} remaining timeouts)")
-        sys.stdout.flush()
-        os._exit(START_AGAIN)  # as an exception it would go through the function's own handlers
+        try:
+            requeue_job(self.job_id)
+        except SchedulerError as error:
+            raise utils.UncompletedJobError(f"Job not requeued because: {error.message}.") from error
+        get_logger().info(f"Requeued job {self.job_id} ({countdown} remaining timeouts)")
 
 
 def _let_export_agree() -> None:

@@ -98,6 +98,8 @@ class PreemptionHandler(job_environment.SignalHandler):
             ask_to_stop(self._start.layout, str(error))
         finally:
             self._is_saving = False
+        if self._is_stopped:
+            _die_of(signal.SIGTERM)
 
     def stop(self, signum: int, frame: types.FrameType | None = None) -> None:
         """On a TERM: saves the function if Slurm is about to start the job again, and dies."""

@@ -7,7 +7,7 @@ and later. What a result says never changes, so it is read once.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from submitit.core import core
@@ -106,13 +106,15 @@ class SharedQuestions:
 
     Args:
         scheduler: who is asked.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = scheduler.name
         self.submit = scheduler.submit
         self.cancel = scheduler.cancel
         self._scheduler = scheduler
+        self._clock = clock
         self._jobs: dict[str, None] = {}
         self._answers: Mapping[str, JobStatus] = {}
         self._asked = float("-inf")
@@ -131,8 +133,8 @@ class SharedQuestions:
         Raises:
             SchedulerError: the scheduler does not answer.
         """
-        is_old = time.monotonic() - self._asked > SAME_ANSWER_S
+        is_old = self._clock() - self._asked > SAME_ANSWER_S
         if is_old or any(job_id not in self._answers for job_id in job_ids):
             self._answers = self._scheduler.query([*dict.fromkeys([*self._jobs, *job_ids])])
-            self._asked = time.monotonic()
+            self._asked = self._clock()
         return {job_id: self._answers[job_id] for job_id in job_ids}

@@ -25,7 +25,8 @@ def test_ping_asks_for_the_controller() -> None:
     assert commands.ping_command() == ["scontrol", "ping"]
 
 
-def test_scancel_and_sinfo() -> None:
+def test_scancel_requeue_and_sinfo() -> None:
+    assert commands.requeue_command("7_3") == ["scontrol", "requeue", "7_3"]
     assert commands.scancel_command("7") == ["scancel", "7"]
     assert commands.sinfo_command() == ["sinfo", "--noheader", "--format=%P"]
 

@@ -159,6 +159,24 @@ def test_cancellation_rejects_the_silence_of_a_controller(version: str, case: st
         output.parse_cancellation(captured(version, f"cancel-{case}").output, "1")
 
 
+def test_a_requeue_says_nothing_if_it_was_taken(version: str) -> None:
+    output.parse_requeue(captured(version, "requeue").output, "1")
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("held", "Job is pending execution"),
+        ("unknown", "Invalid job id specified"),
+        ("no-controller", "Unexpected message received"),
+        ("controller-off", "Unexpected message received"),
+    ],
+)
+def test_a_requeue_that_slurm_refuses_is_rejected_in_its_words(version: str, case: str, words: str) -> None:
+    with pytest.raises(SchedulerError, match=f"scontrol could not requeue job 1: .*{words}"):
+        output.parse_requeue(captured(version, f"requeue-{case}").output, "1")
+
+
 def test_accounting_is_none_if_it_is_disabled(version: str) -> None:
     capture = captured(version, "accounting-disabled")
     assert output.parse_accounting(capture.output, capture.job_ids) is None

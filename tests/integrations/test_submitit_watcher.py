@@ -1,0 +1,85 @@
+"""How many questions all jobs of a process make together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.integrations.submitit.watcher import SAME_ANSWER_S, SharedQuestions
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
+
+
+class Asked:
+    """A scheduler that writes down what it is asked."""
+
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self.questions: list[list[str]] = []
+        self.is_down = False
+
+    def submit(self, plan: Any, script: str) -> str:
+        raise NotImplementedError
+
+    def cancel(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        self.questions.append(list(job_ids))
+        if self.is_down:
+            raise SchedulerError("Slurm does not answer")
+        return {job_id: JobStatus(job_id=job_id, state=JobState.RUNNING, native_state="RUNNING") for job_id in job_ids}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(*job_ids: str) -> tuple[SharedQuestions, Asked, Clock]:
+    asked, clock = Asked(), Clock()
+    shared = SharedQuestions(asked, clock=clock)
+    for job_id in job_ids:
+        shared.add(job_id)
+    return shared, asked, clock
+
+
+def test_one_question_is_for_all_jobs() -> None:
+    shared, asked, clock = made("1", "2_0", "2_1")
+    for job_id in ("1", "2_0", "2_1", "1"):
+        assert shared.query([job_id])[job_id].job_id == job_id
+    assert asked.questions == [["1", "2_0", "2_1"]]
+    clock.now += SAME_ANSWER_S + 0.1
+    shared.query(["2_1"])
+    assert len(asked.questions) == 2
+
+
+def test_a_job_that_is_over_is_not_asked_about_again() -> None:
+    shared, asked, clock = made("1", "2")
+    shared.query(["1"])
+    shared.drop("1")
+    clock.now += SAME_ANSWER_S + 0.1
+    shared.query(["2"])
+    assert asked.questions[-1] == ["2"]
+
+
+def test_a_new_job_is_asked_about_at_once() -> None:
+    shared, asked, _ = made("1")
+    shared.query(["1"])
+    shared.add("2")
+    assert shared.query(["2"])["2"].job_id == "2"
+    assert asked.questions[-1] == ["1", "2"]
+
+
+def test_silence_of_the_scheduler_is_told_and_asked_again() -> None:
+    shared, asked, _ = made("1")
+    asked.is_down = True
+    with pytest.raises(SchedulerError):
+        shared.query(["1"])
+    asked.is_down = False
+    assert shared.query(["1"])["1"].state is JobState.RUNNING
