@@ -74,7 +74,7 @@ class Ending:
             return
         if not _flush_standard_files():
             return  # Python says so itself, and has an exit code for it
-        if len(sys._current_frames()) == 1 and not _has_process_group():
+        if len(sys._current_frames()) == 1 and not has_process_group():
             _drop_users_names(self._loaded_before)
         is_flushed = _flush_standard_files()
         remembered = [file for reference in self._files if (file := reference()) is not None]
@@ -83,8 +83,8 @@ class Ending:
         os._exit(self._exit_code if is_flushed else FLUSH_FAILED)
 
 
-def _has_process_group() -> bool:
-    """Whether threads of a process group run, which something of the user's may hold."""
+def has_process_group() -> bool:
+    """Whether threads of a process group run in this process, which something of the user's may hold."""
     for thread in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:

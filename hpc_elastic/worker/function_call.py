@@ -2,6 +2,11 @@
 
 The function comes from another process: its modules are looked for where that one found them, after what
 this Python has itself, and it has no `__main__` but an empty one, as in `python -c`.
+
+What its last line leaves in its local variables would be dropped when it returns. In torch 2.13 that hangs now and
+then where a DistributedDataParallel is among them: it holds the process group beyond `destroy_process_group`, and
+the process group's destructor waits for a thread that may wait for the GIL. So the variables stay while such
+threads run, as a script's names do at the end of its process (`worker.ending`).
 """
 
 from __future__ import annotations
@@ -11,13 +16,18 @@ import os
 import pickle
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.function_file import FunctionHeader, package_mismatches, python_mismatch, read_function
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.worker.ending import has_process_group
+
+T = TypeVar("T")
+_kept: list[FrameType | None] = []
 
 
 class FunctionError(RuntimeError):
@@ -50,9 +60,37 @@ class FunctionCall:
         header, pickled = read_function(self.function_file)
         extend_path(header.path)
         function, arguments, keywords = _unpickle(header, pickled)
-        value = function(*arguments, **keywords)
+        value, frame = call_keeping_frame(function, arguments, keywords)
+        if has_process_group():
+            _kept.append(frame)
+        del frame
         if self.value_file is not None and os.getpid() == self.pid:  # not a child that the function has forked
             store.write_bytes(self.value_file, _pickle(header, value))
+
+
+def call_keeping_frame(
+    function: Callable[..., T], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[T, FrameType | None]:
+    """Calls a function, and returns its value and its frame; None for one that calls none of Python.
+
+    A frame that somebody holds keeps its variables. It is had by a profile function, which sees one call, and that one
+    before its first line.
+    """
+    frames: list[FrameType] = []
+    before = sys.getprofile()
+
+    def hold(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            sys.setprofile(before)
+            frames.append(frame)
+
+    sys.setprofile(hold)
+    try:
+        value = function(*arguments, **keywords)
+    finally:
+        if sys.getprofile() is hold:  # it was none of Python
+            sys.setprofile(before)
+    return value, frames.pop() if frames else None  # else the frame would hold itself, by its way back to here
 
 
 def extend_path(path: Sequence[str]) -> None:

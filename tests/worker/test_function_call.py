@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -123,6 +125,55 @@ def test_a_child_that_the_function_forks_keeps_nothing(tmp_path: Path) -> None:
         return "the rank's"
 
     assert called(fork, tmp_path).value() == "the rank's"
+
+
+class Seen:
+    def __del__(self, write: Callable[[int, bytes], int] = os.write) -> None:
+        write(1, b"dropped\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("is_held", "said"), [(True, ""), (False, "dropped\n")])
+def test_variables_of_a_function_stay_while_threads_of_a_process_group_may_wait_for_it(
+    tmp_path: Path, is_held: bool, said: str
+) -> None:
+    """DistributedDataParallel holds one beyond `destroy_process_group`, whose destructor may never return."""
+    import torch  # not in the function: torch 2.13 holds the frames of whoever imports it first
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train() -> str:
+        seen = Seen()  # noqa: F841
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        if is_held:
+            model = DistributedDataParallel(torch.nn.Linear(1, 1))  # noqa: F841
+        dist.destroy_process_group()
+        return "trained"
+
+    done = called(train, tmp_path)
+    assert (done.exit_code, done.stdout, done.value()) == (0, said, "trained")
+
+
+def test_the_frame_of_a_call_is_kept_and_profiling_goes_on_as_before() -> None:
+    def called(number: int) -> int:
+        local = [number]
+        return sum(local)
+
+    seen: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        seen.append(f"{event} {frame.f_code.co_name}")
+
+    sys.setprofile(profile)
+    try:
+        value, frame = function_call.call_keeping_frame(called, (3,), {})
+        without = function_call.call_keeping_frame(functools.partial(sum, [1, 2]), (), {})
+    finally:
+        sys.setprofile(None)
+    assert (value, without) == (3, (3, None))
+    assert frame is not None
+    assert frame.f_locals == {"number": 3, "local": [3]}
+    assert "return called" in seen
 
 
 def test_the_traceback_of_a_function_shows_the_function_alone(tmp_path: Path) -> None:
