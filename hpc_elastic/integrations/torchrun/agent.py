@@ -15,7 +15,6 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +42,7 @@ from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
@@ -215,9 +215,14 @@ class TorchrunAgent:
         self._is_set_up = True
 
     async def _report(self, attempt: int, failure: Failure) -> None:
-        """The error file of torch's `@record` is where ours is looked for, and completed."""
+        """What is known of it is put where an agent looks for the error file, and completes it."""
         path, error = RunLayout(self._plan.run_dir).error(attempt, failure.rank), failure.error
-        if isinstance(error, Mapping):
+        if failure.message:
+            rank, local_rank, node = failure.rank, failure.local_rank, self._place.node
+            worker = FailedWorker(rank=rank, local_rank=local_rank, pid=0, node=node, attempt=attempt)
+            now = time.time_ns()
+            error = build_error(worker, failure_class="start_failed", message=failure.message, time_ns=now, exit_code=1)
+        if error is not None:
             with contextlib.suppress(RunDirectoryError):
                 await self._disk.call(lambda: write_json(path, error))
         self._part.member.worker_exited(attempt, failure.local_rank, failure.exitcode)

@@ -51,7 +51,8 @@ class Round:
 class Failure:
     """Why torch's agent gives up: a worker that failed when no restart was left, or something beside the workers.
 
-    `exitcode` is negative for a signal; `error` is what torch's `@record` has left, if it has.
+    `exitcode` is negative for a signal; `error` is what torch's `@record` has left, if it has. `message` says why no
+    worker could be started; then `pid` is 0.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class Failure:
     pid: int
     exitcode: int
     error: Any = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

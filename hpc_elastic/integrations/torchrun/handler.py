@@ -270,11 +270,15 @@ def _failure(error: BaseException | None, rank: int | None) -> Failure | None:
     """Why torch's agent has ended, if it was a failure that ends the run."""
     if isinstance(error, ChildFailedError):
         global_rank, failed = error.get_first_failure()
-        message = failed.error_file_data if failed.error_file_data else None
+        data = failed.error_file_data
+        is_recorded = isinstance(data, dict) and isinstance(data.get("message"), dict)
         return Failure(
-            rank=global_rank, local_rank=failed.local_rank, pid=failed.pid, exitcode=failed.exitcode, error=message
+            rank=global_rank,
+            local_rank=failed.local_rank,
+            pid=failed.pid,
+            exitcode=failed.exitcode,
+            error=data if is_recorded else None,
         )
     if isinstance(error, Exception) and rank is not None:
-        text = f"{type(error).__name__}: {error}"
-        return Failure(rank=rank, local_rank=0, pid=0, exitcode=1, error={"message": {"message": text}})
+        return Failure(rank=rank, local_rank=0, pid=0, exitcode=1, message=f"{type(error).__name__}: {error}")
     return None

@@ -25,7 +25,8 @@ class TorchrunPolicy:
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         """Of decisions.Decide."""
         failure = observation.failure
-        if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
+        is_start = failure is not None and failure.failure_class == "start_failed"
+        if observation.trigger is Trigger.WORKER_FAILED and failure is not None and not is_start:
             return Finish(
                 state=RunState.FAILED,
                 exit_code=ExitCode.WORKERS_FAILED,

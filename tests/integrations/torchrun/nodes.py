@@ -30,7 +30,7 @@ class Node:
             nodes=tuple(f"local{number}" for number in range(count)),
             is_local=True,
         )
-        options: dict[str, Any] = {"dir": str(folder), "lease": "3", "join_timeout": "30", **config}
+        options: dict[str, Any] = {"dir": str(folder), "lease": "5", "join_timeout": "30", **config}
         parameters = RendezvousParameters("hpc-elastic", "", "none", *nnodes, **options)
         self.environ: dict[str, str] = {}
         self.handler = ElasticHandler(parameters, place, environ=self.environ)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
 from hpc_elastic.integrations.torchrun.settings import NO_LIMIT, UNBOUNDED
 from hpc_elastic.membership.decisions import Finish, History, Observation, Restart, Trigger
@@ -40,6 +42,15 @@ def test_a_failure_without_a_restart_left_ends_the_run_with_its_cause() -> None:
     assert isinstance(decision, Finish)
     assert (decision.state, int(decision.exit_code), decision.reason) == (RunState.FAILED, 1, "restarts_used_up")
     assert decision.cause.startswith("rank 5 on node2 failed with exit code 1: ValueError: no data")
+
+
+def test_workers_that_cannot_be_started_are_said_to_be_that() -> None:
+    failure = replace(FAILURE, pid=0, failure_class="start_failed", message="FileNotFoundError: trian.py")
+    seen = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, failure=failure)
+    decision = POLICY.decide(History(attempts=1), seen, 7.0)
+    assert isinstance(decision, Finish)
+    assert decision.reason == "start_failed"
+    assert decision.cause == "rank 5 on node2 could not be started: FileNotFoundError: trian.py"
 
 
 def test_a_lost_node_spends_nothing_while_enough_are_left() -> None:
