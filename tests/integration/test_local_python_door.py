@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hpc_elastic
+from hpc_elastic.api.submit import prepare, submit_prepared
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.function_file import dump_function, read_function
 from hpc_elastic.rundir.states import RunState
 from tests.integration.conftest import Door
 from tests.integration.conftest import Run as Records
@@ -74,6 +78,20 @@ def test_a_failure_raises_with_the_cause_and_the_traceback_of_the_rank_that_fail
     assert (error.result.failures[0].exitcode, int(error.exit_code)) == (1, 1)
     assert error.result.return_values == {}
     records(run)
+
+
+def test_a_function_for_another_python_ends_the_run_before_a_worker_starts(here: Path) -> None:
+    prepared = prepare(lambda: 1, site="local", nodes=2, run_dir=here / "run")
+    assert prepared.source.function is not None
+    (here / "function.pkl").write_bytes(prepared.source.function)
+    header, pickled = read_function(str(here / "function.pkl"))
+    elsewhere = dump_function(replace(header, python="3.9.1"), pickled)
+    run = submit_prepared(replace(prepared, source=replace(prepared.source, function=elsewhere)))
+    with pytest.raises(hpc_elastic.RunFailed) as caught:
+        run.result(60)
+    assert (int(caught.value.exit_code), caught.value.result.reason) == (3, "setup_failed")
+    assert f"was pickled by Python 3.9.1, and the workers' Python is {platform.python_version()}" in str(caught.value)
+    assert records(run).attempts() == []
 
 
 def test_a_function_of_the_users_own_module_runs_from_its_folder(here: Path, door: Door) -> None:

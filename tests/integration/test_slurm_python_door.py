@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 
 import hpc_elastic
 from hpc_elastic.rundir.states import RunState
 from tests.integration.conftest import Door
 from tests.integration.conftest import Run as Records
+from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -40,6 +44,93 @@ def train(steps: int) -> dict[str, Any]:
     found = {"rank": dist.get_rank(), "of": dist.get_world_size(), "weight": model.module.weight.detach().clone()}
     dist.destroy_process_group()
     return found
+
+
+def average(steps: int) -> float:
+    """Trains with DistributedDataParallel; the last rank fails the first time."""
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(steps):
+        model(torch.ones(2, 4) * (dist.get_rank() + 1)).square().mean().backward()
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 3:
+        raise RuntimeError("the first time")
+    mean = float(model.module.weight.grad.mean())
+    del model  # before the process group, whose destructor would wait for a thread that waits for the GIL
+    dist.destroy_process_group()
+    return mean
+
+
+KEYS: dict[str, Any] = {
+    "nodes": 2,
+    "workers_per_node": 2,
+    "site": "generic-slurm",
+    "time": "10m",
+    "restart": {"max_restarts": 1},
+}
+
+
+def by_function() -> tuple[hpc_elastic.Run, list[Any]]:
+    run = hpc_elastic.submit(average, 3, name="average", **KEYS)
+    return run, run.results(120)
+
+
+def by_job_file(folder: Path) -> tuple[hpc_elastic.Run, list[Any]]:
+    source = "".join(inspect.getsource(average))
+    (folder / "average.py").write_text(f"{source}\nprint(average(3))\n")
+    run = hpc_elastic.submit({"name": "average", "entrypoint": {"script": "average.py"}, **KEYS})
+    assert run.result(120).return_values == {}
+    return run, [float(run.logs(rank)) for rank in range(4)]
+
+
+def by_submitit(folder: Path) -> tuple[hpc_elastic.Run, list[Any]]:
+    executor = submitit.AutoExecutor(folder=folder / "submitit", cluster="hpcelastic")
+    executor.update_parameters(name="average", nodes=2, tasks_per_node=2, timeout_min=10)
+    executor.update_parameters(hpcelastic_site="generic-slurm", hpcelastic_restart={"max_restarts": 1})
+    job = executor.submit(average, 3)
+    results = job.results()
+    return hpc_elastic.Run.find(job.job_id), results
+
+
+# What tells two runs apart whatever they do, and what is about the function itself.
+OF_THE_RUN = {
+    *("run", "job_id", "time", "started", "ended", "timestamp", "port", "pids", "pid", "error_file", "return_values"),
+    *("function", "progress", "failure_signature"),
+}
+
+
+def story_of(run: hpc_elastic.Run) -> dict[str, Any]:
+    """The run's records, by their names."""
+    found = Records.at(Path(run.run_dir))
+    found.assert_records_valid()
+    patterns = ("result.json", "budget.json", "allocations/*.json", "attempts/*/*.json", "attempts/*/nodes/*.json")
+    files = sorted(path for pattern in patterns for path in found.path.glob(pattern))
+    return {str(path.relative_to(found.path)): without(json.loads(path.read_text())) for path in files}
+
+
+def without(record: Any) -> Any:
+    if isinstance(record, dict):
+        return {key: without(value) for key, value in record.items() if key not in OF_THE_RUN}
+    return [without(value) for value in record] if isinstance(record, list) else record
+
+
+def test_a_function_leaves_the_same_records_through_every_door(
+    slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare_plugin(tmp_path / "plugin", monkeypatch)
+    monkeypatch.chdir(slurm_door.folder)
+    ways = [by_function(), by_job_file(slurm_door.folder), by_submitit(slurm_door.folder)]
+    stories = [story_of(run) for run, _ in ways]
+    assert (stories[0]["result.json"]["state"], stories[0]["result.json"]["restarts"]) == ("SUCCEEDED", 1)
+    assert stories[0].keys() >= {"attempts/0002/world.json", "attempts/0002/nodes/node2.json"}
+    assert stories[0] == stories[1] == stories[2]
+    assert [values for _, values in ways] == [[ways[0][1][0]] * 4] * 3
 
 
 def test_a_function_returns_from_every_rank_that_is_left_when_a_node_is_lost(
