@@ -113,6 +113,14 @@ def test_the_loss_of_the_first_node_moves_store_and_head_and_spends_no_restart(
     job.assert_nothing_left()
 
 
+def test_a_cancelled_job_leaves_nothing(start: Start, slurm: Cluster) -> None:
+    job = start("3:4")
+    job.wait_for(1, 4)
+    slurm.run("scancel", job.job_id)
+    slurm.wait_for_job(job.job_id, "CANCELLED")
+    job.assert_nothing_left()
+
+
 def test_a_cut_off_node_kills_its_workers_and_is_taken_in_again_when_it_is_back(
     start: Start, slurm: Cluster, record_property: Note
 ) -> None:
@@ -127,7 +135,7 @@ def test_a_cut_off_node_kills_its_workers_and_is_taken_in_again_when_it_is_back(
         job.wait_for(2, 3)
         record_property("cut off", f"the others at work again after {time.monotonic() - fault:.1f} s")
         slurm.heal("node2")
-        job.wait_for(3, 4)
-        assert job.nodes(3) == ["node1", "node3", "node4", "node2"]  # who stayed keeps its rank
+        grown = job.wait_for_growth(4, after=2)
+        assert [one["HPC_ELASTIC_NODE"] for one in job.told(grown)] == ["node1", "node3", "node4", "node2"]
         job.finish()
         job.wait_until_completed()

@@ -106,6 +106,18 @@ class Step:
         assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in told}) == 1
         return told
 
+    def wait_for_growth(self, ranks: int, *, after: int, within_s: float = 120) -> int:
+        """Waits for an attempt after this one that has so many ranks at work; a node may need two goes to be back."""
+        found: list[int] = []
+
+        def has_grown() -> bool:
+            found.extend(each for each in range(after + 1, after + 6) if len(self.told(each)) == ranks)
+            return bool(found)
+
+        wait_until(has_grown, f"{ranks} ranks are at work again", within_s=within_s, otherwise=self.story)
+        self.wait_for(found[0], ranks)
+        return found[0]
+
     def nodes(self, attempt: int) -> list[str]:
         """The nodes of an attempt, in the order of the ranks."""
         return list(dict.fromkeys(one["HPC_ELASTIC_NODE"] for one in self.told(attempt)))

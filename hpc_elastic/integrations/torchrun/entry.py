@@ -19,7 +19,15 @@ def create_handler(parameters: Any) -> Any:
 
     Raises:
         ValueError: the options do not fit each other, or the Slurm step.
+        RuntimeError: this torch is too old.
     """
+    try:
+        from torch.distributed.elastic.rendezvous.api import RendezvousInfo  # noqa: F401
+    except ImportError as error:
+        from torch import __version__
+
+        message = f"the rendezvous backend hpc-elastic needs a torch that has RendezvousInfo, this one is {__version__}"
+        raise RuntimeError(message) from error
     from hpc_elastic.integrations.torchrun.handler import make_handler
 
     return make_handler(parameters)

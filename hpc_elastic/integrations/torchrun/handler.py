@@ -86,6 +86,8 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         self._plan: LaunchPlan | None = None
         self._round_rank: int | None = None  # of the round that torch's agent has, or had
         self._is_closed = False
+        if self._settings.max_nodes == 1 and len(place.nodes) > 1:
+            log.warning("--nnodes says 1, and the step has %d nodes: all but one only wait", len(place.nodes))
         environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # torch's store looks up the name of every client
 
     def get_backend(self) -> str:

@@ -127,6 +127,22 @@ def test_too_few_nodes_are_named_after_the_join_timeout(tmp_path: Path) -> None:
     assert "local1" in str(ended)
 
 
+def test_who_is_missing_is_waited_for_only_so_long_and_taken_in_when_it_comes(tmp_path: Path) -> None:
+    nodes = [Node(tmp_path, number, 3, nnodes=(2, 3), join_timeout="3") for number in range(3)]
+    began = time.monotonic()
+    for node in nodes[:2]:
+        node.start()
+    first = [node.wait_for_round(1) for node in nodes[:2]]
+    assert 3 <= time.monotonic() - began < LAST_CALL_S / 2
+    assert [info.world_size for info in first] == [2, 2]
+    late = nodes[2].start().wait_for_round(1)
+    assert [info.world_size for info in (late, *(node.wait_for_round(2) for node in nodes[:2]))] == [3, 3, 3]
+    for node in nodes:
+        node.wish("done")
+    assert [node.wait() for node in nodes] == ["done"] * 3
+    assert result(tmp_path)["restarts"] == 0
+
+
 def test_a_second_torchrun_of_a_step_is_a_run_of_its_own(tmp_path: Path) -> None:
     for run in ("torchrun-local-7-7", "torchrun-local-7-7-2"):
         nodes = start_all(tmp_path, 2, (2, 2))
