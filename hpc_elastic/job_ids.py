@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+ARRAY_MARK = "HPC_ELASTIC_ARRAY_MARK"  # our array's script sets it to the number of the job that it was started for
+
 _TASK = re.compile(r"(.+)_(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
@@ -28,10 +30,12 @@ def array_task_of(job_id: str) -> int | None:
 def slurm_job_id(environ: Mapping[str, str]) -> str | None:
     """The id of the Slurm job that this environment is of; None if it is of none.
 
-    A task of an array is named as such: Slurm gives each a number of its own besides, but one of them
-    that of the array, for which `scancel` ends all.
+    A task of an array is named as such where that is certain, and always for the one whose own number is the
+    array's: under that number `scancel` would end all. A job that was submitted inside of a task inherits the
+    task's `SLURM_ARRAY_*` (22.05), so that these alone say nothing.
     """
+    own = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    if array and task and task.isdecimal():
+    if own and array and task and task.isdecimal() and own in (array, environ.get(ARRAY_MARK)):
         return array_task_id(array, int(task))
-    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    return own

@@ -18,7 +18,7 @@ class Allocation:
 
     `nodes` are the names of all nodes of the step, by node id. `is_local` is the local backend,
     where every node is this machine, with a loopback address of its own. The `job_id` of a task of
-    an array is `<array>_<task>`: its own number may be the array's as well.
+    an array is `<array>_<task>`.
     """
 
     job_id: str
@@ -68,11 +68,11 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
     node_id = _number(environ, "SLURM_NODEID")
     if not 0 <= node_id < len(nodes):
         raise AllocationError(f"SLURM_NODEID is {node_id}, but the step has {len(nodes)} nodes: {', '.join(nodes)}")
-    job_id = slurm_job_id(environ) or ""
+    array_task = environ.get("SLURM_ARRAY_TASK_ID")
     return Allocation(
-        job_id=job_id,
+        job_id=slurm_job_id(environ) or "",
         restart_count=_number(environ, "SLURM_RESTART_COUNT", default=0),
-        array_task=array_task_of(job_id),
+        array_task=int(array_task) if array_task and array_task.isdigit() else None,
         node_id=node_id,
         nodes=nodes,
         is_local=False,

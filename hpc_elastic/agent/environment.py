@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.errors import AllocationError
+from hpc_elastic.job_ids import ARRAY_MARK
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
@@ -19,7 +20,7 @@ from hpc_elastic.rundir.layout import RunLayout
 _KEPT_SLURM_PREFIXES = ("SLURM_JOB", "SLURM_ARRAY", "SLURM_SUBMIT", "SLURM_CLUSTER", "SLURM_GPUS", "SLURM_MEM")
 _KEPT_SLURM = frozenset({"SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK", "SLURMD_NODENAME"})
 _TASK_PREFIXES = ("SLURM", "SRUN", "PMI_", "PMIX_", "PMI2_")
-_AGENTS_OWN = "HPC_ELASTIC_LOCAL_"
+_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpc_elastic.job_ids import ARRAY_MARK
+
 _PREFIXES = (
     "SLURM_",
     "SBATCH_",
@@ -13,6 +15,7 @@ _PREFIXES = (
     "MASTER_",
     "TORCHELASTIC_",
     "HPC_ELASTIC_LOCAL_",
+    ARRAY_MARK,
 )
 _NAMES = frozenset(
     {

@@ -43,6 +43,19 @@ def test_a_requeued_array_task_says_so() -> None:
     assert (place.restart_count, place.array_task, place.job_id) == (2, 3, "7_3")
 
 
+def test_a_task_of_an_array_of_ours_is_named_as_such() -> None:
+    array = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3", "HPC_ELASTIC_ARRAY_MARK": "7"}
+    place = derive_allocation({**STEP, **array})
+    assert place.job_id == "5_3"
+
+
+def test_a_job_that_was_submitted_inside_of_a_task_is_no_task() -> None:
+    """It inherits SLURM_ARRAY_*, and would be taken for the job that submitted it."""
+    array = {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3", "HPC_ELASTIC_ARRAY_MARK": "6"}
+    place = derive_allocation({**STEP, **array})
+    assert place.job_id == "7"
+
+
 @pytest.mark.parametrize(
     ("tasks", "per_node"), [("4", "2(x2)"), ("3", "2,1"), ("2", "2(x1)"), ("1", "1(x2)"), ("4", "1(x2)")]
 )

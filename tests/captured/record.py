@@ -100,6 +100,17 @@ def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
     recorder.record("cancel-pending", commands.scancel_command(held), job_ids=[held])
 
 
+def _record_arrays(cluster: Cluster, recorder: Recorder) -> None:
+    """Tasks that run, and others that are cancelled while they wait."""
+    array = cluster.submit(*_script("--array=0-3%2"))
+    wait_until(
+        lambda: f"{array}_1" in cluster.run("squeue", "--noheader", "--format=%i", "--states=R").stdout, "it runs"
+    )
+    recorder.record("cancel-waiting", commands.scancel_pending_command(array), job_ids=[array])
+    recorder.queue("array-rest-cancelled", array)
+    recorder.queue("array-task-cancelled", f"{array}_3")
+
+
 def _record_slow_states(cluster: Cluster, recorder: Recorder) -> None:
     submit, wait = cluster.submit, cluster.wait_for_job
     late = submit(*_script("--time=1", "--nodelist=node1"))
@@ -148,6 +159,7 @@ def _record_refusals(recorder: Recorder) -> None:
         "nodelist": ["--nodelist=node77"],
         "dependency": ["--dependency=afterok:999999"],
         "reservation": ["--reservation=none"],
+        "array": ["--array=0-100000"],
     }
     for name, options in refused.items():
         recorder.record(f"submit-{name}", ["sbatch", "--parsable", *_script(*options)])
@@ -175,6 +187,8 @@ def main() -> None:
         _record_refusals(recorder)
         with _quiet(cluster):
             _record_plain_states(cluster, recorder)
+        with _quiet(cluster):
+            _record_arrays(cluster, recorder)
         with _quiet(cluster):
             _record_slow_states(cluster, recorder)
         with _quiet(cluster):

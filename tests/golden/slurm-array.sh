@@ -18,6 +18,8 @@ if [ -z "${SLURM_ARRAY_TASK_ID-}" ]; then
     echo "hpc_elastic: this is no task of an array: submit this script with sbatch" >&2
     exit 2
 fi
+# A job that is submitted inside of this one inherits SLURM_ARRAY_* too, but has another number.
+export HPC_ELASTIC_ARRAY_MARK="$SLURM_JOB_ID"
 cd -- /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/"$SLURM_ARRAY_TASK_ID" || exit 5
 # In this shell, which may be a login shell that has defined `module`.
 # shellcheck source=/dev/null

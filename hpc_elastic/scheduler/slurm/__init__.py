@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
+from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.runner import run_command
@@ -52,13 +53,19 @@ class SlurmScheduler:
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """What became of these jobs: one question to the controller, one more to accounting for those it forgot.
 
+        A task of an array that was cancelled before it started has no name of its own any more, so that
+        the controller is asked for its array then.
+
         Raises:
             SchedulerError: the controller does not answer.
         """
         asked = [job_id for job_id in dict.fromkeys(job_ids) if output.is_job_id(job_id)]
         found: dict[str, JobStatus] = {}
         if asked:
-            found |= output.parse_queue(self._ask(commands.squeue_command(asked)), asked)
+            found |= self._ask_controller(commands.batched_ids(asked), asked)
+            lost = [job_id for job_id in asked if job_id not in found and split_task_id(job_id)]
+            if arrays := {split[0] for job_id in lost if (split := split_task_id(job_id))}:
+                found |= self._ask_controller(sorted(arrays), lost)
         if forgotten := [job_id for job_id in asked if job_id not in found]:
             found |= self._ask_accounting(forgotten)
         return {job_id: found.get(job_id) or _gone(job_id) for job_id in job_ids}
@@ -80,6 +87,9 @@ class SlurmScheduler:
         """
         if output.is_job_id(job_id):
             output.parse_cancellation(self._ask(commands.scancel_command(job_id)), job_id)
+
+    def _ask_controller(self, question: Sequence[str], job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        return output.parse_queue(self._ask(commands.squeue_command(question)), job_ids)
 
     def _ask_accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What sacct knows; nothing where there is no accounting, and then it is not asked again."""

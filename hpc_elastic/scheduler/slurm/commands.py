@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.environment import scrub_environment
 
 # A field with no width is printed whole; without the colon it would be cut at 20 characters.
@@ -25,6 +27,13 @@ def squeue_command(job_ids: Sequence[str]) -> list[str]:
     fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)
     jobs = f"--jobs={','.join(job_ids)}"
     return ["squeue", "--noheader", "--all", "--array", "--states=all", jobs, f"--Format={fields}"]
+
+
+def batched_ids(job_ids: Sequence[str]) -> list[str]:
+    """What to ask for in one question: of an array of which several tasks are wanted, the whole."""
+    arrays = Counter(split[0] for job_id in job_ids if (split := split_task_id(job_id)))
+    wanted = (split[0] if (split := split_task_id(job_id)) and arrays[split[0]] > 1 else job_id for job_id in job_ids)
+    return list(dict.fromkeys(wanted))
 
 
 def sacct_command(job_ids: Sequence[str]) -> list[str]:

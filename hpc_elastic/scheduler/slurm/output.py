@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.hostlist import expand_hostlist
+from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
@@ -184,12 +186,24 @@ def _accounting_status(row: Mapping[str, str]) -> tuple[tuple[str, str], JobStat
 
 
 def _by_id(rows: Sequence[tuple[tuple[str, str], JobStatus]], job_ids: Sequence[str]) -> dict[str, JobStatus]:
-    """The status of each id: of a job, of a task by its own or its array's number, or of a whole array."""
+    """The status of each id: of a job, of a task by its own or its array's number, or of a whole array.
+
+    Tasks that were cancelled before they started have a single row together (22.05): in squeue it is
+    named as the array, in sacct `1234_[5-7]`.
+    """
+    named, tasks, rests = (defaultdict[str, list[JobStatus]](list) for _ in range(3))
+    for names, status in rows:
+        for name in set(names):
+            named[name].append(status)
+        if split := split_task_id(names[1]):
+            tasks[split[0]].append(status)
+        else:
+            rests[names[1].partition("_[")[0]].append(status)
     found: dict[str, JobStatus] = {}
     for job_id in job_ids:
-        exact = [status for names, status in rows if job_id in names]
-        tasks = [status for names, status in rows if names[1].startswith(f"{job_id}_")]
-        chosen = min(tasks or exact, key=lambda status: _URGENCY.index(status.state), default=None)
+        split = split_task_id(job_id)
+        candidates = tasks.get(job_id) or named.get(job_id) or (rests.get(split[0]) if split else None)
+        chosen = min(candidates or (), key=lambda status: _URGENCY.index(status.state), default=None)
         if chosen:
             found[job_id] = replace(chosen, job_id=job_id)
     return found

@@ -14,6 +14,10 @@ def test_squeue_asks_for_all_jobs_at_once_and_cuts_no_field() -> None:
     ]
 
 
+def test_several_tasks_of_an_array_are_asked_for_as_the_array() -> None:
+    assert commands.batched_ids(["1", "2_0", "2_1", "3_7", "2_2"]) == ["1", "2", "3_7"]
+
+
 def test_sacct_asks_for_allocations_only() -> None:
     assert commands.sacct_command(["1", "2"]) == [
         *("sacct", "--noheader", "--allocations", "--parsable2", "--delimiter=|", "--jobs=1,2"),
@@ -28,6 +32,7 @@ def test_ping_asks_for_the_controller() -> None:
 def test_scancel_requeue_and_sinfo() -> None:
     assert commands.requeue_command("7_3") == ["scontrol", "requeue", "7_3"]
     assert commands.scancel_command("7") == ["scancel", "7"]
+    assert commands.scancel_pending_command("7") == ["scancel", "--state=PENDING", "7"]
     assert commands.sinfo_command() == ["sinfo", "--noheader", "--format=%P"]
 
 

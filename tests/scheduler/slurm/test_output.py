@@ -76,6 +76,28 @@ def test_queue_finds_a_task_by_its_own_number(version: str) -> None:
     assert found[own].job_id == own
 
 
+def test_queue_knows_the_tasks_that_were_cancelled_while_they_waited(version: str) -> None:
+    """They have one row together, which has the array's name, and are not found by their own."""
+    capture = captured(version, "queue-array-rest-cancelled")
+    (array,) = capture.job_ids
+    tasks = [f"{array}_{number}" for number in range(4)]
+    found = output.parse_queue(capture.output, [array, *tasks])
+    assert found[array].state is JobState.RUNNING
+    assert [found[task].state for task in tasks] == [JobState.RUNNING] * 2 + [JobState.CANCELLED] * 2
+    assert found[tasks[3]].job_id == tasks[3]
+    assert queue(version, "array-task-cancelled") == []
+
+
+def test_accounting_knows_the_tasks_that_were_cancelled_while_they_waited(version: str) -> None:
+    row = "7|7_[2-3%2]|CANCELLED by 0|0:0|None assigned|None\n8|7_0|COMPLETED|0:0|node1|None\n"
+    told = CommandOutput(returncode=0, stdout=row, stderr="")
+    found = output.parse_accounting(told, ["7_0", "7_3", "71_3"]) or {}
+    assert {name: status.state for name, status in found.items()} == {
+        "7_0": JobState.COMPLETED,
+        "7_3": JobState.CANCELLED,
+    }
+
+
 @pytest.mark.parametrize(
     ("case", "left"),
     [
@@ -110,6 +132,7 @@ def test_a_job_that_does_not_run_says_nothing_of_its_nodes(version: str, case: s
         ("option", "unrecognized option '--no-such-option=1'", "man sbatch"),
         ("time", "Invalid --time specification", None),
         ("nodelist", "Invalid node name specified", None),
+        ("array", "Invalid job array specification", "MaxArraySize"),
         ("reservation", "Requested reservation is invalid", None),
         ("script", "Unable to open file /no/such/job.sh", None),
         ("no-controller", "Unable to contact slurm controller", "try again later"),

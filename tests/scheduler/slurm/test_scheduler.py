@@ -117,6 +117,13 @@ def test_query_asks_accounting_for_what_the_controller_forgot(program: Program, 
     assert "--jobs=2,3 " in (tmp_path / "asked").read_text()
 
 
+def test_a_task_that_was_cancelled_while_it_waited_is_asked_for_by_its_array(program: Program, tmp_path: Path) -> None:
+    rows = "case $* in *--jobs=5_3*) ;; *) echo '5|5|CANCELLED|0|0||None|' ;; esac"
+    program("squeue", f'echo "$@" >> {tmp_path}/asked; {rows}')
+    assert SlurmScheduler().query(["5_3"])["5_3"].state is JobState.CANCELLED
+    assert [line.split()[4] for line in (tmp_path / "asked").read_text().splitlines()] == ["--jobs=5_3", "--jobs=5"]
+
+
 def test_a_requeue_is_found_although_the_command_that_asks_gets_slurms_term_too(program: Program) -> None:
     program("squeue", "kill -TERM $$; echo '7|7|COMPLETING|1|0|node1|None|'")
     assert is_job_requeued("7", 0)
