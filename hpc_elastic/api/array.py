@@ -94,7 +94,7 @@ def _find_folder(prepared: Sequence[PreparedRun], limit: int | None) -> ArrayLay
     if not prepared:
         raise UsageError("an array of no runs", tip="submit one run at least")
     if limit is not None and limit < 1:
-        raise UsageError(f"the limit of an array is {limit}, expected 1 or more")
+        raise UsageError(f"the limit of an array is {limit}, expected 1 or more", tip="leave it out for no limit")
     layout = ArrayLayout(os.path.dirname(prepared[0].plan.run_dir))
     for number, run in enumerate(prepared):
         expected = layout.task(number).root

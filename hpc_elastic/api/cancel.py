@@ -48,7 +48,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
     run_watch = RunWatch(layout, scheduler, settle_s=SETTLE_S)
     ask_to_stop(layout, by)
     if _has_agents(snapshot):
-        grace_s = _grace_s(layout)
+        grace_s = grace_of(layout)
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
     return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
@@ -96,7 +96,8 @@ def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
     return snapshot
 
 
-def _grace_s(layout: RunLayout) -> float:
+def grace_of(layout: RunLayout) -> float:
+    """The seconds between TERM and KILL when this run stops."""
     plan = store.read_json(layout.plan)
     try:
         return float(plan["signals"]["grace_s"])

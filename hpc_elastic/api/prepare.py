@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -13,11 +13,14 @@ import hpc_elastic
 from hpc_elastic.api.find import DEFAULT_ROOT
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.parse import parse_job
+from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
-from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.render.script import render_script
+from hpc_elastic.render.template import Templates
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
+from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.search import find_site, is_site_path
 
 
@@ -84,18 +87,64 @@ def prepare_run(
     Raises:
         JobError, SiteError, TemplateError: something of the user's or the admin's is wrong.
     """
+    job = read_job(source, overrides=overrides)
+    site = find_site_of(source, job, site_name, say)
+    now = time.time()
+    run = new_identity(job, now)
+    root = os.path.expanduser(run_dir or os.path.join(site.run_root or DEFAULT_ROOT, run))
+    return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now)
+
+
+def read_job(
+    source: JobSource, *, overrides: Sequence[str] = (), parameters: Mapping[str, str] | None = None
+) -> JobSpec:
+    """Parses a job; `parameters` are the values of `${NAME}` in it.
+
+    Raises:
+        JobError: something is wrong with it.
+    """
     has_function = source.function is not None
-    job = parse_job(source.text, file=source.file, overrides=overrides, has_function=has_function)
+    return parse_job(
+        source.text, file=source.file, overrides=overrides, has_function=has_function, parameters=parameters
+    )
+
+
+def find_site_of(
+    source: JobSource, job: JobSpec, site_name: str | None, say: Callable[[str], None] = _say
+) -> SiteConfig:
+    """The site that is named, else the job's, else the one that is found here.
+
+    Raises:
+        SiteError: there is none of this name, or it is wrong.
+    """
     if site_name and is_site_path(site_name):
         site_name = os.path.abspath(site_name)  # on the command line relative to here, in a job file to the file
-    name = site_name or job.site or choose_site_name(say)
-    site = find_site(name, job_dir=source.directory, environ=os.environ)
-    now = time.time()
-    run = run_identity(job.name or "run", datetime.fromtimestamp(now, timezone.utc), os.urandom(2).hex())
-    root = os.path.expanduser(run_dir or os.path.join(site.run_root or DEFAULT_ROOT, run))
+    return find_site(site_name or job.site or choose_site_name(say), job_dir=source.directory, environ=os.environ)
+
+
+def new_identity(job: JobSpec, now: float) -> str:
+    """An id for a run, or an array, that is made now."""
+    return run_identity(job.name or "run", datetime.fromtimestamp(now, timezone.utc), os.urandom(2).hex())
+
+
+def plan_run(
+    source: JobSource,
+    job: JobSpec,
+    site: SiteConfig,
+    *,
+    run: str,
+    run_dir: str,
+    now: float,
+    templates: Templates | None = None,
+) -> PreparedRun:
+    """Resolves and renders; several runs of a job can share their `templates`.
+
+    Raises:
+        JobError, TemplateError: job and site do not go together, or the template is wrong.
+    """
     context = SubmissionContext(
         run=run,
-        run_dir=os.path.abspath(root),
+        run_dir=run_dir,
         job_dir=source.directory,
         created=utc_text(now),
         interpreter=sys.executable,
@@ -103,7 +152,8 @@ def prepare_run(
         package_version=hpc_elastic.__version__,
     )
     plan = resolve_plan(job, site, context)
-    script = render_script(plan, load_template(plan.template, job_dir=source.directory))
+    templates = templates or Templates(source.directory)
+    script = render_script(plan, *templates.load(plan.template))
     return PreparedRun(source=source, plan=plan, script=script)
 
 

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from hpc_elastic.api.cancel import cancel_run
-from hpc_elastic.api.find import find_run
+from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import look
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.narrate import describe_counts
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.layout import ArrayLayout
+from hpc_elastic.rundir.states import RunState
 
 
 def make_parser() -> VerbParser:
@@ -19,7 +22,8 @@ def make_parser() -> VerbParser:
         "cancel",
         usage="[RUN]",
         description="Stop a run: its workers get TERM, then the grace of its job file, then KILL.\n"
-        "A pending run leaves the queue at once. Returns when the run is over.",
+        "A pending run leaves the queue at once. Returns when the run is over.\n"
+        "Of an array, all tasks; one of them is 1234_5.",
         examples="  hpc-elastic cancel\n  hpc-elastic cancel digits\n",
     )
     add_run(parser)
@@ -29,11 +33,24 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    layout = find_run(arguments.run)
-    snapshot = look(layout)
+    found = find_run_or_array(arguments.run)
+    if isinstance(found, ArrayLayout):
+        return _cancel_array(found)
+    snapshot = look(found)
     if snapshot.is_over:
         return _report(snapshot, "is over already")
-    return _report(cancel_run(layout, snapshot, by="hpc-elastic cancel", say=_say), "ended")
+    return _report(cancel_run(found, snapshot, by="hpc-elastic cancel", say=_say), "ended")
+
+
+def _cancel_array(layout: ArrayLayout) -> int:
+    from hpc_elastic.api.cancel_array import cancel_array
+
+    snapshot = cancel_array(layout, by="hpc-elastic cancel", say=_say)
+    counts = describe_counts(snapshot.counts)
+    if RunState.CANCELLED in snapshot.counts:
+        print(f"{snapshot.name} ended: {counts}")
+        return 0
+    raise RunDirectoryError(f"{snapshot.name} is over already: {counts}", tip="there is nothing to cancel")
 
 
 def _report(snapshot: Snapshot, verb: str) -> int:

@@ -11,4 +11,9 @@ from hpc_elastic.rundir.layout import RunLayout
 
 def look(layout: RunLayout) -> Snapshot:
     """The run now."""
-    return look_once(layout, lambda text: print(f"hpc-elastic: warning: {text}", file=sys.stderr))
+    return look_once(layout, warn)
+
+
+def warn(text: str) -> None:
+    """Says what could not be done."""
+    print(f"hpc-elastic: warning: {text}", file=sys.stderr)

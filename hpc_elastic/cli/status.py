@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from hpc_elastic.api.find import find_run
+from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
+from hpc_elastic.rundir.layout import ArrayLayout
 
 
 def make_parser() -> VerbParser:
@@ -17,7 +18,7 @@ def make_parser() -> VerbParser:
     parser = VerbParser(
         "status",
         usage="[--json] [RUN]",
-        description="Show where a run stands, and why.",
+        description="Show where a run stands, and why; of an array, where each of its tasks stands.",
         examples="  hpc-elastic status\n  hpc-elastic status digits --json | jq -r .state\n",
     )
     add_run(parser)
@@ -28,7 +29,12 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    snapshot = look(find_run(arguments.run))
+    found = find_run_or_array(arguments.run)
+    if isinstance(found, ArrayLayout):
+        from hpc_elastic.cli.array_status import show_array
+
+        return show_array(found, is_json=arguments.json)
+    snapshot = look(found)
     if arguments.json:
         print(json.dumps(snapshot_to_json(snapshot), indent=2, ensure_ascii=False))
     elif sys.stdout.isatty():

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.cli import INTERRUPTED
-from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_json, add_planning
+from hpc_elastic.cli.arguments import VerbParser, add_json, add_planning
 from hpc_elastic.cli.verbs import EXIT_CODES
+from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _EXAMPLES = """\
   hpc-elastic submit job.yaml --follow --set nodes=8 --set time=12h
   hpc-elastic submit job.yaml --wait && ./evaluate.sh
   hpc-elastic submit job.yaml --json | jq -r .run_dir
+  hpc-elastic submit job.yaml --array lr=1e-3,3e-4 seed=0..3
 
 Ctrl-C under --wait or --follow leaves the run going.
 
@@ -38,19 +40,33 @@ def make_parser() -> VerbParser:
         description="Submit a job file to the scheduler of its site.",
         examples=_EXAMPLES + EXIT_CODES,
     )
-    add_job_file(parser)
+    parser.add_argument("job_file", metavar="job.yaml", nargs="?", help="the job file")
     add_planning(parser)
+    parser.add_argument(
+        "--array",
+        metavar="NAME=VALUES",
+        nargs="+",
+        action="extend",
+        help="a run for each combination, in one array; ${NAME} in the job file, or a key of it",
+    )
+    parser.add_argument("--array-limit", metavar="N", type=int, help="so many runs of the array at a time")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--wait", action="store_true", help="return when the run is over, with its exit code")
     how.add_argument("--follow", action="store_true", help="--wait, and show progress and rank 0's output")
     how.add_argument("--dry-run", action="store_true", help="print the script that would be submitted; make nothing")
-    add_json(parser, "print one object: job_id, run_dir, name, site")
+    add_json(parser, "print one object: job_id, run_dir, name, site; of an array also tasks")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    _check(parser, arguments)
+    if arguments.array:
+        from hpc_elastic.cli.submit_array import submit_array_of
+
+        return submit_array_of(arguments)
     from hpc_elastic.api.prepare import prepare_run, read_job_file
 
     prepared = prepare_run(
@@ -70,6 +86,21 @@ def main(argv: Sequence[str]) -> int:
     if arguments.wait or arguments.follow:
         return _attend(submission, layout, scheduler, arguments)
     return 0
+
+
+def _check(parser: VerbParser, arguments: Namespace) -> None:
+    """Options that do not go together, and a job file that stands right behind the words of `--array`."""
+    if arguments.array and arguments.job_file is None and "=" not in arguments.array[-1]:
+        arguments.job_file = arguments.array.pop()
+    if arguments.job_file is None:
+        parser.error("the following arguments are required: job.yaml")
+    if arguments.array_limit is not None and not arguments.array:
+        parser.error("--array-limit goes with --array")
+    if arguments.follow and arguments.array:
+        raise UsageError(
+            "--follow shows the output of one run, and --array makes several",
+            tip="use --wait; `hpc-elastic logs 1234_0 --follow` follows one of them",
+        )
 
 
 def _show_what_would_be(prepared: PreparedRun) -> int:

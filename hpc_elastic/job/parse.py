@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.check import check_document, note_double_options
 from hpc_elastic.job.conflicts import Conflict, find_conflicts
 from hpc_elastic.job.document import ITEM, Document
+from hpc_elastic.job.parameters import find_references, put_in
 from hpc_elastic.job.problems import KeyPath, Problem, format_problems
 from hpc_elastic.job.roles import check_no_function, check_work
 from hpc_elastic.job.spec import JobSpec
@@ -38,7 +39,14 @@ TEXT_PATHS: Sequence[KeyPath] = (
 _PART = re.compile(r"(?P<key>[^\[\]]+)(?P<items>(\[[0-9]{1,6}\])*)", re.ASCII)
 
 
-def parse_job(text: str, *, file: str, overrides: Sequence[str] = (), has_function: bool = False) -> JobSpec:
+def parse_job(
+    text: str,
+    *,
+    file: str,
+    overrides: Sequence[str] = (),
+    has_function: bool = False,
+    parameters: Mapping[str, str] | None = None,
+) -> JobSpec:
     """Reads a job file.
 
     Args:
@@ -47,21 +55,37 @@ def parse_job(text: str, *, file: str, overrides: Sequence[str] = (), has_functi
         overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts. An item
             of a list is `key[0]`.
         has_function: a function comes with it, for `entrypoint.function`.
+        parameters: values of names that stand as `${NAME}` where variables may; on the node they are no variables then.
 
     Raises:
         JobError: something is wrong; it holds all problems, a line each.
     """
+    document = _read(text, file, overrides)
+    put_in(document.data, parameters or {})
+    note_double_options(document, ("sbatch",))
+    spec = check_document(document, JobSpec, partial(_find_conflicts, has_function=has_function))
+    if spec is None or document.problems:
+        raise JobError(format_problems(document.problems))
+    return spec if spec.name else spec.model_copy(update={"name": _default_name(file)})
+
+
+def names_in_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> frozenset[str]:
+    """The names that stand as `${NAME}` in a job file with overrides, right or wrong as it is.
+
+    Raises:
+        JobError: it is no YAML.
+    """
+    return find_references(_read(text, file, overrides).data)
+
+
+def _read(text: str, file: str, overrides: Sequence[str]) -> Document:
     document = Document(file=file, text_paths=TEXT_PATHS)
     document.read(text)
     if document.problems and not document.data:  # no YAML at all: what it says of keys would be noise
         raise JobError(format_problems(document.problems))
     for override in overrides:
         _override(document, override)
-    note_double_options(document, ("sbatch",))
-    spec = check_document(document, JobSpec, partial(_find_conflicts, has_function=has_function))
-    if spec is None or document.problems:
-        raise JobError(format_problems(document.problems))
-    return spec if spec.name else spec.model_copy(update={"name": _default_name(file)})
+    return document
 
 
 def _override(document: Document, override: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.states import RunState
 
 _NODES_SHOWN = 6
 
@@ -27,6 +28,16 @@ def describe_state(snapshot: Snapshot) -> str:
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
         return f"RUNNING on {snapshot.job_nodes}"
     return snapshot.state.value
+
+
+def describe_counts(counts: Mapping[RunState, int]) -> str:
+    """How many runs are in each state: `6 SUCCEEDED, 1 RUNNING`."""
+    return ", ".join(f"{number} {state.value}" for state, number in counts.items()) or "no tasks"
+
+
+def describe_parameters(parameters: Mapping[str, str]) -> str:
+    """What an array varies, as a run has it: `lr=1e-3 seed=0`."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, snapshot: Snapshot) -> str:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, of_limit, where_to_look
+from hpc_elastic.observe.array import ArraySnapshot
+from hpc_elastic.observe.narrate import (
+    count,
+    describe_counts,
+    describe_nodes,
+    describe_parameters,
+    describe_state,
+    of_limit,
+    where_to_look,
+)
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
 
@@ -41,6 +51,7 @@ def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
         ("restarts", of_limit(snapshot.restarts, snapshot.max_restarts)),
         ("node losses", of_limit(snapshot.node_losses, snapshot.max_node_losses) if snapshot.node_losses else ""),
+        ("task", _task(snapshot)),
         ("job", " ".join(filter(None, (snapshot.job_id, f"on {snapshot.site}" if snapshot.site else "")))),
         ("submitted", readable_time(snapshot.submitted)),
         ("ended", readable_time(snapshot.ended)),
@@ -78,28 +89,30 @@ def rich_status(snapshot: Snapshot) -> RenderableType:
     return Group(Text(snapshot.name, style="bold"), grid)
 
 
-def list_rows(snapshots: Sequence[Snapshot]) -> list[tuple[str, ...]]:
-    """The cells of `list`, under `LIST_HEADER`."""
+def list_rows(listed: Sequence[Snapshot | ArraySnapshot]) -> list[tuple[str, ...]]:
+    """The cells of `list`, under `LIST_HEADER`; an array has one row."""
     return [
         (
-            snapshot.name,
-            snapshot.state.value,
-            snapshot.job_id or "-",
-            readable_time(snapshot.submitted),
-            str(snapshot.attempts),
-            snapshot.run_dir,
+            _list_name(item),
+            item.state.value if isinstance(item, Snapshot) else describe_counts(item.counts),
+            item.job_id or "-",
+            readable_time(item.submitted),
+            str(item.attempts if isinstance(item, Snapshot) else sum(task.attempts for task in item.tasks)),
+            item.run_dir,
         )
-        for snapshot in snapshots
+        for item in listed
     ]
 
 
-def plain_list(snapshots: Sequence[Snapshot]) -> str:
+def plain_list(listed: Sequence[Snapshot | ArraySnapshot]) -> str:
     """`list` as text in columns; the run directory stands last, where it may be as long as it is."""
-    rows = [LIST_HEADER, *list_rows(snapshots)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(LIST_HEADER))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(columns_of([LIST_HEADER, *list_rows(listed)]))
+
+
+def columns_of(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines whose cells stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def list_columns(width: int) -> tuple[int, ...]:
@@ -109,7 +122,7 @@ def list_columns(width: int) -> tuple[int, ...]:
     return (0, 1, 2, 3) if width >= _NARROW else (0, 1, 2)
 
 
-def rich_list(snapshots: Sequence[Snapshot], width: int) -> RenderableType:
+def rich_list(listed: Sequence[Snapshot | ArraySnapshot], width: int) -> RenderableType:
     """`list` for a terminal; a narrow one gets fewer columns, not broken ones."""
     from rich.table import Table
     from rich.text import Text
@@ -118,9 +131,29 @@ def rich_list(snapshots: Sequence[Snapshot], width: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(LIST_HEADER[column], overflow="fold", no_wrap=column in (1, 3))
-    for snapshot, row in zip(snapshots, list_rows(snapshots), strict=True):
-        table.add_row(*(Text(row[column], state_style(snapshot.state) if column == 1 else "") for column in columns))
+    for item, row in zip(listed, list_rows(listed), strict=True):
+        state = item.state if isinstance(item, Snapshot) else _telling_state(item)
+        table.add_row(*(Text(row[column], state_style(state) if column == 1 else "") for column in columns))
     return table
+
+
+def _telling_state(array: ArraySnapshot) -> RunState:
+    """The one whose colour an array has: a failure shows while others still run."""
+    order = (RunState.FAILED, RunState.UNKNOWN, RunState.RUNNING, RunState.REQUEUED, RunState.PENDING)
+    return next((state for state in (*order, RunState.CANCELLED) if state in array.counts), RunState.SUCCEEDED)
+
+
+def _list_name(item: Snapshot | ArraySnapshot) -> str:
+    if isinstance(item, Snapshot) and item.array_task is not None:
+        return f"{item.name}_{item.array_task} {describe_parameters(item.parameters)}".rstrip()
+    return item.name
+
+
+def _task(snapshot: Snapshot) -> str:
+    if snapshot.array_task is None:
+        return ""
+    varied = f": {describe_parameters(snapshot.parameters)}" if snapshot.parameters else ""
+    return f"{snapshot.array_task} of {os.path.basename(snapshot.array or '')}{varied}"
 
 
 def state_style(state: RunState) -> str:

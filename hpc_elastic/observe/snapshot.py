@@ -13,7 +13,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 
 if TYPE_CHECKING:
-    from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
+    from hpc_elastic.scheduler.protocol import JobQuery, JobStatus
 
 FORMAT_VERSION = 1
 
@@ -25,7 +25,9 @@ class Snapshot:
     `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
     there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
     `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
-    in it, `lost_nodes` those that are here no more. `note` says what a person should know beside.
+    in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
+    task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
+    says what a person should know beside.
     """
 
     run: str
@@ -56,6 +58,9 @@ class Snapshot:
     workers: int | None
     attempt_history: tuple[AttemptFacts, ...]
     failures: Mapping[str, Any]
+    array: str | None
+    array_task: int | None
+    parameters: Mapping[str, str]
     note: str | None
 
     @property
@@ -64,7 +69,7 @@ class Snapshot:
         return self.state.is_final
 
 
-def take_snapshot(layout: RunLayout, scheduler: Scheduler | None) -> Snapshot:
+def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
     """Reads the run directory, and asks the scheduler only if there is no result yet.
 
     Args:
@@ -86,7 +91,7 @@ def elsewhere(facts: Facts) -> str | None:
     return None if is_here else str(host)
 
 
-def ask_scheduler(facts: Facts, scheduler: Scheduler | None) -> tuple[JobStatus | None, str | None]:
+def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus | None, str | None]:
     """The scheduler's word on an unfinished run, or a note why there is none."""
     if facts.result is not None or scheduler is None or facts.job_id is None:
         return None, None
@@ -137,6 +142,9 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         workers=latest.workers if latest else None,
         attempt_history=facts.attempts,
         failures=result.get("failures", {}),
+        array=submission.get("array"),
+        array_task=submission.get("array_task"),
+        parameters=submission.get("parameters", {}),
         note=note if note else _ended_note(facts, job),
     )
 

@@ -18,7 +18,7 @@ from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, make_snapshot
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
-    from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
+    from hpc_elastic.scheduler.protocol import JobQuery, JobStatus
 
 LOOK_S = 0.5  # `submit --wait` shall return within 2 s of the end
 REFRESH_S = 10.0
@@ -57,7 +57,7 @@ class RunWatch:
     def __init__(
         self,
         layout: RunLayout,
-        scheduler: Scheduler | None,
+        scheduler: JobQuery | None,
         *,
         settle_s: float = diagnosis.SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +68,7 @@ class RunWatch:
         self._clock = clock
         self._reader = FactReader(layout)
         self._pace = QuestionPace()
-        self._job: JobStatus | None = None
+        self.job: JobStatus | None = None
         self._allocations = 0  # when the scheduler was last asked
         self._note: str | None = None
         self._over_since: float | None = None
@@ -80,13 +80,28 @@ class RunWatch:
         Raises:
             RunDirectoryError: the run directory cannot be read.
         """
+        return self.conclude(self.read())
+
+    def read(self) -> Facts:
+        """The first half of a look: what the run directory says.
+
+        Raises:
+            RunDirectoryError: it cannot be read.
+        """
         self._refresh()
-        facts = self._reader.read()
+        return self._reader.read()
+
+    def conclude(self, facts: Facts) -> Snapshot:
+        """The second half: what the scheduler says to that.
+
+        Raises:
+            RunDirectoryError: the run directory cannot be read, or the result not be written.
+        """
         if facts.result is None:
             self._ask(facts)
             if self._settle(facts):
                 facts = self._reader.read()
-        return make_snapshot(facts, self._job, self._note if facts.result is None else None)
+        return make_snapshot(facts, self.job, self._note if facts.result is None else None)
 
     def _refresh(self) -> None:
         """Makes an NFS client forget, now and then, that `result.json` was not there."""
@@ -103,9 +118,9 @@ class RunWatch:
         if self._scheduler is None or not (self._pace.is_due(now) or is_outdated):
             return
         self._allocations = facts.allocations
-        self._job, self._note = ask_scheduler(facts, self._scheduler)
-        self._pace.note(self._clock(), (self._job, self._note))
-        if self._job is None or not self._job.state.is_terminal:
+        self.job, self._note = ask_scheduler(facts, self._scheduler)
+        self._pace.note(self._clock(), (self.job, self._note))
+        if self.job is None or not self.job.state.is_terminal:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = now
@@ -121,7 +136,7 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        ending = diagnosis.missing_result(fresh, self._job, script_word, complaint=agent_complaint(fresh))
+        ending = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
         if ending is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))

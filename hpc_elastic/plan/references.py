@@ -51,7 +51,22 @@ def expand_references(text: str, environ: Mapping[str, str]) -> str:
 
 def has_reference(text: str) -> bool:
     """Whether the text names a variable."""
-    return any(match["name"] for match in _DOLLAR.finditer(text))
+    return bool(referenced_names(text))
+
+
+def referenced_names(text: str) -> list[str]:
+    """The variables that the text names, in their order."""
+    return [match["name"] for match in _DOLLAR.finditer(text) if match["name"]]
+
+
+def bind_references(text: str, values: Mapping[str, str]) -> str:
+    """The text with the names that have a value here replaced by it, so that the expansion is the value itself."""
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["name"]
+        return quote_dollars(values[name]) if name in values else match.group()
+
+    return _DOLLAR.sub(replace, text)
 
 
 def quote_dollars(text: str) -> str:

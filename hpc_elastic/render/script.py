@@ -13,6 +13,7 @@ from hpc_elastic.errors import TemplateError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.render.template import (
     CONTRACT,
+    ScriptEnvironment,
     Template,
     check_template,
     find_launch_block,
@@ -26,14 +27,19 @@ __all__ = ["Template", "check_template", "load_template", "render_script"]
 _LAUNCH_LINE = re.compile(rf"^(?![ \t]*#).*\b{re.escape(AGENT_MODULE)}\b", re.MULTILINE)
 
 
-def render_script(plan: LaunchPlan, template: Template) -> str:
+def render_script(plan: LaunchPlan, template: Template, environment: ScriptEnvironment | None = None) -> str:
     """The text of `job.sh`.
+
+    Args:
+        plan: the run's.
+        template: the one that it names.
+        environment: Jinja2 with this template, if it is there already.
 
     Raises:
         TemplateError: the template does not render with this plan, or starts no agent, or a value
             of the plan cannot stand in a script.
     """
-    script = render_template(template, template_values(plan))
+    script = render_template(template, template_values(plan), environment)
     if not _LAUNCH_LINE.search(script):
         source, line = find_launch_block(template)
         raise TemplateError(
@@ -43,14 +49,16 @@ def render_script(plan: LaunchPlan, template: Template) -> str:
     return script
 
 
-def render_template(template: Template, values: Mapping[str, object]) -> str:
+def render_template(
+    template: Template, values: Mapping[str, object], environment: ScriptEnvironment | None = None
+) -> str:
     """The text of any template of ours.
 
     Raises:
         TemplateError: it does not render with these values.
     """
     try:
-        return script_environment(template).get_template(template.name).render(values)
+        return (environment or script_environment(template)).get_template(template.name).render(values)
     except (JinjaError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         _fail(template, error)
 

@@ -104,6 +104,29 @@ def load_template(name: str, *, job_dir: str) -> Template:
     return template
 
 
+class Templates:
+    """Templates by name, each read, checked and compiled once for however many scripts.
+
+    Args:
+        job_dir: what a relative path is relative to.
+    """
+
+    def __init__(self, job_dir: str) -> None:
+        self._job_dir = job_dir
+        self._loaded: dict[str, tuple[Template, ScriptEnvironment]] = {}
+
+    def load(self, name: str) -> tuple[Template, ScriptEnvironment]:
+        """The template and the Jinja2 that has it.
+
+        Raises:
+            TemplateError: as `load_template`.
+        """
+        if name not in self._loaded:
+            template = load_template(name, job_dir=self._job_dir)
+            self._loaded[name] = template, script_environment(template)
+        return self._loaded[name]
+
+
 def load_array_template(scheduler: str) -> Template:
     """Reads the template of the script of an array of runs; it has no blocks, and no site one of its own.
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
+from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.rundir import store
 
 FORMAT_VERSION = 1
@@ -67,11 +68,22 @@ def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:
 
 
 def find_entry(path: str, wanted: str | None) -> IndexEntry | None:
-    """The newest run with this job id, name or run id; the newest of all for None."""
+    """The newest run or array with this job id, name or id; the newest of all for None."""
     needle = json.dumps(wanted, ensure_ascii=False) if wanted is not None else ""
     for entry in read_entries(path, containing=needle):
         if wanted is None or wanted in (entry.job_id, entry.name, entry.run):
             return entry
+    return None
+
+
+def find_task(path: str, wanted: str) -> tuple[IndexEntry, int] | None:
+    """The newest array, and the number of the task in it, that `<array's job id, name or id>_<task>` means."""
+    array, task = split_task_id(wanted) or (None, 0)
+    if array is None:
+        return None
+    for entry in read_entries(path, containing=json.dumps(array, ensure_ascii=False)):
+        if array in (entry.job_id, entry.name, entry.run) and task < entry.tasks:
+            return entry, task
     return None
 
 

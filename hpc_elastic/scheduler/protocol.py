@@ -44,7 +44,18 @@ class JobStatus:
     exit_code: str | None = None
 
 
-class Scheduler(Protocol):
+class JobQuery(Protocol):
+    """Who can be asked about jobs."""
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """What became of these jobs, in one question; every id has an answer.
+
+        Raises:
+            SchedulerError: the scheduler does not answer.
+        """
+
+
+class Scheduler(JobQuery, Protocol):
     """Slurm, or this machine."""
 
     name: str
@@ -57,13 +68,6 @@ class Scheduler(Protocol):
 
         Raises:
             SchedulerError: it was refused, or the scheduler does not answer.
-        """
-
-    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs, in one question; every id has an answer.
-
-        Raises:
-            SchedulerError: the scheduler does not answer.
         """
 
     def cancel(self, job_id: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.codec import to_json
-from hpc_elastic.plan.launch_plan import LaunchPlan, SchedulerName, SignalsPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, SchedulerName, SignalsPlan, parse_plan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create import create_run_directory
 from hpc_elastic.rundir.layout import RunLayout
@@ -51,6 +51,14 @@ class RunBuilder:
         create_run_directory(str(root), job_yaml="name: digits\n", plan=self.plan, script="#!/bin/bash\n")
         self.layout = RunLayout(root)
         self.job_id = ""
+
+    @classmethod
+    def at(cls, root: Path, job_id: str) -> RunBuilder:
+        """The run in a directory that something else made."""
+        run = cls.__new__(cls)
+        run.layout, run.job_id = RunLayout(root), job_id
+        run.plan = parse_plan(Path(run.layout.plan).read_text())
+        return run
 
     def submit(self, job_id: str = "42", *, foreground: bool = False) -> RunBuilder:
         self.job_id = job_id

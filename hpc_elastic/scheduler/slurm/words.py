@@ -19,7 +19,7 @@ _TIPS = (
     ("generic resource", "`sinfo --format='%P %G'` lists what the nodes have; the site says how GPUs are spelled"),
     ("Memory", "ask for less `memory_per_node`; `sinfo --format='%P %m'` lists it in MB"),
     ("QOSM|QOS/|accounting/QOS", "the request is over a limit of your account or QOS: ask for less"),
-    ("job array", "an array is too large: `scontrol show config` has MaxArraySize, one more than the highest number"),
+    ("job array", "it is too large for this Slurm: `scontrol show config` has MaxArraySize; submit several arrays"),
     ("unrecognized option|nvalid option", "a key of `sbatch:` is no option of this sbatch: see `man sbatch`"),
     ("configuration is not available", "no node has all of it: see `sinfo --format='%P %c %m %G'`; lower `resources`"),
     ("[Pp]ermission denied", "it belongs to somebody else"),

@@ -1,0 +1,82 @@
+"""Stops an array: what waits never starts, what runs is asked to stop with grace; the scheduler ends what does not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningError, grace_of
+from hpc_elastic.api.identity import host_name
+from hpc_elastic.api.look_at_array import ArrayWatch
+from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.observe.array import ArraySnapshot
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+
+
+def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) -> ArraySnapshot:
+    """Stops all tasks that are not over, and waits until they are.
+
+    Args:
+        layout: the array's.
+        by: what asks for it, for the records.
+        say: takes a line about what is done.
+
+    Returns:
+        The array at its end.
+
+    Raises:
+        StillRunningError: a task goes on.
+        RunDirectoryError: a run directory cannot be written.
+        SchedulerError: the scheduler refused, or does not answer.
+    """
+    array_watch = ArrayWatch(layout, warn=say, settle_s=SETTLE_S)
+    snapshot = array_watch.look()
+    if snapshot.is_over:
+        return snapshot
+    _check_host(array_watch, snapshot)
+    scheduler = make_scheduler(snapshot.scheduler)
+    left = _not_over(snapshot)
+    for task in left:
+        ask_to_stop(RunLayout(task.run_dir), by)
+    scheduler.cancel_pending(snapshot.job_id)
+    if running := [task for task in left if task.allocations]:
+        grace_s = grace_of(RunLayout(running[0].run_dir))
+        say(f"asked {snapshot.name} to stop; the workers of {len(running)} tasks have {grace_s:g} s")
+        snapshot = _look_until_over(array_watch, grace_s + REACTION_S)
+    if not snapshot.is_over:
+        for job_id in {snapshot.job_id, *map(_job_outside, _not_over(snapshot))} - {""}:
+            scheduler.cancel(job_id)
+        say(f"cancelled job {snapshot.job_id}")
+        snapshot = _look_until_over(array_watch, ENDING_S)
+    if not snapshot.is_over:
+        raise StillRunningError(
+            f"job {snapshot.job_id} was cancelled {ENDING_S:g} s ago and still has {len(_not_over(snapshot))} tasks",
+            tip=f"`hpc-elastic status {snapshot.job_id}` says when they are over",
+        )
+    return snapshot
+
+
+def _check_host(array_watch: ArrayWatch, snapshot: ArraySnapshot) -> None:
+    host = array_watch.facts.record.get("host")
+    if snapshot.scheduler == "local" and host not in (None, host_name()):
+        raise StillRunningError(
+            f"the array's processes are on {host}, not here", tip=f"call `hpc-elastic cancel` on {host}"
+        )
+
+
+def _not_over(snapshot: ArraySnapshot) -> list[Snapshot]:
+    return [task for task in snapshot.tasks if not task.is_over]
+
+
+def _job_outside(task: Snapshot) -> str:
+    """The job of a task whose script somebody submitted by itself; empty where it is the array's."""
+    job_id = task.job_id or ""
+    return "" if split_task_id(job_id) else job_id
+
+
+def _look_until_over(array_watch: ArrayWatch, seconds: float) -> ArraySnapshot:
+    (last,) = deque(array_watch.until_over(within_s=seconds), maxlen=1)
+    return last

@@ -1,0 +1,55 @@
+"""An array of runs under observation: its folder, and what the scheduler says of its tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.observe.array import ArrayFacts, ArraySnapshot, make_array_snapshot, read_array
+from hpc_elastic.observe.diagnosis import SETTLE_S
+from hpc_elastic.observe.many import ManyWatch
+from hpc_elastic.observe.watch import LOOK_S
+from hpc_elastic.rundir.layout import ArrayLayout
+from hpc_elastic.scheduler.protocol import JobQuery
+
+
+class ArrayWatch:
+    """Looks at an array again and again.
+
+    Args:
+        layout: the array's.
+        warn: takes a line about what could not be done.
+        settle_s: how long a task's job must be over before its missing result is made.
+
+    Raises:
+        RunDirectoryError: there is no array.
+    """
+
+    def __init__(self, layout: ArrayLayout, *, warn: Callable[[str], None], settle_s: float = SETTLE_S) -> None:
+        self.facts: ArrayFacts = read_array(layout)
+        self._tasks = ManyWatch(self.facts.runs, scheduler_in, warn=warn, settle_s=settle_s)
+
+    def look(self) -> ArraySnapshot:
+        """The array now; writes the results that nobody else will."""
+        return make_array_snapshot(self.facts, self._tasks.look())
+
+    def until_over(self, *, within_s: float | None = None) -> Iterator[ArraySnapshot]:
+        """Snapshots, the last one when the array is over or the time is up.
+
+        Large arrays are looked at less often: the pause is as long as a look takes, and longer.
+        """
+        deadline = None if within_s is None else time.monotonic() + within_s
+        while True:
+            started = time.monotonic()
+            snapshot = self.look()
+            yield snapshot
+            now = time.monotonic()
+            if snapshot.is_over or (deadline is not None and now >= deadline):
+                return
+            time.sleep(max(LOOK_S, 2 * (now - started)))
+
+
+def scheduler_in(name: str, run_dir: str) -> JobQuery:
+    """The scheduler of a run, by its name."""
+    return make_scheduler(name, run_dir=run_dir)

@@ -1,0 +1,30 @@
+"""`hpc-elastic status` of an array of runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from hpc_elastic.api.look_at_array import ArrayWatch
+from hpc_elastic.cli.arguments import terminal_width
+from hpc_elastic.cli.look import warn
+from hpc_elastic.observe.array import array_to_json
+from hpc_elastic.rundir.layout import ArrayLayout
+
+
+def show_array(layout: ArrayLayout, *, is_json: bool) -> int:
+    """Prints where the array and its tasks stand."""
+    snapshot = ArrayWatch(layout, warn=warn).look()
+    if is_json:
+        print(json.dumps(array_to_json(snapshot), indent=2, ensure_ascii=False))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        from hpc_elastic.observe.present_array import rich_array
+
+        Console(width=terminal_width()).print(rich_array(snapshot))
+    else:
+        from hpc_elastic.observe.present_array import plain_array
+
+        print(plain_array(snapshot))
+    return 0

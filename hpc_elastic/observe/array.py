@@ -1,0 +1,115 @@
+"""An array of runs at one moment, from its record and a look at each of its tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.snapshot import FORMAT_VERSION, Snapshot, snapshot_to_json
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+from hpc_elastic.rundir.states import RunState
+
+# How far the whole has come, then what went wrong.
+_ORDER = (
+    *(RunState.SUCCEEDED, RunState.RUNNING, RunState.REQUEUED, RunState.PENDING),
+    *(RunState.FAILED, RunState.CANCELLED, RunState.UNKNOWN),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySnapshot:
+    """What is known of an array; `tasks` are its runs, without those that cannot be read."""
+
+    array: str
+    name: str
+    run_dir: str
+    site: str
+    scheduler: str
+    job_id: str
+    submitted: str
+    limit: int | None
+    size: int
+    tasks: tuple[Snapshot, ...]
+
+    @property
+    def counts(self) -> dict[RunState, int]:
+        """How many tasks are in each state."""
+        found = Counter(task.state for task in self.tasks)
+        return {state: found[state] for state in _ORDER if found[state]}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every task is."""
+        return len(self.tasks) == self.size and all(task.is_over for task in self.tasks)
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 if every task succeeded, else that of the first one, by number, that did not; None before the end."""
+        if not self.is_over:
+            return None
+        failed = (task for task in self.tasks if task.state is not RunState.SUCCEEDED)
+        return next((1 if task.exit_code is None else task.exit_code for task in failed), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayFacts:
+    """What an array's folder says of the whole; it never changes."""
+
+    layout: ArrayLayout
+    record: Mapping[str, Any]
+
+    @property
+    def runs(self) -> list[tuple[RunLayout, str]]:
+        """The layout and the scheduler's name of each task."""
+        return [(self.layout.task(number), self.record["scheduler"]) for number in range(len(self.record["tasks"]))]
+
+
+def read_array(layout: ArrayLayout) -> ArrayFacts:
+    """Reads the array's record.
+
+    Raises:
+        RunDirectoryError: it is not there, or none.
+    """
+    record = store.read_json(layout.record)
+    if not isinstance(record, dict) or not isinstance(record.get("tasks"), list):
+        raise RunDirectoryError(f"{layout.root} is no array of runs: its array.json is missing or no record")
+    return ArrayFacts(layout=layout, record=record)
+
+
+def make_array_snapshot(facts: ArrayFacts, tasks: Sequence[Snapshot | None]) -> ArraySnapshot:
+    """Puts the record and what was seen of the tasks together; pure."""
+    record = facts.record
+    return ArraySnapshot(
+        array=str(record.get("array", "")),
+        name=str(record.get("name", "")),
+        run_dir=facts.layout.root,
+        site=str(record.get("site", "")),
+        scheduler=str(record.get("scheduler", "")),
+        job_id=str(record.get("job_id", "")),
+        submitted=str(record.get("submitted", "")),
+        limit=record.get("limit"),
+        size=len(record["tasks"]),
+        tasks=tuple(task for task in tasks if task is not None),
+    )
+
+
+def array_to_json(snapshot: ArraySnapshot) -> dict[str, Any]:
+    """The object of `status --json` for an array; keys are only ever added."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "array": snapshot.array,
+        "name": snapshot.name,
+        "run_dir": snapshot.run_dir,
+        "site": snapshot.site,
+        "scheduler": snapshot.scheduler,
+        "job_id": snapshot.job_id,
+        "submitted": snapshot.submitted,
+        "limit": snapshot.limit,
+        "states": {state.value: number for state, number in snapshot.counts.items()},
+        "exit_code": snapshot.exit_code,
+        "tasks": [snapshot_to_json(task) for task in snapshot.tasks],
+    }

@@ -1,0 +1,78 @@
+"""Lays arrays of runs out for people: plain text, and rich where a terminal draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpc_elastic.observe.array import ArraySnapshot
+from hpc_elastic.observe.narrate import describe_counts, describe_parameters, describe_state
+from hpc_elastic.observe.present import columns_of, readable_time, state_style
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.states import RunState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LABEL_WIDTH = 15
+_HEADER = ("TASK", "STATE", "PARAMETERS", "ATTEMPTS", "CAUSE")
+_STATE = 1
+
+
+def array_rows(snapshot: ArraySnapshot) -> list[tuple[str, str]]:
+    """Label and text of each line of `status` of an array, above its tasks."""
+    limit = f", at most {snapshot.limit} at a time" if snapshot.limit else ""
+    code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
+    return [
+        ("state", describe_counts(snapshot.counts) + code),
+        ("job", f"{snapshot.job_id} on {snapshot.site}{limit}"),
+        ("submitted", readable_time(snapshot.submitted)),
+        ("run directory", snapshot.run_dir),
+        ("next", f"hpc-elastic {_next(snapshot)}"),
+    ]
+
+
+def plain_array(snapshot: ArraySnapshot) -> str:
+    """`status` of an array as text: the whole, then a line for each task."""
+    lines = [snapshot.name, *(f"{label:<{_LABEL_WIDTH}}{text}" for label, text in array_rows(snapshot))]
+    return "\n".join([*lines, "", *columns_of([_HEADER, *_task_rows(snapshot.tasks)])])
+
+
+def rich_array(snapshot: ArraySnapshot) -> RenderableType:
+    """`status` of an array for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in array_rows(snapshot):
+        grid.add_row(label, Text(text))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column, title in enumerate(_HEADER):
+        table.add_column(title, overflow="fold", no_wrap=column <= _STATE)
+    for task, row in zip(snapshot.tasks, _task_rows(snapshot.tasks), strict=True):
+        cells = (Text(cell, state_style(task.state) if column == _STATE else "") for column, cell in enumerate(row))
+        table.add_row(*cells)
+    return Group(Text(snapshot.name, style="bold"), grid, Text(""), table)
+
+
+def _task_rows(tasks: Sequence[Snapshot]) -> list[tuple[str, ...]]:
+    return [
+        (
+            task.job_id or str(task.array_task),
+            describe_state(task),
+            describe_parameters(task.parameters),
+            str(task.attempts),
+            task.cause if task.cause and task.state is not RunState.SUCCEEDED else "",
+        )
+        for task in tasks
+    ]
+
+
+def _next(snapshot: ArraySnapshot) -> str:
+    failed = next((task for task in snapshot.tasks if task.state is RunState.FAILED), None)
+    if failed is not None:
+        return f"status {failed.job_id}, or logs"
+    return f"logs {snapshot.job_id}_0" if snapshot.is_over else f"cancel {snapshot.job_id}"
