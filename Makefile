@@ -36,8 +36,17 @@ format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: .venv/.installed .venv-hydra/.installed
+test: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
 	$(PYTEST) -n 2 --dist loadgroup
+
+# An environment as users have it, for tests/compat: torch is that of .venv, and nothing of ours is in it. These
+# packages bring numpy, which would change what torch does in all other tests.
+.venv-compat/.installed: .venv/.installed
+	$(PYTHON) -m venv --without-pip .venv-compat
+	$(BIN)/python -c "import importlib.util, os.path as p; print(p.dirname(p.dirname(importlib.util.find_spec('torch').origin)))" \
+		> "$$(.venv-compat/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth"
+	$(BIN)/python -m pip --python .venv-compat/bin/python install --quiet --constraint constraints.txt accelerate lightning transformers
+	@touch $@
 
 demo: .venv/.installed
 	$(BIN)/hpc-elastic submit examples/digits/job.yaml --site local --follow
@@ -84,4 +93,4 @@ plots: .venv-plots/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-plots .venv-hydra .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-compat .venv-hydra .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
