@@ -23,6 +23,8 @@ from hpc_elastic.rundir.records import utc_text
 from tests.integration.submitit_plugin import declare_plugin
 from tests.slurm_sandbox.cluster import wait_until
 
+pytestmark = pytest.mark.local  # it starts processes, a second each
+
 OF_AN_HOUR_S = 3500  # so long ago the allocation began; the time limit is an hour
 
 
