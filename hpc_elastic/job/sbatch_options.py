@@ -65,7 +65,7 @@ REFUSED = {
     "error": _IN_RUN_DIRECTORY,
     "open-mode": _IN_RUN_DIRECTORY,
     "signal": "use the keys signals.notice and signals.lead",
-    "array": "a run is one job; submit several",
+    "array": "a run is one job; `hpc-elastic submit --array` makes an array of runs",
     "no-kill": _ALWAYS_SET,
     "requeue": "use the key requeue",
     "no-requeue": "use the key requeue",

@@ -65,7 +65,8 @@ class ArrayFacts:
     @property
     def runs(self) -> list[tuple[RunLayout, str]]:
         """The layout and the scheduler's name of each task."""
-        return [(self.layout.task(number), self.record["scheduler"]) for number in range(len(self.record["tasks"]))]
+        scheduler = str(self.record.get("scheduler", ""))
+        return [(self.layout.task(number), scheduler) for number in range(len(self.record["tasks"]))]
 
 
 def read_array(layout: ArrayLayout) -> ArrayFacts:

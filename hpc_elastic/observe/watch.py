@@ -104,8 +104,9 @@ class RunWatch:
         return make_snapshot(facts, self.job, self._note if facts.result is None else None)
 
     def _refresh(self) -> None:
-        """Makes an NFS client forget, now and then, that `result.json` was not there."""
-        if self._clock() - self._refreshed >= REFRESH_S:
+        """Makes an NFS client forget, now and then, that `result.json` was not there; no job that waits writes one."""
+        is_pending = self.job is not None and self.job.state.value == "PENDING"  # as most tasks of a large array
+        if not is_pending and self._clock() - self._refreshed >= REFRESH_S:
             from hpc_elastic.observe.settle import file_system_now
 
             self._refreshed = self._clock()

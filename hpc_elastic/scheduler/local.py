@@ -89,11 +89,15 @@ class LocalScheduler:
     def cancel(self, job_id: str) -> None:
         """Ends a job and everything that belongs to it: TERM to its session, a bounded wait, KILL to all.
 
+        Of an array what waits is withdrawn first: a task that ends makes room for the next one.
+
         Raises:
             SchedulerError: a process cannot be killed.
         """
         array, task = split_task_id(job_id) or (job_id, None)
-        if task is not None and (waiting := self._waiting_tasks(array)):
+        if task is None:
+            self.cancel_pending(array)
+        elif waiting := self._waiting_tasks(array):
             waiting.withdraw(task)
         for process in _session(job_id, living_processes()):
             _signal(process, signal.SIGTERM)

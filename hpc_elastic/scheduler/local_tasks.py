@@ -41,10 +41,10 @@ class WaitingTasks:
 
     def has(self, task: int) -> bool:
         """Whether this task waits."""
-        return os.path.isdir(self._layout.task(task).root) and not os.path.exists(self._output(task))
+        return os.path.isfile(self._layout.task(task).plan) and not os.path.exists(self._output(task))
 
     def all(self) -> Iterator[int]:
-        """The tasks that wait."""
+        """The tasks that wait; none if the script is that of a single run."""
         with contextlib.suppress(OSError):
             numbers = [int(name) for name in os.listdir(self._layout.root) if name.isdecimal()]
             yield from (number for number in sorted(numbers, reverse=True) if self.has(number))

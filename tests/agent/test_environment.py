@@ -134,7 +134,8 @@ def test_rank_says_what_srun_would_have_said() -> None:
 
 
 def test_what_the_local_backend_tells_the_agents_stays_with_them() -> None:
-    assert "HPC_ELASTIC_LOCAL_NODE_ID" not in environment(base={"HPC_ELASTIC_LOCAL_NODE_ID": "1"})
+    for name in ("HPC_ELASTIC_LOCAL_NODE_ID", "HPC_ELASTIC_ARRAY_MARK"):
+        assert name not in environment(base={name: "1"})
 
 
 def test_nccl_gets_an_interface_only_if_the_site_says_one() -> None:

@@ -89,15 +89,16 @@ def test_an_array_that_cannot_be_recorded_is_cancelled(workplace: Path, fake_slu
     assert left == {"sweep/1", "sweep/1/submission.json", "sweep/1/submission.json/in-the-way"}
 
 
-def test_a_run_directory_that_cannot_be_made_takes_the_others_away(tmp_path: Path, workplace: Path) -> None:
+@pytest.mark.parametrize("error", [RunDirectoryError("the disk is full"), KeyboardInterrupt()])
+def test_a_run_directory_that_is_not_made_takes_the_others_away(error: BaseException, workplace: Path) -> None:
     runs = prepare(workplace, 2)
 
     def fail() -> CreatedRunDirectory:
-        raise RunDirectoryError("the disk is full")
+        raise error
 
     before = names(workplace)
     layout = ArrayLayout(workplace / "sweep")
-    with pytest.raises(RunDirectoryError, match="the disk is full"):
+    with pytest.raises(type(error)):
         create_array(layout, job_yaml="", script="", runs=[lambda: make_run_directory(runs[0]), fail])
     assert names(workplace) == before
 
@@ -233,6 +234,8 @@ def test_cancelling_an_array_on_this_machine_ends_all(array: LocalArray) -> None
     array.scheduler.cancel(job_id)
     assert array.states() == ["GONE"] * 4
     assert sorted(array.started()) == ["0", "1"]
+    # They were withdrawn before the others ended, which makes room for the next one.
+    assert [array.output(task) for task in (2, 3)] == ["hpc_elastic: cancelled before it started\n"] * 2
 
 
 def test_a_setup_line_of_a_task_sees_no_arguments(array: LocalArray) -> None:

@@ -28,6 +28,13 @@ def test_an_array_is_one_slurm_job_and_ends_as_its_first_failure(slurm: Cluster,
     assert slurm.wait_for_job(array.runs[2].job_id, "FAILED")["ExitCode"] == "1:0"
 
 
+def test_the_folder_of_an_array_may_have_any_name(slurm: Cluster, slurm_door: Door) -> None:
+    write_job(slurm_door, SITE)
+    array = submit(slurm_door, "--wait", "--run-dir", "it's 100% %j %a $HOME", exit_code=1)
+    array.assert_over(OK, OK, ("FAILED", 1), OK)
+    assert Path(array.runs[0].layout.script_output(array.runs[0].job_id)).exists()
+
+
 def test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)
     array = submit(slurm_door, "--array-limit", "2")

@@ -11,6 +11,7 @@ from hpc_elastic.scheduler.environment import scrub_environment
         *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_EXPORT_ENV", "SBATCH_TIMELIMIT", "SBATCH_NO_KILL", "SRUN_DEBUG"),
         *("PMI_RANK", "PMIX_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
         *("TORCHELASTIC_RUN_ID", "ROLE_RANK", "HPC_ELASTIC_RUN_DIR", "HPC_ELASTIC_LOCAL_JOB_ID"),
+        "HPC_ELASTIC_ARRAY_MARK",
     ],
 )
 def test_scrub_removes_another_jobs_identity(name: str) -> None:

@@ -58,6 +58,14 @@ def said(root: Path, job_id: str, word: str) -> None:
     wait_until(lambda: word in output_of(root, job_id), f"the script has said {word!r}", within_s=20)
 
 
+def test_folders_of_checkpoints_are_no_tasks_that_wait(submit: Submit, scheduler: LocalScheduler, root: Path) -> None:
+    (root / "100").mkdir(parents=True)
+    job_id = submit("echo started; exec sleep 605")
+    said(root, job_id, "started")
+    scheduler.cancel(job_id)
+    assert os.listdir(root / "100") == []
+
+
 def test_gives_the_job_id_that_the_script_computes(submit: Submit, scheduler: LocalScheduler, root: Path) -> None:
     job_id = submit(OWN_JOB_ID + 'echo "id=$id"; pwd; cat; echo error >&2')
     wait_for(scheduler, job_id, JobState.COMPLETED)
