@@ -17,7 +17,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hpc_elastic.agent.processes import Marks, find_workers, signal_all
 
@@ -39,14 +39,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def kill_all(marks: Marks) -> bool:
+def kill_all(marks: Marks, *, spared: Collection[int] = ()) -> bool:
     """Kills every worker of the run on this node.
+
+    Args:
+        marks: what they carry.
+        spared: processes that carry it too and are none.
 
     Returns:
         Whether none is left within the bound.
     """
     deadline = time.monotonic() + KILL_BOUND_S
-    while found := find_workers(marks):
+    while found := find_workers(marks, spared=spared):
         if time.monotonic() > deadline:
             return False
         signal_all(found.values(), signal.SIGKILL)

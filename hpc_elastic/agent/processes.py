@@ -100,9 +100,9 @@ class WorkerSearch:
         return {pid: process for pid, process in found.items() if process.is_alive and pid not in excluded}
 
 
-def find_workers(marks: Marks) -> dict[int, Process]:
-    """The run's processes on this node that carry its marks and are alive, by process id."""
-    return WorkerSearch(marks).find()
+def find_workers(marks: Marks, *, spared: Collection[int] = ()) -> dict[int, Process]:
+    """The run's processes on this node that carry its marks and are alive, by process id, but for those spared."""
+    return WorkerSearch(marks).find(spared=spared)
 
 
 def _list_processes() -> dict[int, int]:

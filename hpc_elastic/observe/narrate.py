@@ -9,6 +9,7 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
 
 _NODES_SHOWN = 6
+NO_LIMIT = 1_000_000_000  # in a plan: somebody else counts, as torchrun does
 
 
 def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
@@ -87,8 +88,8 @@ def describe_nodes(nodes: Sequence[str]) -> str:
 
 
 def of_limit(number: int, limit: int | None) -> str:
-    """`1 of 3`; of a limit that nobody knows nothing is said."""
-    return f"{number}" if limit is None else f"{number} of {limit}"
+    """`1 of 3`; of a limit that nobody knows, or that is none, nothing is said."""
+    return f"{number}" if limit is None or limit >= NO_LIMIT else f"{number} of {limit}"
 
 
 def count(number: int | None, noun: str) -> str:

@@ -103,6 +103,39 @@ def test_workers_that_cannot_be_started_end_the_run_and_are_its_cause(folder: Pa
         step.assert_nothing_left()
 
 
+FUNCTION = """
+import json, os, pathlib, time
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+def train(what):
+    with open("told.jsonl", "a") as file:
+        file.write(json.dumps({name: os.environ[name] for name in os.environ}) + "\\n")
+    while not pathlib.Path("finish").exists():
+        time.sleep(0.05)
+    return what, os.environ["RANK"]
+
+if __name__ == "__main__":
+    config = LaunchConfig(min_nodes=2, max_nodes=3, nproc_per_node=1, rdzv_backend="hpc-elastic", max_restarts=0,
+                          rdzv_configs={"lease": "5"})
+    print("returned", elastic_launch(config, train)("words"))
+"""
+
+
+def test_a_function_as_torchs_launcher_runs_it_survives_the_loss_of_a_node(folder: Path) -> None:
+    (folder / "launch.py").write_text(FUNCTION)
+    with local_step(folder, 3, program=(sys.executable, "-W", "ignore", "launch.py")) as step:
+        told = step.wait_for(1, 3)
+        assert {one["TORCHELASTIC_RUN_ID"] for one in told} == {"torchrun-local-5-5"}
+        step.torchruns[1].kill()
+        step.wait_for(2, 2)
+        step.finish()
+        codes = step.exit_codes()
+        assert (codes[0], codes[2]) == (0, 0)
+        assert "returned {1: ('words', '1')}" in step.output(2)
+        assert "Traceback" not in step.output(0) + step.output(2)  # of multiprocessing's helper, which is no worker
+        step.assert_nothing_left()
+
+
 def test_torch_finds_the_backend_and_loads_nothing_of_it_before_it_is_used(folder: Path) -> None:
     code = """
 import sys

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.rundir.layout import RunLayout
-from tests.integration.conftest import Run
+from tests.integration.conftest import REPOSITORY, Run
 from tests.slurm_sandbox.cluster import wait_until
 
 LEASE_S = 5
@@ -240,11 +240,13 @@ class LocalStep(Step):
 
 
 @contextmanager
-def local_step(folder: Path, count: int, nnodes: str, *arguments: str, **options: Any) -> Iterator[LocalStep]:
-    """So many torchruns at work on this machine."""
+def local_step(
+    folder: Path, count: int, nnodes: str = "1", *arguments: str, program: Sequence[str] = (), **options: Any
+) -> Iterator[LocalStep]:
+    """So many torchruns, or programs that have torch's agent in them, at work on this machine."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_ELASTIC_"))}
-    environ["PYTHONPATH"] = str(write_metadata(folder))
-    step = LocalStep(folder, count, torchrun(nnodes, *arguments, **options), environ)
+    environ["PYTHONPATH"] = f"{write_metadata(folder)}:{REPOSITORY}"
+    step = LocalStep(folder, count, program or torchrun(nnodes, *arguments, **options), environ)
     try:
         yield step
     finally:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
@@ -96,6 +97,12 @@ class TorchrunAgent:
     def may_start(self) -> bool:
         """Whether workers may start now: a process that was paused may have lost its head meanwhile."""
         return self._guard is not None and time.monotonic() < self._guard.deadline
+
+    def kill_workers(self) -> None:
+        """Kills torch's workers and what they have started; from any thread."""
+        # What torch's agent needs for functions as workers has its environment, and is none of them.
+        tracker = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
+        kill_all(self.marks, spared=[] if tracker is None else [tracker])
 
     # The thread.
 
@@ -184,7 +191,7 @@ class TorchrunAgent:
                 restarts=lambda why: self._part.member.node_broke(why),
                 failed=lambda attempt, failure: self._tasks.run(self._report(attempt, failure)),
                 useless=self._abandon,
-                kill=lambda: self._processes.spare(lambda: kill_all(self.marks)),
+                kill=lambda: self._processes.spare(self.kill_workers),
             ),
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)

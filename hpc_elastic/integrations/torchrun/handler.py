@@ -20,7 +20,6 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from hpc_elastic.agent.allocation import Allocation, derive_allocation
-from hpc_elastic.agent.guard import kill_all
 from hpc_elastic.agent.network import resolve_node
 from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.api.stop_request import ask_to_stop
@@ -36,7 +35,6 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
-NO_ID = ("", "none")  # what torchrun says where there is no --rdzv-id
 TOLD_WITHIN_S = 120.0  # others may take 30 s to stop their workers, and write the run's result then
 CLOSED_WITHIN_S = 30.0
 
@@ -80,7 +78,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         self._place = place
         self._environ = environ
         self._name = run_name(place, environ)
-        self._run_id = self._name if parameters.run_id in NO_ID else str(parameters.run_id)
+        self._run_id = self._name if _is_made_up(parameters.run_id) else parameters.run_id
         self._exchange = Exchange()
         self._agent: TorchrunAgent | None = None
         self._plan: LaunchPlan | None = None
@@ -137,7 +135,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             return 0
         if manner is StopManner.FENCE and self._agent is not None:
             # It would give them 30 s. It stops them next and looks at none before, so this spends no restart of its.
-            kill_all(self._agent.marks)
+            self._agent.kill_workers()
         return 1
 
     def is_closed(self) -> bool:
@@ -235,6 +233,11 @@ def _info(current: Round, store: AttemptStore) -> RendezvousInfo:
     assign = current.assign
     bootstrap = RendezvousStoreInfo(assign.master.address, assign.master.port)
     return RendezvousInfo(store, assign.group_rank, assign.group_world_size, bootstrap)
+
+
+def _is_made_up(run_id: str) -> bool:
+    """Whether nobody gave an id: torchrun says `none` then, torch's launcher a random number, each node its own."""
+    return run_id in ("", "none") or (run_id.isdecimal() and int(run_id) > 2**64)
 
 
 def _address(local_addr: str | None) -> str | None:

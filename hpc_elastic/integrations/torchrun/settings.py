@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
@@ -39,7 +40,6 @@ DEFAULT_JOIN_TIMEOUT_S = 600.0  # torch's own, too
 DEFAULT_LEASE_S = 10.0
 SHORTEST_LEASE_S = 3.0
 # torchrun's --max-restarts counts failures, each node its own.
-NO_LIMIT = 1_000_000_000
 UNBOUNDED = RestartPlan(
     max_restarts=NO_LIMIT,
     backoff=BackoffPlan(first_s=0.0, factor=1.0, max_s=0.0),

@@ -21,7 +21,9 @@ BOUND_S = 60.0
 class Node:
     """One torchrun: what its agent does with the handler, and what it has seen."""
 
-    def __init__(self, folder: Path, node_id: int, count: int, *, nnodes: tuple[int, int], **config: str) -> None:
+    def __init__(
+        self, folder: Path, node_id: int, count: int, *, nnodes: tuple[int, int], run_id: str = "none", **config: str
+    ) -> None:
         place = Allocation(
             job_id="local-7-7",
             restart_count=0,
@@ -31,7 +33,7 @@ class Node:
             is_local=True,
         )
         options: dict[str, Any] = {"dir": str(folder), "lease": "5", "join_timeout": "30", **config}
-        parameters = RendezvousParameters("hpc-elastic", "", "none", *nnodes, **options)
+        parameters = RendezvousParameters("hpc-elastic", "", run_id, *nnodes, **options)
         self.environ: dict[str, str] = {}
         self.handler = ElasticHandler(parameters, place, environ=self.environ)
         self.infos: list[RendezvousInfo] = []

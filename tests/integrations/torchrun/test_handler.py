@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,20 @@ def test_what_the_workers_inherit_tells_whose_they_are_and_which_interface_they_
     assert (node.handler.get_backend(), node.handler.use_agent_store) == ("hpc-elastic", True)
     node.wish("done")
     assert node.wait() == "done"
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("mine", "mine"),
+        ("17", "17"),
+        ("none", "torchrun-local-7-7"),
+        ("", "torchrun-local-7-7"),
+        (str(uuid.UUID("12345678-1234-4234-9234-123456789abc").int), "torchrun-local-7-7"),
+    ],
+)
+def test_an_id_that_nobody_gave_is_the_same_on_all_nodes(tmp_path: Path, given: str, used: str) -> None:
+    assert Node(tmp_path, 0, 1, nnodes=(1, 1), run_id=given).handler.get_run_id() == used
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
-from hpc_elastic.integrations.torchrun.settings import NO_LIMIT, UNBOUNDED
+from hpc_elastic.integrations.torchrun.settings import UNBOUNDED
 from hpc_elastic.membership.decisions import Finish, History, Observation, Restart, Trigger
 from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
 
 POLICY = TorchrunPolicy(restart=UNBOUNDED)
