@@ -86,7 +86,12 @@ PURE = (
     "hpc_elastic.job_ids",
     *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
     "hpc_elastic.rundir.submissions",
-    *("hpc_elastic.job.spec", "hpc_elastic.render.directives", "hpc_elastic.render.quoting"),
+    *(
+        "hpc_elastic.job.parameters",
+        "hpc_elastic.job.spec",
+        "hpc_elastic.render.directives",
+        "hpc_elastic.render.quoting",
+    ),
     *("hpc_elastic.render.array", "hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
     *(
         "hpc_elastic.scheduler.slurm.commands",

@@ -30,6 +30,11 @@ class ArrayWatch:
         self.facts: ArrayFacts = read_array(layout)
         self._tasks = ManyWatch(self.facts.runs, scheduler_in, warn=warn, settle_s=settle_s)
 
+    @property
+    def trouble(self) -> str | None:
+        """What the scheduler said if it did not answer the last time it was asked."""
+        return self._tasks.trouble
+
     def look(self) -> ArraySnapshot:
         """The array now; writes the results that nobody else will."""
         return make_array_snapshot(self.facts, self._tasks.look())

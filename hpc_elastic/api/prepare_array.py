@@ -53,7 +53,7 @@ def prepare_array(
         say: takes a line about what was chosen.
 
     Raises:
-        UsageError: a parameter is used nowhere.
+        UsageError: a parameter is used nowhere, or is the site.
         JobError, SiteError, TemplateError: something of the user's or the admin's is wrong.
     """
     combinations = combine(parameters)
@@ -90,7 +90,10 @@ def _find_keys(source: JobSource, parameters: Sequence[Parameter], overrides: Se
                 tip=f"write ${{{parameter.name}}} in entrypoint.args, env or workdir; "
                 "or name a key of the job file, as in env.SEED=0..3",
             )
-    return frozenset(may_be_keys - named)
+    keys = frozenset(may_be_keys - named)
+    if "site" in keys:
+        raise UsageError("an array is submitted to one site", tip="submit the job file once for each, with --site")
+    return keys
 
 
 def _read(source: JobSource, combination: Mapping[str, str], keys: frozenset[str], overrides: Sequence[str]) -> JobSpec:

@@ -14,7 +14,10 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 def show_array(layout: ArrayLayout, *, is_json: bool) -> int:
     """Prints where the array and its tasks stand."""
-    snapshot = ArrayWatch(layout, warn=warn).look()
+    watch = ArrayWatch(layout, warn=warn)
+    snapshot = watch.look()
+    if watch.trouble:
+        warn(f"states are from the run directories alone: {watch.trouble}")
     if is_json:
         print(json.dumps(array_to_json(snapshot), indent=2, ensure_ascii=False))
     elif sys.stdout.isatty():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from hpc_elastic.cli.main import main
 from hpc_elastic.rundir.states import RunState
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
+from tests.slurm_sandbox.sandbox import wait_until
 
 Capture = pytest.CaptureFixture[str]
 SITE = ["--site", "generic-slurm"]
@@ -96,6 +100,7 @@ def test_words_may_be_given_one_by_one(workplace: Path, fake_slurm: FakeSlurm) -
     ("words", "code", "message"),
     [
         (["--array", "seed=0..3"], 2, "the parameter seed is used nowhere: job.yaml names ${lr}"),
+        (["--array", "site=local,generic-slurm"], 2, "an array is submitted to one site"),
         (["--array", "nodes=1,2"], 3, "task 0 asks for --nodes=1, task 1 for --nodes=2"),
         (["--array", "time=1h,2h"], 3, "asks for --time=01:00:00, task 1 for --time=02:00:00"),
         (["--array", "name=a,b"], 3, "asks for --job-name=a, task 1 for --job-name=b"),
@@ -245,6 +250,31 @@ def test_status_of_an_array_says_where_each_task_stands(
     assert "42_1  FAILED                       lr=1e-3 env.SEED=1  1         rank 0 failed\n" in told
     assert main(["status", "42_1"]) == 0
     assert f"task           1 of {folder.name}: lr=1e-3 env.SEED=1" in " ".join(capsys.readouterr().out.split(" " * 15))
+
+
+def test_status_of_an_array_is_that_of_the_directories_if_slurm_is_silent(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    folder = submit(fake_slurm, workplace)
+    end(folder, 0)
+    fake_slurm.no_controller()
+    capsys.readouterr()
+    assert main(["status", "42"]) == 0
+    captured = capsys.readouterr()
+    assert "state          1 SUCCEEDED, 3 PENDING\n" in captured.out
+    assert captured.err.count("states are from the run directories alone") == 1
+    assert len(fake_slurm.calls("squeue")) == 1
+
+
+def test_interrupt_while_waiting_for_an_array_detaches(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    command = [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--wait", *SITE, *SWEEP]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: fake_slurm.calls("squeue"), "it watches", within_s=60)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "detached; the array goes on. `hpc-elastic cancel 42` stops it" in error
+    assert fake_slurm.calls("scancel") == []
 
 
 def test_the_exit_code_of_an_array_is_that_of_its_first_failure(
