@@ -335,7 +335,7 @@ class Member:
             survivors = f"{', '.join(map(str, unkillable))} survived KILL, and the head is lost"
             return self.leaves(int(ExitCode.STALLED), survivors)
         if self._is_terminated:
-            return self.leaves(int(ExitCode.NODE_LOST), f"{lost.node or 'the head'} was lost: {lost.why}")
+            return self.leaves(int(ExitCode.STOPPED), f"terminated, and {lost.node or 'the head'} was lost: {lost.why}")
         self.phase = Phase.SEEKING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
         word = Tell(message=messages.Dropped(reason=lost.why))

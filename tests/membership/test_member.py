@@ -505,7 +505,7 @@ def test_who_got_a_term_leaves_when_its_head_is_lost() -> None:
     member.terminated("SIGTERM", have_workers=True)
     member.disconnected("reset", is_dead=True)
     (leave,) = of_kind(member.workers_stopped(1, (), 26000), Leave)
-    assert leave.exit_code == ExitCode.NODE_LOST
+    assert leave.exit_code == ExitCode.STOPPED
 
 
 def test_who_has_workers_that_survive_kill_takes_no_part_any_more() -> None:

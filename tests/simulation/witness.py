@@ -56,10 +56,13 @@ class Witness:
             self.see("start_failed")
 
     def broke(self, agent: Agent) -> None:
+        """Its store host ended: that is ignored if only roles whose failures are ignored share the store."""
         assign = agent.workers.assign
         assert assign is not None
-        if self.run.scenario.role(agent.role).restart != "ignore":
-            self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
+        policies = {role.name: role.restart for role in self.run.scenario.roles}
+        if policies[agent.role] == "ignore" and "restart_all" not in policies.values():
+            return
+        self.incidents.append(Incident(agent.role, assign.attempt, agent.name, None, self.run.clock.now))
 
     def ended(self, agent: Agent, worker: Worker, exitcode: int, *, is_stopped: bool) -> None:
         self.run.is_dirty = True
