@@ -18,9 +18,10 @@ import pytest
 from submitit.core.utils import DelayedSubmission
 from submitit.helpers import Checkpointable
 
+from hpc_elastic.integrations.submitit.executor import WORKER
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import utc_text
-from tests.integration.submitit_plugin import declare_plugin
+from tests.integration.submitit_plugin import write_metadata
 from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local  # it starts processes, a second each
@@ -61,13 +62,13 @@ def wait_without_checkpoint(folder: Path) -> None:
 class Worker:
     """submitit's worker program in a made-up run, with programs of Slurm that are made up too."""
 
-    def __init__(self, folder: Path, plugin: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.layout = RunLayout(folder / "run")
         self.pickle = folder / "function.pkl"
         self.variables = {
             "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
-            "PYTHONPATH": str(plugin),
+            "PYTHONPATH": str(write_metadata(folder / "metadata").parent),  # so submitit does not know us
             "SUBMITIT_EXECUTOR": "hpcelastic",
             "SUBMITIT_HPCELASTIC_PICKLE": str(self.pickle),
             "HPC_ELASTIC_RUN_DIR": self.layout.root,
@@ -96,7 +97,7 @@ class Worker:
         """Starts it, and waits until the function runs."""
         delayed.set_timeout(60, 3)
         delayed.dump(self.pickle)
-        command = [sys.executable, "-m", "submitit.core._submit", str(self.folder)]
+        command = [sys.executable, "-m", WORKER, str(self.folder)]
         with open(self.folder / "output", "wb") as output:
             environment = {**os.environ, **self.variables, **variables}
             self._process = subprocess.Popen(
@@ -147,9 +148,8 @@ class Worker:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SUBMITIT_"))]:
         monkeypatch.delenv(name)
-    declare_plugin(tmp_path / "plugin", monkeypatch)
     (tmp_path / "work").mkdir()
-    made = Worker(tmp_path / "work", tmp_path / "plugin")
+    made = Worker(tmp_path / "work")
     yield made
     made.end()
 

@@ -1,10 +1,10 @@
 """submitit's executor: each submission becomes an ordinary run whose workers call the function.
 
 Theory of operation: the function is pickled beside the run directory before the run is made, under a name that
-needs no job id: nobody moves it when the id is known, and no worker waits for that. Every worker runs `python -m
-submitit.core._submit FOLDER`, which is submitit's own program: it asks our job environment for that pickle, calls
-the function and pickles what it returns into the folder of its rank and attempt. So a restart reads what a
-checkpoint has left, and no attempt meets the files of another one. Several submissions at once are an array.
+needs no job id: nobody moves it when the id is known, and no worker waits for that. Every worker runs submitit's own
+program, by way of `worker.py`: it asks our job environment for that pickle, calls the function and pickles what it
+returns into the folder of its rank and attempt. So a restart reads what a checkpoint has left, and no attempt meets
+the files of another one. Several submissions at once are an array.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_SIGNAL_DELAY_S = 90  # of submitit's Slurm executor
 DEFAULT_PARALLELISM = 256  # likewise; on this machine, as many as it has CPUs
 RUNS = "hpc-elastic-runs"
+WORKER = "hpc_elastic.integrations.submitit.worker"
 _GIB = 1024**3
 
 
@@ -174,7 +175,7 @@ class HpcElasticExecutor(core.Executor):
         env = job.get("env")
         if env is None or isinstance(env, Mapping):  # what is no map is the parser's to refuse
             job["env"] = {"PYTHONUNBUFFERED": "1", **(env or {}), **ours}
-        job["entrypoint"] = {"module": "submitit.core._submit", "args": [_plain(str(self.folder))]}
+        job["entrypoint"] = {"module": WORKER, "args": [_plain(str(self.folder))]}
         return job_text(job)
 
 
