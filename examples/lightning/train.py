@@ -27,12 +27,13 @@ class Spirals(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         points, spirals = batch
         answers = self.network(points)
-        self.log("accuracy", (answers.argmax(dim=1) == spirals).float().mean(), on_epoch=True, sync_dist=True)
+        accuracy = (answers.argmax(dim=1) == spirals).float().mean()
+        self.log("accuracy", accuracy, on_step=False, on_epoch=True, sync_dist=True)
         return cross_entropy(answers, spirals)
 
     def on_train_epoch_end(self) -> None:
         if self.trainer.is_global_zero:
-            accuracy = float(self.trainer.callback_metrics["accuracy_epoch"])
+            accuracy = float(self.trainer.callback_metrics["accuracy"])
             print(f"epoch {self.current_epoch + 1}/{self.trainer.max_epochs}  accuracy {accuracy:.1%}", flush=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 NUMBERS, STEPS, LENGTH = 32, 4, 12
 
@@ -71,6 +71,7 @@ def main() -> None:
         print(
             f"{'resumed after ' + checkpoint if checkpoint else 'started'} on {training.world_size} ranks", flush=True
         )
+    set_seed(training.seed)
     size = {"n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 4}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=NUMBERS, bos_token_id=None, eos_token_id=None, **size))
     Trainer(model=model, args=training, train_dataset=Counting()).train(resume_from_checkpoint=checkpoint)

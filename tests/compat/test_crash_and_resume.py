@@ -64,6 +64,21 @@ def test_an_example_goes_on_from_its_checkpoint_if_a_rank_and_then_a_node_is_kil
     training.run.assert_records_valid(killed=("local1",))
 
 
+@pytest.mark.local
+def test_training_that_was_killed_ends_with_the_same_weights_bit_for_bit(door: Door, python: Path) -> None:
+    """On two ranks, where a sum has one order only."""
+    options = ("--site", "local", "--set", "workers_per_node=1", "--set", "env.OMP_NUM_THREADS=1")
+    weights = []
+    for is_killed in (False, True):
+        training = Training.start(door, "accelerate", python, *options, checkpoints=f"killed-{is_killed}")
+        if is_killed:
+            training.kill_in_the_middle(1)
+        result = training.run.wait_until_over()
+        assert (result["state"], result["attempts"]) == ("SUCCEEDED", 1 + is_killed), training.run.story()
+        weights.append((training.checkpoints / "step_900" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.slurm
 def test_lightning_goes_on_from_its_checkpoint_on_slurm(slurm_door: Door, python: Path) -> None:
     training = Training.start(slurm_door, "lightning", python, "--site", "generic-slurm")

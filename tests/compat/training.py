@@ -41,11 +41,11 @@ LIBRARIES = {
         ),
         Library(
             name="accelerate",
-            arguments="--epochs, 60",
+            arguments="--epochs, 90",
             checkpoint="step_*",
             torn="unfinished/model.safetensors",
             resumed=r"resumed after step (\d+) on {ranks} ranks",
-            last="epoch 60/60",
+            last="epoch 90/90",
         ),
         Library(
             name="transformers",
@@ -68,16 +68,16 @@ class Training:
         self.checkpoints = checkpoints
 
     @classmethod
-    def start(cls, door: Door, name: str, python: Path, *options: str) -> Training:
+    def start(cls, door: Door, name: str, python: Path, *options: str, checkpoints: str = "checkpoints") -> Training:
         """Submits an example to be run by this Python, with half a checkpoint of an earlier crash in its way."""
-        library, checkpoints = LIBRARIES[name], door.folder / "checkpoints"
-        torn = checkpoints / library.torn
+        library, folder = LIBRARIES[name], door.folder / checkpoints
+        torn = folder / library.torn
         torn.parent.mkdir(parents=True)
         torn.write_bytes(b"PK\3\4 and not much more")
-        arguments = f"entrypoint.args=[{library.arguments}, --checkpoints, {checkpoints}]"
+        arguments = f"entrypoint.args=[{library.arguments}, --checkpoints, {folder}]"
         job = REPOSITORY / "examples" / name / "job.yaml"
         run = door.submit(str(job), "--set", f"python={python}", "--set", arguments, *options)
-        return cls(run, library, checkpoints)
+        return cls(run, library, folder)
 
     def kill_in_the_middle(self, rank: int) -> None:
         """Kills a rank as soon as there is a checkpoint."""
