@@ -44,7 +44,9 @@ def multirun(
     """A sweep of APP, as a user starts it; its runs go below `multirun`."""
     declare_plugin(tmp_path / "plugin", monkeypatch)
     door.write("app.py", APP)
-    fixed = ["hydra/launcher=hpc_elastic", "hydra.launcher.site=local", "hydra.sweep.dir=multirun"]
+    fixed = ["hydra/launcher=hpc_elastic", "hydra.sweep.dir=multirun"]
+    if not any(override.startswith("hydra.launcher.site=") for override in overrides):
+        fixed.append("hydra.launcher.site=local")
     return subprocess.run(
         [str(PYTHON), "app.py", "--multirun", *fixed, f"+out={tmp_path}", *overrides],
         cwd=door.folder,
