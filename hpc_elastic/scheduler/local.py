@@ -15,7 +15,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import split_task_id
@@ -44,11 +44,12 @@ class LocalScheduler:
     """
 
     name = "local"
+    _children: ClassVar[dict[int, tuple[LocalScheduler, str]]] = {}  # of this process: who started it, and its job id
 
     def __init__(self, *, run_dir: str | None = None, kill_wait_s: float = 30.0) -> None:
         self._run_dir = run_dir
         self._kill_wait_s = kill_wait_s
-        self._wait_status: dict[str, int | None] = {}  # of the jobs that are children of this process
+        self._wait_status: dict[str, int] = {}  # of the jobs that this object started
 
     def submit(self, plan: LaunchPlan, script: str) -> str:  # noqa: ARG002 - Slurm's twin needs the plan
         """Starts the script in a session of its own, which outlives this process.
@@ -73,7 +74,8 @@ class LocalScheduler:
             os.write(go, b"\n")
         finally:
             os.close(go)
-        self._wait_status[job_id] = None
+        self._collect()
+        self._children[pid] = (self, job_id)
         return job_id
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
@@ -113,7 +115,7 @@ class LocalScheduler:
                 )
             for process in left:
                 _signal(process, signal.SIGKILL)
-            self._collect(job_id)
+            self._collect()
             time.sleep(_POLL_S)
 
     def _wait_for_end(self, job_id: str, within_s: float) -> bool:
@@ -121,12 +123,12 @@ class LocalScheduler:
         while _members(job_id):
             if time.monotonic() > end:
                 return False
-            self._collect(job_id)
+            self._collect()
             time.sleep(_POLL_S)
         return True
 
     def _status(self, job_id: str) -> JobStatus:
-        self._collect(job_id)
+        self._collect()
         array, task = split_task_id(job_id) or (job_id, None)
         if task is not None and (waiting := self._waiting_tasks(array)) and waiting.has(task):
             return JobStatus(job_id=job_id, state=JobState.PENDING, native_state="waiting")
@@ -156,14 +158,17 @@ class LocalScheduler:
                 return int(file.read())
         return None
 
-    def _collect(self, job_id: str) -> None:
-        """Takes the exit status of a child that ended, once."""
-        match = _JOB_ID.fullmatch(job_id)
-        if match and job_id in self._wait_status and self._wait_status[job_id] is None:
-            with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(int(match[1]), os.WNOHANG)
-                if pid:
-                    self._wait_status[job_id] = status
+    def _collect(self) -> None:
+        """Takes the exit status of every child that has ended, whoever asks: none stays behind as a dead process."""
+        for pid, (scheduler, job_id) in [*self._children.items()]:
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # it is one of the process that this one was forked from
+                self._children.pop(pid, None)
+                continue
+            if ended:
+                scheduler._wait_status[job_id] = status
+                self._children.pop(pid, None)
 
 
 def _spawn(script: str, output: str) -> tuple[int, int]:

@@ -104,6 +104,15 @@ def test_query_knows_the_exit_code_of_its_child(
     assert scheduler.query([job_id])[job_id].exit_code == exit_code
 
 
+def test_a_later_question_collects_the_process_of_a_job_that_is_over(submit: Submit, scheduler: LocalScheduler) -> None:
+    job_id = submit("exit 3")
+    pid = int(job_id.split("-")[1])
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "it has ended")
+    LocalScheduler().query(["local-1-1"])
+    assert not Path(f"/proc/{pid}").exists()
+    assert scheduler.query([job_id])[job_id].exit_code == "3:0"
+
+
 def test_job_outlives_its_submitter(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("echo started; exec sleep 600")

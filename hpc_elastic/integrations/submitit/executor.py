@@ -29,6 +29,7 @@ from hpc_elastic.integrations.submitit.job import HpcElasticJob
 from hpc_elastic.integrations.submitit.parameters import ParameterNames, check_names, job_of
 from hpc_elastic.integrations.submitit.paths import link_run
 from hpc_elastic.integrations.submitit.preemption import SIGNAL_AFTER_VARIABLE
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -134,7 +135,7 @@ class HpcElasticExecutor(core.Executor):
     def _dump(self, delayed: utils.DelayedSubmission, run: PreparedRun, count: int) -> None:
         pickle = _pickle_of(run.plan.run_dir)
         delayed.set_timeout(math.ceil((run.plan.time_s or 0) / 60), self.max_num_timeout)
-        os.makedirs(os.path.dirname(pickle), exist_ok=True)
+        store.make_directory(os.path.dirname(pickle))  # for its owner alone, as what it holds is executed
         delayed.dump(pickle)
         size_gb = os.path.getsize(pickle) / _GIB
         if count * size_gb > self.max_pickle_size_gb:
