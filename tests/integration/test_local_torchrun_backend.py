@@ -60,10 +60,11 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_one_that_was_not_needed_exit
         step.wait_for(1, 2)
         step.torchruns[0].kill()
         step.wait_for(2, 2, within_s=30)
-        assert step.nodes(2) == ["local2", "local1"]  # who stays keeps its place
+        spare, stayed = step.nodes(2)
+        assert (spare in ("local2", "local3"), stayed) == (True, "local1")  # who stays keeps its place
         step.finish()
         assert step.exit_codes() == [-signal.SIGKILL, 0, 0, 0]
-        assert "Traceback" not in step.output(3)
+        assert "Traceback" not in step.output(2) + step.output(3)
         step.assert_nothing_left()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedError
+from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
+from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.worker.store_host import open_store
 
 T = TypeVar("T")
-CONNECT_TIMEOUT = timedelta(seconds=60)
+CONNECT_TIMEOUT = timedelta(seconds=15)  # to a socket that listens already
+KNOCKS_FOR_S = 1.0
+ANSWER_TIMEOUT = timedelta(minutes=5)  # of the other nodes, which are lost before that if they are dead
 TERMINAL_STATE = "torchelastic/agent/terminal_state"  # torch's _TERMINAL_STATE_SYNC_ID
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
@@ -30,13 +35,17 @@ class AttemptStore:
 
     Args:
         exchange: with membership.
+        calls: how the store is called.
         current: the round.
         store: torch's TCPStore.
         finish: waits for the end of the run; an exception if that is no success.
     """
 
-    def __init__(self, exchange: Exchange, current: Round, store: Any, *, finish: Callable[[], None]) -> None:
+    def __init__(
+        self, exchange: Exchange, calls: StoreCalls, current: Round, store: Any, *, finish: Callable[[], None]
+    ) -> None:
         self._exchange = exchange
+        self._calls = calls
         self._round = current
         self._store = store
         self._finish = finish
@@ -83,7 +92,7 @@ class AttemptStore:
 
     def _call(self, function: Callable[[], T], otherwise: T) -> T:
         try:
-            return self._exchange.call(self._round, function)
+            return self._calls.call(self._round, function)
         except StoppedError:
             return otherwise
         except Exception:
@@ -92,11 +101,14 @@ class AttemptStore:
             return otherwise
 
 
-def open_attempt_store(exchange: Exchange, current: Round, *, finish: Callable[[], None]) -> AttemptStore:
+def open_attempt_store(
+    exchange: Exchange, calls: StoreCalls, current: Round, *, finish: Callable[[], None]
+) -> AttemptStore:
     """Serves the round's store, if it is to be here, or connects to it.
 
     Raises:
         StoppedError: the round was stopped before.
+        OSError: nobody listens there.
         RuntimeError: it does not answer (torch.distributed.DistError and its kind).
     """
     master, listener = current.assign.master, current.listener
@@ -105,7 +117,28 @@ def open_attempt_store(exchange: Exchange, current: Round, *, finish: Callable[[
         from torch.distributed import TCPStore
 
         if listener is not None:
-            return open_store(master.address, master.port, listener.detach())
-        return TCPStore(master.address, master.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
+            store = open_store(master.address, master.port, listener.detach())
+        else:
+            _knock(master, lambda: exchange.stands(current))
+            store = TCPStore(
+                master.address, master.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+            )
+        store.set_timeout(ANSWER_TIMEOUT)
+        return store
 
-    return AttemptStore(exchange, current, exchange.call(current, connect), finish=finish)
+    return AttemptStore(exchange, calls, current, calls.call(current, connect), finish=finish)
+
+
+def _knock(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
+    """Waits until the other machine answers at all: torch's own connect cannot be called off.
+
+    Raises:
+        OSError: the round is over, or nobody listens there.
+    """
+    while True:
+        try:
+            socket.create_connection((master.address, master.port), timeout=KNOCKS_FOR_S).close()
+            return
+        except TimeoutError:
+            if not may_go_on():
+                raise

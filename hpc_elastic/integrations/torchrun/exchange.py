@@ -21,13 +21,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from hpc_elastic.membership.messages import Assign, StopManner
-
-T = TypeVar("T")
 
 
 class Stage(Enum):
@@ -74,15 +72,6 @@ class Over:
 
 class StoppedError(Exception):
     """The round is over, or membership is."""
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What a call in a thread came to."""
-
-    is_done: bool = False
-    value: Any = None
-    error: BaseException | None = field(default=None)
 
 
 class Exchange:
@@ -138,31 +127,16 @@ class Exchange:
             self._is_told = manner is not None
             return manner
 
-    def call(self, current: Round, function: Callable[[], T]) -> T:
-        """What a function returns that may hang for as long as another machine is silent.
-
-        Raises:
-            StoppedError: the round was stopped before; the function is left to a thread that nobody waits for.
-        """
-        outcome = _Outcome()
-
-        def work() -> None:
-            try:
-                outcome.value = function()
-            except BaseException as error:
-                outcome.error = error
-            with self._changed:
-                outcome.is_done = True
-                self._changed.notify_all()
-
-        threading.Thread(target=work, name="store", daemon=True).start()
+    def wait_while_it_stands(self, current: Round, is_done: Callable[[], bool]) -> bool:
+        """Whether something is done before the round is stopped; whoever does it calls `touch`."""
         with self._changed:
-            self._changed.wait_for(lambda: outcome.is_done or not self._stands(current))
-            if not outcome.is_done:
-                raise StoppedError
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value  # type: ignore[no-any-return]
+            self._changed.wait_for(lambda: is_done() or not self._stands(current))
+            return is_done()
+
+    def touch(self) -> None:
+        """Wakes up who waits."""
+        with self._changed:
+            self._changed.notify_all()
 
     def stands(self, current: Round) -> bool:
         """Whether the round is neither over nor stopped."""

@@ -29,6 +29,7 @@ from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_a
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError
 from hpc_elastic.integrations.torchrun.run_directory import enter_run
 from hpc_elastic.integrations.torchrun.settings import BACKEND, Settings, build_plan, read_settings, run_name
+from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -80,6 +81,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         self._name = run_name(place, environ)
         self._run_id = self._name if _is_made_up(parameters.run_id) else parameters.run_id
         self._exchange = Exchange()
+        self._calls = StoreCalls(self._exchange)
         self._agent: TorchrunAgent | None = None
         self._plan: LaunchPlan | None = None
         self._round_rank: int | None = None  # of the round that torch's agent has, or had
@@ -117,13 +119,13 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         while True:
             try:
                 current = self._exchange.next_round(why)
-                store = open_attempt_store(self._exchange, current, finish=self._wait_for_the_others)
+                store = open_attempt_store(self._exchange, self._calls, current, finish=self._wait_for_the_others)
                 if self._exchange.take(current, may_start=agent.may_start):
                     self._mark_workers(agent, current)
                     return _info(current, store)
             except StoppedError:
                 pass
-            except RuntimeError as error:
+            except (OSError, RuntimeError) as error:
                 why = self._give_back(current, error)
             if (over := self._exchange.over) is not None:
                 raise _end_of(over) from (None if isinstance(over.error, HpcElasticError) else over.error)
@@ -164,7 +166,8 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
                 self._exchange.finish()
                 self._exchange.wait_until_over()
             agent.abandon()
-        return agent.join(CLOSED_WITHIN_S)
+        is_closed = self._calls.close(CLOSED_WITHIN_S)
+        return agent.join(CLOSED_WITHIN_S) and is_closed
 
     # Steps.
 
@@ -186,7 +189,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         agent.start()
         return agent
 
-    def _give_back(self, current: Round, error: RuntimeError) -> str:
+    def _give_back(self, current: Round, error: Exception) -> str:
         """A round whose store does not answer: who takes it and asks for the next one asks for another attempt."""
         master = current.assign.master
         why = f"no store on {master.address}:{master.port}: {error}"

@@ -10,6 +10,7 @@ import pytest
 
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
+from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.rundir.records import Endpoint
 
@@ -118,7 +119,7 @@ class SilentStore:
 def test_an_exchange_of_ranks_with_a_dead_node_is_over_when_the_round_is() -> None:
     exchange, current, _ = at_work()
     silent = SilentStore()
-    store = AttemptStore(exchange, current, silent, finish=lambda: None)
+    store = AttemptStore(exchange, StoreCalls(exchange), current, silent, finish=lambda: None)
     stopper = threading.Thread(target=lambda: silent.asked.wait(BOUND_S) and exchange.stop(StopManner.FENCE))
     stopper.start()
     store.set("torchelastic/role_info/0", b"mine")
@@ -135,7 +136,7 @@ def test_an_error_of_the_store_is_one_while_the_round_stands() -> None:
             raise RuntimeError("connection reset")
 
     exchange, current, _ = at_work()
-    store = AttemptStore(exchange, current, BrokenStore(), finish=lambda: None)
+    store = AttemptStore(exchange, StoreCalls(exchange), current, BrokenStore(), finish=lambda: None)
     with pytest.raises(RuntimeError, match="connection reset"):
         store.get("torchelastic/assigned_ranks/0")
     exchange.stop(StopManner.FENCE)
@@ -145,7 +146,7 @@ def test_an_error_of_the_store_is_one_while_the_round_stands() -> None:
 def test_the_exit_barrier_is_membership() -> None:
     exchange, current, _ = at_work()
     ended: list[str] = []
-    store = AttemptStore(exchange, current, SilentStore(), finish=lambda: ended.append("waited"))
+    store = AttemptStore(exchange, StoreCalls(exchange), current, SilentStore(), finish=lambda: ended.append("waited"))
     assert store.add("torchelastic/agent/terminal_state/num_members", 1) == 0
     store.wait(["torchelastic/agent/terminal_state/last_member"])
     assert ended == ["waited"]
