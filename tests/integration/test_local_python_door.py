@@ -170,7 +170,7 @@ def test_values_survive_the_death_of_the_head(here: Path) -> None:
         value, nodes={"min": 1, "max": 2}, site="local", start="spawn", elastic={"lease": "2s"}, name="heads"
     )
     wait_until(lambda: (here / "waiting").exists(), "rank 0 waits", within_s=60)
-    found = records(run)
+    found = Records.at(Path(run.run_dir))
     head = found.read(found.layout.world(1))["head"]
     os.kill(found.agent_pid(head), signal.SIGKILL)
     assert run.result(120).return_values == {0: 0}

@@ -249,6 +249,7 @@ def test_a_run_that_has_lost_too_many_nodes_ends_although_they_are_back(seed: in
         pytest.param(232738, id="enough nodes that are back before the workers are stopped save the run"),
         pytest.param(221294, id="a node whose connection the network has reset may live"),
         pytest.param(408227, id="who got a TERM and was paused beyond its lease leaves as one that was stopped"),
+        pytest.param(452098, id="a fence that comes right before the TERM of a stop is none of patience"),
         pytest.param(427318, id="a store host of a role whose failures are ignored ends what others share it"),
         pytest.param(241373, id="a head that closes a connection for a newer one of the same agent is not dead"),
     ],

@@ -180,6 +180,9 @@ class Workers:
         grace_s = RESTART_GRACE_S if action.manner is StopManner.RESTART else GRACE_S
 
         def terminate() -> None:
+            if self._is_hurried:  # meanwhile
+                self._kill()
+                return
             self._sent = TERM
             self._choose_unkillable()
             if not has_term:
