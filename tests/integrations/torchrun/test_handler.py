@@ -18,7 +18,9 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from hpc_elastic.integrations.torchrun.entry import create_handler, get_handler
+from hpc_elastic.integrations.torchrun.handler import ElasticHandler
 from tests.integrations.torchrun.nodes import Node, start_all, wait_until
+from tests.integrations.torchrun.test_settings import a_place
 
 pytestmark = pytest.mark.local
 
@@ -182,6 +184,12 @@ def test_what_the_workers_inherit_tells_whose_they_are_and_which_interface_they_
 )
 def test_an_id_that_nobody_gave_is_the_same_on_all_nodes(tmp_path: Path, given: str, used: str) -> None:
     assert Node(tmp_path, 0, 1, nnodes=(1, 1), run_id=given).handler.get_run_id() == used
+
+
+def test_an_own_address_that_is_none_is_said(tmp_path: Path) -> None:
+    parameters = RendezvousParameters("hpc-elastic", "", "none", 1, 1, local_addr="a..b", dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"--local-addr: a\.\.b is no address, and no name that means one"):
+        ElasticHandler(parameters, a_place(1), environ={})
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
