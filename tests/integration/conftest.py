@@ -232,10 +232,21 @@ class Door:
 
     def submit(self, job: str, *arguments: str, wait: bool = False, exit_code: int = 0) -> Run:
         """Submits a job file of this folder."""
-        options = ["--wait"] if wait else []
+        options = [*self.start_options(job), *(["--wait"] if wait else [])]
         done = self.run("submit", job, "--json", *options, *arguments, exit_code=exit_code)
         told = json.loads(done.stdout.splitlines()[0])
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
+
+    def start_options(self, job: str) -> list[str]:
+        """Workers are spawned where neither the job nor a script beside it has to do with torch.
+
+        A fork server would import it for nothing: seconds of processor time on every node of hundreds of tests.
+        """
+        path = self.folder / job
+        scripts = "".join(script.read_text(errors="replace") for script in path.parent.glob("*.py"))
+        text = path.read_text()
+        is_about_torch = "torch" in scripts + text or "start:" in text or "preload:" in text
+        return [] if is_about_torch else ["--set", "start=spawn"]
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ def executor(tmp_path: Path) -> submitit.AutoExecutor:
     """As submitit's documentation makes one; the folder's name is from there too."""
     made = submitit.AutoExecutor(folder=tmp_path / "log_test" / "%j", cluster="hpcelastic")
     made.update_parameters(timeout_min=10, hpcelastic_site="local", hpcelastic_restart={"max_restarts": 0})
+    made.update_parameters(hpcelastic_start="spawn")  # no torch in these functions, which a fork server would import
     return made
 
 

@@ -28,6 +28,7 @@ def executor(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     made.update_parameters(
         timeout_min=10,
         hpcelastic_site="generic-slurm",
+        hpcelastic_start="spawn",  # no torch in these functions, which a fork server would import on each node
         hpcelastic_restart={"max_restarts": 0},
         hpcelastic_elastic={"lease": "3s"},
         hpcelastic_signals={"grace": "8s", "restart_grace": "2s"},

@@ -286,6 +286,12 @@ class Bench:
         assert not differences, "\n".join(differences)
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short path: multiprocessing makes sockets below it, whose names may have 107 characters."""
+    return tmp_path_factory.mktemp("w")
+
+
 @contextmanager
 def prepare_bench(directory: Path, *python: str, **environment: str) -> Iterator[Bench]:
     common = {**base_environment(), "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"), **environment}
