@@ -243,8 +243,10 @@ class Door:
         A fork server would import it for nothing: seconds of processor time on every node of hundreds of tests.
         """
         path = self.folder / job
-        scripts = "".join(script.read_text(errors="replace") for script in path.parent.glob("*.py"))
         text = path.read_text()
+        named = {path.parent / name for name in re.findall(r"[\w./-]+\.py\b", text)}
+        files = [file for file in {*path.parent.glob("*.py"), *named} if file.is_file()]
+        scripts = "".join(file.read_text(errors="replace") for file in files)
         is_about_torch = "torch" in scripts + text or "start:" in text or "preload:" in text
         return [] if is_about_torch else ["--set", "start=spawn"]
 

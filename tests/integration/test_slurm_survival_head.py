@@ -144,7 +144,8 @@ def test_one_half_of_a_partition_goes_on_and_the_other_half_joins_it_again(
 
     def all_are_back() -> bool:
         with contextlib.suppress(FileNotFoundError):  # between the folder, the claim and the roster
-            return training.nodes(run.attempts()[-1]) == list(slurm.nodes)
+            # In the order in which they came: who has stayed keeps its rank.
+            return sorted(training.nodes(run.attempts()[-1])) == list(slurm.nodes)
         return False
 
     wait_until(all_are_back, "the other half is back, one node after the other perhaps", otherwise=training.story)
