@@ -144,7 +144,6 @@ def test_one_half_of_a_partition_goes_on_and_the_other_half_joins_it_again(
 
     def all_are_back() -> bool:
         with contextlib.suppress(FileNotFoundError):  # between the folder, the claim and the roster
-            # In the order in which they came: who has stayed keeps its rank.
             return sorted(training.nodes(run.attempts()[-1])) == list(slurm.nodes)
         return False
 
@@ -152,5 +151,6 @@ def test_one_half_of_a_partition_goes_on_and_the_other_half_joins_it_again(
     last = run.attempts()[-1]
     training.wait_until_held(last, 4)
     record_property("healed partition", training.times_since(healed, last))
+    assert training.nodes(last)[:2] == training.nodes(2)  # who stayed keeps its rank
     training.finish(4, 2, *[None] * (last - 3), 4)
     training.assert_completed(slurm)
