@@ -15,10 +15,10 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.departure import Departure
 from hpc_elastic.agent.door import allow_connections
 from hpc_elastic.agent.group import LocalWorkers
 from hpc_elastic.agent.guard_link import GuardLink
@@ -71,7 +71,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
-        self._leave: asyncio.Future[Leave] = self._loop.create_future()
+        self._departure = Departure(self._loop)
         self._telemetry = Telemetry(plan, allocation, journal=journal, disk=self._disk, say=self._say)
         self._tasks = Tasks()
 
@@ -84,7 +84,6 @@ class Supervisor:
         Raises:
             HpcElasticError: there is no head to be joined, and none to become.
         """
-        self._loop.set_exception_handler(self._crashed)
         allow_connections(len(self._place.nodes))  # before there are processes that inherit the limit
         self._start = WorkerStart(self._plan, self._place, os.environ, thread=self._processes, say=self._say)
         await self._start.start()
@@ -96,7 +95,7 @@ class Supervisor:
         self._set_up(report, await ties)
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._part.heads.find())
-        leave = await self._leave
+        leave = await self._departure
         await self._shut_down()
         return leave
 
@@ -133,7 +132,7 @@ class Supervisor:
                 disk=self._disk,
                 telemetry=self._telemetry,
                 make=self._make_connection,
-                leave=self._leaves,
+                leave=self._departure.leaves,
                 moved=self._move_deadline,
                 guard_deadline=lambda: self._guard.deadline,
                 say=self._say,
@@ -152,19 +151,8 @@ class Supervisor:
     def _move_deadline(self) -> None:
         self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
 
-    def _leaves(self, leave: Leave) -> None:
-        if not self._leave.done():
-            self._leave.set_result(leave)
-
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))
-
-    def _crashed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not isinstance(error, Exception):
-            error = RuntimeError(str(context.get("message")))
-        if not self._leave.done():
-            self._leave.set_exception(error)
 
     async def _shut_down(self) -> None:
         """Leaves in order: the head last of all, and nothing of this agent after it."""

@@ -17,10 +17,10 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.departure import Departure
 from hpc_elastic.agent.door import allow_connections
 from hpc_elastic.agent.environment import NodeFacts
 from hpc_elastic.agent.event_loop import AgentEventLoop
@@ -120,8 +120,7 @@ class TorchrunAgent:
     async def _take_part(self) -> Leave:
         plan, place = self._plan, self._place
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._crashed)
-        self._leave: asyncio.Future[Leave] = self._loop.create_future()
+        self._departure = Departure(self._loop)
         self._tasks = Tasks()
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
@@ -139,7 +138,7 @@ class TorchrunAgent:
         try:
             self._set_up(await self._disk.call(self._examine))
             self._tasks.run(self._part.heads.find())
-            leave = await self._leave
+            leave = await self._departure
             await self._leave_in_order(leave)
         finally:
             await self._close()
@@ -210,7 +209,7 @@ class TorchrunAgent:
                 disk=disk,
                 telemetry=Telemetry(plan, place, journal=self._journal, disk=disk, say=self._say),
                 make=connection_factory(self._setup.secret, scope),
-                leave=self._leaves,
+                leave=self._departure.leaves,
                 moved=self._move_deadline,
                 guard_deadline=lambda: self._guard.deadline if self._guard is not None else float("inf"),
                 say=self._say,
@@ -237,7 +236,9 @@ class TorchrunAgent:
     def _abandon(self) -> None:
         """This node is of no use to the others any more: to them it is lost, and at once."""
         self._abandoned = True
-        self._leaves(Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again"))
+        self._departure.leaves(
+            Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again")
+        )
 
     def abandon(self) -> None:
         """From another thread: ends this node's part."""
@@ -248,19 +249,8 @@ class TorchrunAgent:
         if self._guard is not None:
             self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
 
-    def _leaves(self, leave: Leave) -> None:
-        if not self._leave.done():
-            self._leave.set_result(leave)
-
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))
-
-    def _crashed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not isinstance(error, Exception):
-            error = RuntimeError(str(context.get("message")))
-        if not self._leave.done():
-            self._leave.set_exception(error)
 
 
 class _NoTerm:
