@@ -168,7 +168,7 @@ def _queue_status(row: Mapping[str, str]) -> tuple[tuple[str, str], JobStatus]:
         reason=_or_none(row["Reason"]),
         nodes=_or_none(row["NodeList"]),
         restarts=int(row["RestartCnt"] or 0),
-        exit_code=_exit_code(int(row["exit_code"] or 0)),
+        exit_code=parse_exit_code(row["exit_code"]),
     )
     return (row["JobID"], row["JobArrayID"]), status
 
@@ -209,8 +209,18 @@ def _by_id(rows: Sequence[tuple[tuple[str, str], JobStatus]], job_ids: Sequence[
     return found
 
 
-def _exit_code(wait_status: int) -> str:
-    """`code:signal`, as scontrol shows the wait status that squeue prints bare."""
+def parse_exit_code(text: str) -> str:
+    """Return `code:signal`, from squeue's `exit_code` field.
+
+    Slurm 23.02 and later print `3:0`; until 22.05 it is the bare wait status, 768 for that.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    code, colon, number = text.partition(":")
+    if colon:
+        return f"{int(code)}:{int(number)}"
+    wait_status = int(text or 0)
     return f"{wait_status >> 8}:{wait_status & 0x7F}"
 
 

@@ -232,6 +232,24 @@ def test_state_of_a_word_that_is_not_ours(version: str, native: str, state: JobS
     assert output.parse_state(native) is state
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("0", "0:0"),  # until 22.05, the bare wait status
+        ("768", "3:0"),
+        ("15", "0:15"),
+        ("", "0:0"),
+        ("0:0", "0:0"),  # since 23.02
+        ("3:0", "3:0"),
+        ("0:9", "0:9"),
+    ],
+)
+def test_queue_reads_the_exit_code_of_every_slurm(version: str, printed: str, shown: str) -> None:
+    row = f"7|7|FAILED|0|{printed}|node1|NonZeroExitCode|\n"
+    found = output.parse_queue(CommandOutput(returncode=0, stdout=row, stderr=""), ["7"])
+    assert found["7"].exit_code == shown
+
+
 @pytest.mark.parametrize("text", ["", "local-1-2", "1,2", "1_2_3", "-1", "foo", "1\n", "\uff11"])
 def test_job_id_rejects_what_would_spoil_a_question(version: str, text: str) -> None:
     assert not output.is_job_id(text)
