@@ -26,6 +26,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, World
+from tests.agent.answers import Answers
 from tests.membership.script import a_failure
 
 BOUND_S = 60.0
@@ -78,7 +79,7 @@ class HeadProcess:
             job_id="42", restart_count=0, array_task=None, node_id=0, nodes=self._setting.names, is_local=False
         )
         disk = BackgroundThread("disk", loop)
-        journal = WatchedJournal(RunLayout(plan.run_dir), plan, place, is_over=lambda _: None)
+        journal = WatchedJournal(RunLayout(plan.run_dir), plan, place, questions=Answers())
         started: asyncio.Queue[float] = asyncio.Queue()
         journal.on_started = lambda at: loop.call_soon_threadsafe(started.put_nowait, at)
         await disk.call(lambda: journal.claim_allocation(self._own.agent))

@@ -42,6 +42,8 @@ from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
+SCHEDULER_ANSWERS_WITHIN_S = 10.0  # of the 30 s that Slurm gives a job between TERM and KILL (KillWait) by default
+ASKS_AGAIN_AFTER_S = 0.5
 HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
 
 
@@ -281,6 +283,21 @@ class Coordinator:
             lost = partial(self._head.lost, node, why, is_gone=False)
             self._do(lambda now, lost=lost, node=node: [*lost(now), *drop(node, why)])  # type: ignore[misc]
 
+    async def _find_open_end(self) -> tuple[ExitCode, str] | None:
+        """Why a stop from outside is not the run's end; None if it is.
+
+        As long as the scheduler cannot be asked, the next start of the job may be on its way, which a result would
+        end: without an answer in time nothing is written, and whoever looks at the run later finds out.
+        """
+        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        while (is_requeued := await self._loop.run_in_executor(None, self._journal.is_requeued)) is None:
+            if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+                return ExitCode.STOPPED, "stopped by the scheduler, which does not say whether the job starts again"
+            await asyncio.sleep(ASKS_AGAIN_AFTER_S)
+        if is_requeued:
+            return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
+        return None
+
     async def _claim(self, action: ClaimAttempt) -> None:
         attempt = action.claim.attempt
         try:
@@ -295,9 +312,9 @@ class Coordinator:
                 self._disk.spare(lambda: self._journal.write_budget(action.claim))
 
     async def _write_result(self, action: WriteResult) -> None:
-        if action.result.reason == Trigger.TERMINATED.value and await self._disk.call(self._journal.is_requeued):
-            cause = "the scheduler has requeued the job; the run goes on when it starts again"
-            self._do(lambda now: self._head.result_written(int(ExitCode.REQUEUE), cause, now))
+        if action.result.reason == Trigger.TERMINATED.value and (open_end := await self._find_open_end()) is not None:
+            exit_code, cause = open_end
+            self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
             return
         try:
             answer = await self._disk.call(lambda: self._journal.write_result(action.result))

@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.chain import ClaimChain
@@ -50,6 +50,19 @@ from hpc_elastic.rundir.store import (
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
+class Questions(Protocol):
+    """What the scheduler says about jobs of the run, as `scheduler.liveness.JobQuestions` has it."""
+
+    def is_over(self, job_id: str) -> bool | None:
+        """Return whether nothing of a job can be running any more; None if nobody can tell."""
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether this start of a job is stopped in order to start it again; None if nobody can tell."""
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
+        """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     """An allocation's claim, and whether this agent made it."""
@@ -65,9 +78,7 @@ class Journal:
         layout: the file names.
         plan: the launch plan.
         allocation: this node's place.
-        is_over: whether the scheduler says that a job is over; None if it cannot tell.
-        is_requeued: whether it stops this start of a job, by its restart count, to start it again.
-        dead_nodes: which of a job's nodes it has given up for good; none if it cannot tell.
+        questions: what the scheduler says about jobs of the run.
     """
 
     def __init__(
@@ -76,16 +87,12 @@ class Journal:
         plan: LaunchPlan,
         allocation: Allocation,
         *,
-        is_over: Callable[[str], bool | None],
-        is_requeued: Callable[[str, int], bool] = lambda _job_id, _restart_count: False,
-        dead_nodes: Callable[[str, Collection[str]], frozenset[str]] = lambda _job_id, _nodes: frozenset(),
+        questions: Questions,
     ) -> None:
         self._layout = layout
         self._plan = plan
         self._place = allocation
-        self._is_over = is_over
-        self._is_requeued = is_requeued
-        self._dead_nodes = dead_nodes
+        self._questions = questions
         self._chain = ClaimChain(layout, allocation)
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self.allocation = 0
@@ -143,13 +150,16 @@ class Journal:
         self._took(Claimed(claim=mine, is_ours=True))
         return True
 
-    def is_requeued(self) -> bool:
-        """Whether the job will be started again, so that a stop of this start does not end the run."""
-        return self._is_requeued(self._place.job_id, self._place.restart_count)
+    def is_requeued(self) -> bool | None:
+        """Whether the job will be started again, so that a stop of this start does not end the run; None: unknown.
+
+        Asks nobody but the scheduler, and not the disk.
+        """
+        return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
         """Those of the nodes that the scheduler has given up for this job; asks nobody else, and not the disk."""
-        return self._dead_nodes(self._place.job_id, nodes)
+        return self._questions.dead_nodes(self._place.job_id, nodes)
 
     def history(self) -> History:
         """What the run went through, by its latest claim."""
@@ -307,7 +317,7 @@ class Journal:
             return  # Slurm has one start of a job at a time: this one is a requeue of that one
         # Processes of another machine cannot be looked up here.
         is_elsewhere = record.job_id.startswith("local-") and record.host != os.uname().nodename
-        is_over = None if is_elsewhere else self._is_over(record.job_id)
+        is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
         if is_over is not True:
             state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"
             raise RunDirectoryError(

@@ -25,7 +25,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
-from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_over, is_job_requeued
+from hpc_elastic.scheduler.liveness import JobQuestions, end_job
 
 STDERR = 2
 
@@ -48,7 +48,8 @@ def _run(layout: RunLayout) -> int:
     plan = parse_plan(_read(layout.plan).decode())
     secret = _read_secret(layout)
     allocation = derive_allocation(os.environ)
-    journal = Journal(layout, plan, allocation, is_over=is_job_over, is_requeued=is_job_requeued, dead_nodes=dead_nodes)
+    questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
+    journal = Journal(layout, plan, allocation, questions=questions)
     become_subreaper()
     reserve_room(STDERR)
     # A silent name server costs 5 s a look-up and more; the workers get the same.
@@ -56,7 +57,7 @@ def _run(layout: RunLayout) -> int:
     _set_imports_apart()
 
     async def supervise() -> Leave:
-        supervisor = Supervisor(plan, allocation, secret=secret, journal=journal, can_end_job=can_end_job)
+        supervisor = Supervisor(plan, allocation, secret=secret, journal=journal, can_end_job=questions.can_end_job)
         return await supervisor.run()
 
     try:

@@ -33,6 +33,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
 
@@ -90,7 +91,7 @@ class Station:
         self.connections: list[Connection] = []
         plan, loop = scene.plan, asyncio.get_running_loop()
         self.disk = BackgroundThread("disk", loop)
-        self.journal = Journal(scene.layout, plan, self.place, is_over=lambda _: True)
+        self.journal = Journal(scene.layout, plan, self.place, questions=Answers(is_over=lambda _: True))
         factory = connection_factory(b"s" * 32, Scope(run=plan.run, job_id=JOB, restart_count=0))
 
         def make(side: Side, receiver: Receiver) -> Connection:

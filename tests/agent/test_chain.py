@@ -19,6 +19,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, NodeResult, WorkerState, World
 from hpc_elastic.rundir.store import claim, read_json, write_json
+from tests.agent.answers import Answers
 from tests.agent.test_journal import HEAD, a_place, a_result
 from tests.plans import make_run_plan
 
@@ -31,7 +32,7 @@ class Run:
 
     def journal(self, node_id: int = 0, *, restart_count: int = 0) -> Journal:
         place = a_place(node_id=node_id, restart_count=restart_count)
-        return Journal(self.layout, make_run_plan(self.layout.root), place, is_over=lambda _: True)
+        return Journal(self.layout, make_run_plan(self.layout.root), place, questions=Answers(is_over=lambda _: True))
 
     def chain(self, *, restart_count: int = 0) -> ClaimChain:
         return ClaimChain(self.layout, a_place(restart_count=restart_count))

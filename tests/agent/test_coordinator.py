@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 
+from hpc_elastic.agent import coordinator as coordination
 from hpc_elastic.agent import head_watch as watching
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
@@ -20,7 +21,7 @@ from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection
-from hpc_elastic.errors import MissingNode, RendezvousCause
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import (
@@ -33,10 +34,12 @@ from hpc_elastic.membership.messages import (
     Refused,
     Stop,
     Stopped,
+    Terminated,
     Welcome,
 )
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, claim
+from tests.agent.answers import Answers
 from tests.membership.script import HeadScript, a_failure, a_join
 from tests.plans import make_run_plan
 
@@ -53,6 +56,7 @@ class Scene:
         diagnose: Diagnose = lambda _: (),
         restart: str = "restart_all",
         progress_file: str | None = None,
+        answers: Answers | None = None,
     ) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
@@ -60,7 +64,7 @@ class Scene:
         self.superseded: list[str] = []
         self.disk = BackgroundThread("disk", asyncio.get_running_loop())
         plan = make_run_plan(root, progress_file=progress_file)
-        journal = Journal(self.layout, plan, place, is_over=lambda _: None)
+        journal = Journal(self.layout, plan, place, questions=answers or Answers())
         telemetry = Telemetry(plan, place, journal=journal, disk=self.disk, say=print)
         self.coordinator = Coordinator(
             self.head(nodes, restart),
@@ -100,11 +104,12 @@ def play(
     diagnose: Diagnose = lambda _: (),
     restart: str = "restart_all",
     progress_file: str | None = None,
+    answers: Answers | None = None,
 ) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root, nodes, diagnose, restart, progress_file)
+        made = Scene(root, nodes, diagnose, restart, progress_file, answers)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)
@@ -302,3 +307,43 @@ def test_who_was_refused_for_its_version_does_not_hold_the_others(
         assert [type(message) for message in other.sent] == [Refused, Refused]
 
     play(tmp_path, scene, nodes=2)
+
+
+async def terminate(made: Scene) -> End:
+    """Starts the workers of a run of one node, sends its agent a TERM, and returns how the run ends for it."""
+    made.coordinator.received_from_own(a_join(0))
+    await until(made, Assign)
+    made.coordinator.received_from_own(Terminated(signal_name="SIGTERM"))
+    await until(made, Stop)
+    made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+    end = await until(made, End)
+    assert isinstance(end, End)
+    return end
+
+
+@pytest.mark.parametrize(
+    ("is_requeued", "exit_code", "state"),
+    [
+        ([False], ExitCode.STOPPED, "CANCELLED"),
+        ([True], ExitCode.REQUEUE, None),
+        ([None, None, False], ExitCode.STOPPED, "CANCELLED"),  # Slurm is asked again until it answers
+        ([None, None, True], ExitCode.REQUEUE, None),
+        ([None], ExitCode.STOPPED, None),  # it may have requeued the job, which a result would end
+    ],
+)
+def test_a_stop_from_outside_ends_the_run_only_if_slurm_says_that_the_job_does_not_start_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_requeued: list[bool | None],
+    exit_code: ExitCode,
+    state: str | None,
+) -> None:
+    monkeypatch.setattr(coordination, "SCHEDULER_ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(coordination, "ASKS_AGAIN_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        assert (await terminate(made)).exit_code == exit_code
+        result = Path(made.layout.result)
+        assert (json.loads(result.read_text())["state"] if result.exists() else None) == state
+
+    play(tmp_path, scene, answers=Answers(is_requeued=is_requeued))

@@ -21,6 +21,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from tests.agent.answers import Answers
 from tests.plans import make_run_plan
 
 HEAD = Endpoint(address="10.0.0.1", port=20000)
@@ -51,7 +52,10 @@ class Runs:
         self, place: Allocation | None = None, *, is_over: Callable[[str], bool | None] = must_not_ask, **plan: Any
     ) -> Journal:
         return Journal(
-            self.layout, replace(make_run_plan(self.layout.root), **plan), place or a_place(), is_over=is_over
+            self.layout,
+            replace(make_run_plan(self.layout.root), **plan),
+            place or a_place(),
+            questions=Answers(is_over=is_over),
         )
 
 

@@ -29,6 +29,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
 from hpc_elastic.rundir.store import write_json
+from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
 
@@ -104,7 +105,7 @@ class Scene:
         return json.loads(Path(self.layout.rendezvous("local1")).read_text())
 
     def journal(self, node_id: int) -> Journal:
-        return Journal(self.layout, self.plan, self.place(node_id), is_over=lambda _: None)
+        return Journal(self.layout, self.plan, self.place(node_id), questions=Answers())
 
     def place(self, node_id: int) -> Allocation:
         return Allocation(

@@ -23,6 +23,7 @@ from hpc_elastic.membership.messages import End, Stop, StopManner, Welcome
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResult, RunState
 from hpc_elastic.rundir.store import read_lines, write_json
+from tests.agent.answers import Answers
 from tests.membership.script import a_failure, a_join, an_assign
 from tests.plans import make_role, make_run_plan
 
@@ -38,7 +39,7 @@ class Node:
         self.layout = RunLayout(root)
         self.loop = asyncio.new_event_loop()
         self.disk = BackgroundThread("disk", self.loop)
-        self.journal = Journal(self.layout, self.plan, PLACE, is_over=lambda _: None)
+        self.journal = Journal(self.layout, self.plan, PLACE, questions=Answers())
         self.journal.allocation = 1
         self.said: list[str] = []
         self.now = 0.0

@@ -116,9 +116,10 @@ class PreemptionHandler(job_environment.SignalHandler):
         _die_of(signal.Signals(signum))
 
     def _will_start_again(self) -> bool:
-        from hpc_elastic.scheduler.liveness import is_job_requeued
+        """Whether it may: where Slurm cannot be asked a function is saved in vain rather than lost."""
+        from hpc_elastic.scheduler.liveness import JobQuestions
 
-        return is_job_requeued(self._start.job_id, self._start.restart_count)
+        return JobQuestions().is_requeued(self._start.job_id, self._start.restart_count) is not False
 
     def _exit(self) -> NoReturn:
         """After a requeue: waits for Slurm's TERM."""

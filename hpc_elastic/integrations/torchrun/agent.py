@@ -47,7 +47,7 @@ from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
-from hpc_elastic.scheduler.liveness import dead_nodes, is_job_over, is_job_requeued
+from hpc_elastic.scheduler.liveness import JobQuestions
 
 # torch's agent looks every `--monitor-interval`, 0.1 s: it has so long to stop its workers before the guard does.
 GUARD_AFTER_S = 1.0
@@ -124,14 +124,8 @@ class TorchrunAgent:
         self._tasks = Tasks()
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
-        self._journal = Journal(
-            RunLayout(plan.run_dir),
-            plan,
-            place,
-            is_over=is_job_over,
-            is_requeued=is_job_requeued,
-            dead_nodes=dead_nodes,
-        )
+        questions = JobQuestions(complain=lambda text: self._journal.say(text, "warning"))
+        self._journal = Journal(RunLayout(plan.run_dir), plan, place, questions=questions)
         self._journal.log = sys.stderr  # as torchrun's own lines
         allow_connections(len(place.nodes))
         self._guard = await self._processes.call(self._start_guard)

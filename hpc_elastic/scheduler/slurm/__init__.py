@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpc_elastic.errors import HpcElasticError, SchedulerError
+from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
-from hpc_elastic.scheduler.slurm.runner import run_command
+from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
 
 if TYPE_CHECKING:  # `status` has no use for it and 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -24,13 +22,15 @@ class SlurmScheduler:
     Args:
         timeout_s: for a question or a cancellation.
         submit_timeout_s: for a submission: long, for a job whose sbatch was killed may be in the queue.
+        run: runs the commands.
     """
 
     name = "slurm"
 
-    def __init__(self, *, timeout_s: float = 30.0, submit_timeout_s: float = 90.0) -> None:
+    def __init__(self, *, timeout_s: float = 30.0, submit_timeout_s: float = 90.0, run: Runner = run_command) -> None:
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
+        self._run = run
         self._has_accounting = True
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
@@ -42,7 +42,7 @@ class SlurmScheduler:
         Raises:
             SchedulerError: it was refused, or Slurm does not answer.
         """
-        done = run_command(
+        done = self._run(
             commands.sbatch_command(script),
             environ=commands.submission_environment(os.environ, plan.sbatch),
             timeout_s=self._submit_timeout_s,
@@ -57,7 +57,8 @@ class SlurmScheduler:
         the controller is asked for its array then.
 
         Raises:
-            SchedulerError: the controller does not answer.
+            SchedulerError: the controller does not answer, nor accounting where it has to, or what they say
+                cannot be read.
         """
         asked = [job_id for job_id in dict.fromkeys(job_ids) if output.is_job_id(job_id)]
         found: dict[str, JobStatus] = {}
@@ -92,18 +93,22 @@ class SlurmScheduler:
         return output.parse_queue(self._ask(commands.squeue_command(question)), job_ids)
 
     def _ask_accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What sacct knows; nothing where there is no accounting, and then it is not asked again."""
+        """What sacct knows; nothing where there is no accounting, and then it is not asked again.
+
+        Raises:
+            SchedulerError: there is accounting, and it does not answer: such a job is not gone, but unknown.
+        """
         if not self._has_accounting:
             return {}
         try:
             found = output.parse_accounting(self._ask(commands.sacct_command(job_ids)), job_ids)
-        except SchedulerError:
+        except MissingProgramError:
             found = None
         self._has_accounting = found is not None
         return found or {}
 
     def _ask(self, command: Sequence[str]) -> output.CommandOutput:
-        return run_command(command, environ=commands.query_environment(os.environ), timeout_s=self._timeout_s)
+        return self._run(command, environ=commands.query_environment(os.environ), timeout_s=self._timeout_s)
 
 
 def slurm_answers(timeout_s: float = 2.0) -> bool:
@@ -115,74 +120,6 @@ def slurm_answers(timeout_s: float = 2.0) -> bool:
     except SchedulerError:
         return False
     return done.returncode == 0
-
-
-def controller_answers(timeout_s: float = 5.0) -> bool:
-    """Whether a controller answers from here, so that jobs can be ended here."""
-    environ = commands.query_environment(os.environ)
-    try:
-        return output.parse_ping(run_command(commands.ping_command(), environ=environ, timeout_s=timeout_s))
-    except SchedulerError:
-        return False
-
-
-def allocation_is_over(job_id: str, *, timeout_s: float = 10.0) -> bool | None:
-    """Whether nothing of an earlier job can be running any more; None if Slurm cannot be asked from here."""
-    try:
-        status = SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id]
-    except SchedulerError:
-        return None
-    return status.state.is_terminal
-
-
-def count_restarts(job_id: str, *, timeout_s: float = 4.0) -> int | None:
-    """How often Slurm has requeued a job; None if it cannot be asked from here. Bounded well below KillWait.
-
-    It is asked when Slurm stops the job, and its TERM, which reaches every process of the step, may come once more:
-    the command that asks is started with TERM blocked in this thread, and inherits that.
-    """
-    try:
-        with _spared_term():
-            return SlurmScheduler(timeout_s=timeout_s).query([job_id])[job_id].restarts
-    except SchedulerError:
-        return None
-
-
-def requeue(job_id: str, *, timeout_s: float) -> None:
-    """Has Slurm stop a job and start it again, as a process of the job itself: the TERM must not end the command.
-
-    Raises:
-        SchedulerError: it was refused, or Slurm does not answer.
-    """
-    environ = commands.query_environment(os.environ)
-    with _spared_term():
-        output.parse_requeue(
-            run_command(commands.requeue_command(job_id), environ=environ, timeout_s=timeout_s), job_id
-        )
-
-
-@contextlib.contextmanager
-def _spared_term() -> Iterator[None]:
-    """Blocks TERM in this thread, and in the commands that it starts."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def nodes_taken_away(job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0) -> frozenset[str]:
-    """Those of a running job's nodes that Slurm has taken away from it; none if it cannot be asked from here.
-
-    One question about one job, which the controller answers without a look at its other jobs or nodes.
-    """
-    try:
-        command, environ = commands.squeue_command([job_id]), commands.query_environment(os.environ)
-        told = output.parse_queue(run_command(command, environ=environ, timeout_s=timeout_s), [job_id])
-        left = output.nodes_left(told.get(job_id))
-    except (HpcElasticError, ValueError):  # no Slurm, no answer, or one that this version cannot read
-        return frozenset()
-    return frozenset() if left is None else frozenset(nodes).difference(left)
 
 
 def _gone(job_id: str) -> JobStatus:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpc_elastic.errors import SchedulerError
+from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
-from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
+from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
 
-# job_state_string() of Slurm 22.05 to 24.05, as far as the words are not ours.
+# job_state_string() of Slurm 22.05 to 24.05.
 _STATES = {
+    **{state.value: state for state in JobState if state is not JobState.GONE},  # those words are ours, too
     "CONFIGURING": JobState.PENDING,  # its nodes are booting
     "REQUEUED": JobState.PENDING,
     "REQUEUE_FED": JobState.PENDING,
@@ -44,6 +45,12 @@ _URGENCY = (
     JobState.COMPLETED,
 )
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
+# In a row: `7`, `7_3`, of tasks together `7_[2-3%2]`; the words of squeue, and of sacct `CANCELLED by 1000`, `FAILED+`.
+_ROW_ID = re.compile(r"[0-9]+(?:_(?:[0-9]+|\[[-0-9,:%.]*\]))?")
+_NATIVE_STATE = re.compile(r"([A-Z][A-Z0-9_]*)\+?(?: by [^|]+)?")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +77,12 @@ def parse_submission(output: CommandOutput) -> str:
         words = slurm_words(output.stderr)
         raise SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
     job_id = output.stdout.strip().partition(";")[0]
-    if not is_job_id(job_id):
-        raise SchedulerError(f"sbatch ended well, but its output {output.stdout!r} is no job id")
+    if not job_id.isdigit() or not is_job_id(job_id):
+        shown = printable(output.stdout.strip(), _SHOWN_CHARACTERS)
+        raise SchedulerError(
+            f"sbatch ended well, but its output '{shown}' is no job id",
+            tip="the job may be in the queue: look with `squeue --me`",
+        )
     return job_id
 
 
@@ -79,15 +90,14 @@ def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobS
     """Those of the jobs that the controller knows, from `squeue`.
 
     Raises:
-        SchedulerError: the controller does not answer.
+        SchedulerError: the controller does not answer, or a row cannot be read.
     """
     if output.returncode:
         words = slurm_words(output.stderr)
         if "Invalid job id specified" in words:  # said only when a single id is asked for
             return {}
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
-    rows = [_queue_status(row) for row in _rows(output.stdout, QUEUE_FIELDS)]
-    return _by_id(rows, job_ids)
+    return _by_id(_read_rows("squeue", output.stdout, QUEUE_FIELDS, _queue_status, job_ids), job_ids)
 
 
 def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
@@ -99,19 +109,30 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
     back one by one, so then they say nothing.
 
     Raises:
-        HostlistError: the node list cannot be read.
+        SchedulerError: the node list cannot be read.
     """
     if status is None or status.state is not JobState.RUNNING or status.nodes is None:
         return None
-    return expand_hostlist(status.nodes)
+    try:
+        return expand_hostlist(status.nodes)
+    except HpcElasticError as error:
+        raise SchedulerError(
+            f"squeue's list of nodes cannot be read: {printable(error.message, _SHOWN_CHARACTERS)}"
+        ) from error
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
-    """Those of the jobs that the accounting data base knows, from `sacct`; None if there is none."""
+    """Those of the jobs that the accounting data base knows, from `sacct`; None if there is none.
+
+    Raises:
+        SchedulerError: there is one and it does not answer, or a row cannot be read.
+    """
     if output.returncode:
-        return None
-    rows = [_accounting_status(row) for row in _rows(output.stdout, ACCOUNTING_FIELDS)]
-    return _by_id(rows, job_ids)
+        words = slurm_words(output.stderr)
+        if "accounting storage is disabled" in words:
+            return None
+        raise SchedulerError(f"sacct does not answer: {words}", tip=find_tip(words))
+    return _by_id(_read_rows("sacct", output.stdout, ACCOUNTING_FIELDS, _accounting_status, job_ids), job_ids)
 
 
 def parse_cancellation(output: CommandOutput, job_id: str) -> None:
@@ -142,50 +163,84 @@ def parse_ping(output: CommandOutput) -> bool:
 
 
 def parse_state(native: str) -> JobState:
-    """Our state for Slurm's word; a word that is not known is taken for a job that still runs."""
-    word = native.split(" ")[0].rstrip("+")  # sacct: "CANCELLED by 1000"
-    if word in _STATES:
-        return _STATES[word]
-    try:
-        return JobState(word)
-    except ValueError:
-        return JobState.RUNNING  # SUSPENDED, STOPPED, RESIZING, SIGNALING, and what later versions add
+    """Our state for Slurm's word; a word that is not known is taken for a job that still runs.
+
+    Raises:
+        ValueError: it is no word of Slurm's.
+    """
+    match = _NATIVE_STATE.fullmatch(native)
+    if match is None:
+        raise ValueError(f"{native!r} is no job state")
+    # Not known: SUSPENDED, STOPPED, RESIZING, SIGNALING, and what later versions add.
+    return _STATES.get(match[1], JobState.RUNNING)
 
 
-def _rows(stdout: str, fields: Sequence[str]) -> Iterable[Mapping[str, str]]:
-    """The lines as mappings; the last field may hold separators."""
-    for line in stdout.splitlines():
+_Named = tuple[tuple[str, str], JobStatus]
+
+
+def _read_rows(
+    program: str,
+    stdout: str,
+    fields: Sequence[str],
+    read: Callable[[Mapping[str, str]], _Named],
+    job_ids: Sequence[str],
+) -> list[_Named]:
+    """The rows as statuses, each with the two names of its job; the last field may hold separators.
+
+    Raises:
+        SchedulerError: a line is no row, or of a job that nobody asked for: then what was asked for is unknown.
+    """
+    asked = {*job_ids, *map(_array_of, job_ids)}
+    found = []
+    for line in filter(str.strip, stdout.split("\n")):
         values = line.removesuffix(SEPARATOR).split(SEPARATOR, len(fields) - 1)
-        if len(values) == len(fields):
-            yield dict(zip(fields, map(str.strip, values), strict=True))
+        try:
+            named, status = read(dict(zip(fields, map(str.strip, values), strict=True)))
+            if asked.isdisjoint((*named, *map(_array_of, named))):
+                raise ValueError(f"nobody asked for {named[1]}")
+            if not line.isprintable():
+                raise ValueError("it has control characters")
+        except ValueError as error:
+            raise SchedulerError(
+                f"{program} printed a line that cannot be read: '{printable(line, _SHOWN_CHARACTERS)}', "
+                f"where {'|'.join(fields)} was asked for",
+                tip="is it a wrapper that prints more, or a Slurm newer than docs/reference/slurm-versions.md knows?",
+            ) from error
+        found.append((named, status))
+    return found
 
 
-def _queue_status(row: Mapping[str, str]) -> tuple[tuple[str, str], JobStatus]:
+def _array_of(name: str) -> str:
+    """The array of a task, or of tasks that have a row together: `7` for `7_3` and `7_[2-3%2]`."""
+    return name.partition("_")[0]
+
+
+def _queue_status(row: Mapping[str, str]) -> _Named:
     status = JobStatus(
-        job_id=row["JobArrayID"],
+        job_id=_row_id(row["JobArrayID"]),
         state=parse_state(row["State"]),
         native_state=row["State"],
         reason=_or_none(row["Reason"]),
         nodes=_or_none(row["NodeList"]),
-        restarts=int(row["RestartCnt"] or 0),
+        restarts=_number(row["RestartCnt"]),
         exit_code=parse_exit_code(row["exit_code"]),
     )
-    return (row["JobID"], row["JobArrayID"]), status
+    return (_row_id(row["JobID"]), row["JobArrayID"]), status
 
 
-def _accounting_status(row: Mapping[str, str]) -> tuple[tuple[str, str], JobStatus]:
+def _accounting_status(row: Mapping[str, str]) -> _Named:
     status = JobStatus(
-        job_id=row["JobID"],
+        job_id=_row_id(row["JobID"]),
         state=parse_state(row["State"]),
         native_state=row["State"],
         reason=_or_none(row["Reason"]),
         nodes=_or_none(row["NodeList"]),
-        exit_code=row["ExitCode"],
+        exit_code=parse_exit_code(row["ExitCode"]),
     )
-    return (row["JobIDRaw"], row["JobID"]), status
+    return (_row_id(row["JobIDRaw"]), row["JobID"]), status
 
 
-def _by_id(rows: Sequence[tuple[tuple[str, str], JobStatus]], job_ids: Sequence[str]) -> dict[str, JobStatus]:
+def _by_id(rows: Sequence[_Named], job_ids: Sequence[str]) -> dict[str, JobStatus]:
     """The status of each id: of a job, of a task by its own or its array's number, or of a whole array.
 
     Tasks that were cancelled before they started have a single row together (22.05): in squeue it is
@@ -210,18 +265,29 @@ def _by_id(rows: Sequence[tuple[tuple[str, str], JobStatus]], job_ids: Sequence[
 
 
 def parse_exit_code(text: str) -> str:
-    """Return `code:signal`, from squeue's `exit_code` field.
+    """Return `code:signal`, from squeue's `exit_code` field or sacct's `ExitCode`.
 
-    Slurm 23.02 and later print `3:0`; until 22.05 it is the bare wait status, 768 for that.
+    Slurm 23.02 and later print `3:0`; until 22.05 squeue printed the bare wait status, 768 for that.
 
     Raises:
         ValueError: it is neither.
     """
-    code, colon, number = text.partition(":")
-    if colon:
-        return f"{int(code)}:{int(number)}"
-    wait_status = int(text or 0)
+    if match := _EXIT_CODE.fullmatch(text):
+        return f"{int(match[1])}:{int(match[2])}"
+    wait_status = _number(text)
     return f"{wait_status >> 8}:{wait_status & 0x7F}"
+
+
+def _row_id(text: str) -> str:
+    if _ROW_ID.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no job id")
+    return text
+
+
+def _number(text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no number")
+    return int(text)
 
 
 def _or_none(text: str) -> str | None:

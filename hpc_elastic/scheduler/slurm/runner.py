@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.slurm.output import CommandOutput
+
+
+class MissingProgramError(SchedulerError):
+    """A command of Slurm is not on this machine. Exit code 4."""
+
+
+class Runner(Protocol):
+    """Who runs commands: `run_command`, or a test that plays Slurm."""
+
+    def __call__(
+        self, command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, cwd: str | None = None
+    ) -> CommandOutput:
+        """Return how the command ended.
+
+        Raises:
+            SchedulerError: it cannot be started, or did not end in time.
+        """
 
 
 def run_command(
@@ -42,7 +60,8 @@ def run_command(
             tip="the Slurm controller is down or overloaded: try again later",
         ) from error
     except OSError as error:
-        raise SchedulerError(
+        kind = MissingProgramError if isinstance(error, FileNotFoundError) else SchedulerError
+        raise kind(
             f"cannot run {command[0]}: {error.strerror or error}",
             tip="is this a login node of the cluster? `--site local` runs on this machine instead",
         ) from error

@@ -6,6 +6,8 @@ import re
 
 _PREFIX = re.compile(r"^(?:s[a-z]+|slurm_\w+)(?:: | )(?:error|fatal): ", re.MULTILINE)
 
+_MOST_CHARACTERS = 1000
+
 # The first pattern that is found decides; they are from slurm_errno.c of 22.05 and 24.05.
 _TIPS = (
     ("Unable to contact slurm controller", "the controller is down or cannot be reached from here: try again later"),
@@ -27,9 +29,16 @@ _TIPS = (
 
 
 def slurm_words(stderr: str) -> str:
-    """What Slurm says, on one line, without the names of its programs and functions."""
+    """What Slurm says, on one printable line, without the names of its programs and functions."""
     lines = [_PREFIX.sub("", line.strip()) for line in stderr.splitlines()]
-    return "; ".join(dict.fromkeys(line for line in lines if line)) or "it does not say why"
+    words = "; ".join(dict.fromkeys(line for line in lines if line))
+    return printable(words, _MOST_CHARACTERS) or "it does not say why"
+
+
+def printable(text: str, most: int) -> str:
+    """Return the text with what is not printable escaped, and cut after so many characters."""
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:most])
+    return shown if len(text) <= most else f"{shown}..."
 
 
 def find_tip(words: str) -> str | None:

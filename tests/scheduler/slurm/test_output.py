@@ -238,7 +238,6 @@ def test_state_of_a_word_that_is_not_ours(version: str, native: str, state: JobS
         ("0", "0:0"),  # until 22.05, the bare wait status
         ("768", "3:0"),
         ("15", "0:15"),
-        ("", "0:0"),
         ("0:0", "0:0"),  # since 23.02
         ("3:0", "3:0"),
         ("0:9", "0:9"),

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.liveness import can_end_job, dead_nodes, end_job, is_job_requeued
+from hpc_elastic.scheduler.liveness import JobQuestions, end_job
 from hpc_elastic.scheduler.protocol import JobState
-from hpc_elastic.scheduler.slurm import (
-    SlurmScheduler,
-    allocation_is_over,
-    controller_answers,
-    nodes_taken_away,
-    slurm_answers,
-)
+from hpc_elastic.scheduler.slurm import SlurmScheduler, from_node, slurm_answers
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
@@ -63,7 +57,7 @@ def test_import_is_cheap() -> None:
 
 def test_does_not_answer_if_there_is_no_slurm(program: Program) -> None:
     assert not slurm_answers()
-    assert allocation_is_over("1") is None
+    assert JobQuestions().is_over("1") is None
     with pytest.raises(SchedulerError, match="cannot run squeue: No such file or directory") as caught:
         SlurmScheduler().query(["1"])
     assert "--site local" in (caught.value.tip or "")
@@ -74,7 +68,8 @@ def test_does_not_hang_if_slurm_does(program: Program) -> None:
         program(name, "exec /bin/sleep 600")
     scheduler = SlurmScheduler(timeout_s=0.1, submit_timeout_s=0.1)
     assert not slurm_answers(timeout_s=0.1)
-    assert allocation_is_over("1", timeout_s=0.1) is None
+    with pytest.raises(SchedulerError, match="squeue did not answer"):
+        from_node.is_over("1", timeout_s=0.1)
     with pytest.raises(SchedulerError, match=r"squeue did not answer within 0\.1 s"):
         scheduler.query(["1"])
     with pytest.raises(SchedulerError, match="scancel did not answer"):
@@ -85,16 +80,17 @@ def test_does_not_hang_if_slurm_does(program: Program) -> None:
 
 @pytest.mark.parametrize(("ping", "can"), [("echo 'Slurmctld(primary) at one is UP'", True), ("exit 1", False)])
 def test_a_node_can_end_its_job_if_a_controller_answers(program: Program, ping: str, can: bool) -> None:
-    assert not can_end_job("42")  # there is no scontrol
+    assert not JobQuestions().can_end_job("42")  # there is no scontrol
     program("scontrol", ping)
-    assert can_end_job("42") is can
-    assert not can_end_job("local-1-2")
-    assert not can_end_job("")
+    assert JobQuestions().can_end_job("42") is can
+    assert not JobQuestions().can_end_job("local-1-2")
+    assert not JobQuestions().can_end_job("")
 
 
 def test_a_controller_that_hangs_ends_no_job(program: Program) -> None:
     program("scontrol", "exec /bin/sleep 600")
-    assert not controller_answers(timeout_s=0.1)
+    with pytest.raises(SchedulerError, match="scontrol did not answer"):
+        from_node.controller_answers(timeout_s=0.1)
 
 
 def test_a_job_is_ended_once_and_for_all(program: Program, tmp_path: Path) -> None:
@@ -126,8 +122,8 @@ def test_a_task_that_was_cancelled_while_it_waited_is_asked_for_by_its_array(pro
 
 def test_a_requeue_is_found_although_the_command_that_asks_gets_slurms_term_too(program: Program) -> None:
     program("squeue", "kill -TERM $$; echo '7|7|COMPLETING|1|0|node1|None|'")
-    assert is_job_requeued("7", 0)
-    assert not is_job_requeued("7", 1)
+    assert JobQuestions().is_requeued("7", 0) is True
+    assert JobQuestions().is_requeued("7", 1) is False
 
 
 def test_query_asks_accounting_once_if_there_is_none(program: Program, tmp_path: Path) -> None:
@@ -146,35 +142,90 @@ def test_cancel_rejects_if_slurm_refuses(program: Program) -> None:
     assert caught.value.tip == "it belongs to somebody else"
 
 
+@pytest.mark.parametrize("sacct", ["echo 'sacct: error: slurmdbd is away' >&2; exit 1", "echo '1|1|WELL'"])
+def test_a_job_is_not_gone_while_accounting_does_not_answer(program: Program, tmp_path: Path, sacct: str) -> None:
+    program("squeue", "exit 0")
+    program("sacct", f"echo >> {tmp_path}/asked; {sacct}")
+    scheduler = SlurmScheduler()
+    for _ in range(2):  # asked again each time: the data base may be back
+        with pytest.raises(SchedulerError, match="sacct"):
+            scheduler.query(["1"])
+    assert (tmp_path / "asked").read_text() == "\n\n"
+    program("sacct", "echo '1|1|COMPLETED|0:0|node1|None'")
+    assert scheduler.query(["1"])["1"].state is JobState.COMPLETED
+
+
 def test_a_node_that_is_not_in_the_job_any_more_is_dead(program: Program, tmp_path: Path) -> None:
     program("squeue", f"echo \"$@\" >> {tmp_path}/asked; echo '7|7|RUNNING|0|0|node[1-2,4]|None|'")
     program("sacct", f"echo >> {tmp_path}/asked")
-    assert dead_nodes("7", ["node2", "node3"]) == {"node3"}
-    assert dead_nodes("7", ["node1"]) == frozenset()
+    questions = JobQuestions()
+    assert questions.dead_nodes("7", ["node2", "node3"]) == {"node3"}
+    assert questions.dead_nodes("7", ["node1"]) == frozenset()
     assert (tmp_path / "asked").read_text().count("\n") == 2
-    assert dead_nodes("7", []) == dead_nodes("local-1-1", ["local1"]) == frozenset()
+    assert questions.dead_nodes("7", []) == questions.dead_nodes("local-1-1", ["local1"]) == frozenset()
     assert (tmp_path / "asked").read_text().count("\n") == 2
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "exec /bin/sleep 600",
-        "exit 1",
-        "exit 0",
-        "echo '7|7|RUNNING|many|0|node[1|None|'",
-        "echo '7|7|RUNNING|0|0|node[1|None|'",
-        "echo '7|7|COMPLETING|0|0|node1|None|'",
-        "printf '\\xff\\x00|'",
-    ],
-)
-def test_no_node_is_dead_if_slurm_gives_no_answer_that_can_be_read(program: Program, lines: str) -> None:
+NO_ANSWERS = {
+    "it fails": "exit 1",
+    "it fails without a word of why": "echo; exit 1",
+    "its restarts are no number": "echo '7|7|RUNNING|many|0|node[1|None|'",
+    "its exit code is of another kind": "echo '7|7|RUNNING|0|0:0:core|node1|None|'",
+    "a field is missing": "echo '7|7|RUNNING|0|0|'",
+    "it has no state": "echo '7|7||0|0|node1|None|'",
+    "it is not text": "printf '\\xff\\x00|'",
+    "a wrapper says more": "echo 'Welcome to the cluster!'; echo '7|7|RUNNING|0|0|node1|None|'",
+}
+
+
+@pytest.mark.parametrize("lines", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
+def test_what_slurm_says_decides_nothing_if_it_cannot_be_read(program: Program, lines: str) -> None:
     program("squeue", lines)
-    assert nodes_taken_away("7", ["node3"], timeout_s=0.5) == frozenset()
+    program("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    questions = JobQuestions()
+    assert questions.is_over("7") is None
+    assert questions.is_requeued("7", 0) is None
+    assert questions.dead_nodes("7", ["node3"]) == frozenset()
+
+
+def test_no_node_is_dead_if_their_list_cannot_be_read(program: Program) -> None:
+    program("squeue", "echo '7|7|RUNNING|0|0|node[1|None|'")
+    said: list[str] = []
+    assert JobQuestions(said.append).dead_nodes("7", ["node3"]) == frozenset()
+    (line,) = said
+    assert line.startswith("Slurm does not say which nodes job 7 has lost: squeue's list of nodes cannot be read: ")
+    assert "'node[1'" in line
+
+
+@pytest.mark.parametrize("lines", ["exit 0", "echo '7|7|COMPLETING|0|0|node1|None|'"])
+def test_no_node_is_dead_of_a_job_that_does_not_run(program: Program, lines: str) -> None:
+    program("squeue", lines)
+    assert JobQuestions().dead_nodes("7", ["node3"]) == frozenset()
+
+
+def test_whether_a_job_starts_again_is_not_known_of_one_that_the_controller_has_forgotten(program: Program) -> None:
+    """Accounting knows its last start, and not how often it was started again."""
+    program("squeue", "exit 0")
+    program("sacct", "echo '7|7|REQUEUED|0:0|node1|None'")
+    assert JobQuestions().is_requeued("7", 0) is None
 
 
 def test_no_node_is_dead_if_there_is_no_slurm(program: Program) -> None:
-    assert dead_nodes("7", ["node3"]) == frozenset()
+    assert JobQuestions().dead_nodes("7", ["node3"]) == frozenset()
+
+
+def test_why_slurm_does_not_answer_is_said_once_and_again_after_it_did(program: Program) -> None:
+    said: list[str] = []
+    questions = JobQuestions(said.append)
+    program("squeue", "echo 'not today'")
+    assert [questions.is_requeued("7", 0) for _ in range(3)] == [None] * 3
+    assert len(said) == 1
+    assert "'not today'" in said[0]
+    program("squeue", "echo '7|7|RUNNING|1|0:0|node1|None|'")
+    assert questions.is_requeued("7", 0) is True
+    program("squeue", "echo 'not tomorrow'; exit 1")
+    assert questions.is_requeued("7", 0) is None
+    assert len(said) == 2
 
 
 def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +239,7 @@ def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: p
     status = scheduler.query([job_id])[job_id]
     assert (status.state, status.exit_code, status.nodes) == (JobState.FAILED, "3:0", "node1")
     assert (tmp_path / "a run" / f"{job_id}.out").read_text() == f"{job_id},batch,none\n"
-    assert allocation_is_over(job_id) is True
+    assert JobQuestions().is_over(job_id) is True
 
 
 def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> None:
@@ -196,7 +247,7 @@ def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> 
     slurm.wait_for_job(running, "RUNNING")
     pending = slurm.submit("--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     assert [state_of(running), state_of(pending)] == [JobState.RUNNING, JobState.PENDING]
-    assert [allocation_is_over(running), allocation_is_over(pending)] == [False, False]
+    assert [JobQuestions().is_over(running), JobQuestions().is_over(pending)] == [False, False]
     for job_id in (pending, running, running, "999999"):
         SlurmScheduler().cancel(job_id)
     wait_until(lambda: state_of(running) is state_of(pending) is JobState.CANCELLED, "both are cancelled")
@@ -215,14 +266,15 @@ def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     wait_until(lambda: not slurm_answers(), "the controller's daemon has ended")
     slurm.kill("controller")
     assert not slurm_answers(timeout_s=0.5)
-    assert allocation_is_over("1", timeout_s=0.5) is None
+    with pytest.raises(SchedulerError, match="squeue did not answer"):
+        from_node.is_over("1", timeout_s=0.5)
 
 
 def test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is(slurm: Cluster) -> None:
     job_id = slurm.submit("--nodes=3", "--no-kill", "--output=/dev/null", "--wrap=sleep 600")
     slurm.wait_for_job(job_id, "RUNNING")
     nodes = [f"node{number}" for number in range(1, 4)]
-    assert dead_nodes(job_id, nodes) == frozenset()
+    assert JobQuestions().dead_nodes(job_id, nodes) == frozenset()
     slurm.run("scontrol", "update", "NodeName=node3", "State=DOWN", "Reason=for a test")
-    wait_until(lambda: dead_nodes(job_id, nodes) == {"node3"}, "node3 is dead for the job")
+    wait_until(lambda: JobQuestions().dead_nodes(job_id, nodes) == {"node3"}, "node3 is dead for the job")
     slurm.run("scancel", job_id)

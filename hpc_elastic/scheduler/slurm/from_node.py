@@ -1,0 +1,90 @@
+"""What a node of a job asks Slurm about it, or has it do; each question is bounded in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator, Mapping
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.protocol import JobStatus
+from hpc_elastic.scheduler.slurm import SlurmScheduler, commands, output
+from hpc_elastic.scheduler.slurm.runner import Runner, run_command
+
+
+def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_command) -> bool:
+    """Return whether nothing of a job can be running any more; a job that Slurm has forgotten is over.
+
+    Raises:
+        SchedulerError: Slurm does not answer, or what it says cannot be read.
+    """
+    return SlurmScheduler(timeout_s=timeout_s, run=run).query([job_id])[job_id].state.is_terminal
+
+
+def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> int:
+    """Return how often Slurm has requeued a job, by its controller: accounting does not know the number.
+
+    It is asked when Slurm stops the job, and its TERM, which reaches every process of the step, may come once more:
+    the command that asks is started with TERM blocked in this thread, and inherits that. The bound is below KillWait.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
+    with _spared_term():
+        told = _ask_controller(job_id, timeout_s=timeout_s, run=run)
+    if told is None:
+        raise SchedulerError(f"squeue does not know job {job_id}")
+    return told.restarts
+
+
+def nodes_taken_away(
+    job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0, run: Runner = run_command
+) -> frozenset[str]:
+    """Return those of a running job's nodes that Slurm has taken away from it.
+
+    One question about one job, which the controller answers without a look at its other jobs or nodes.
+
+    Raises:
+        SchedulerError: Slurm does not answer, or what it says cannot be read.
+    """
+    left = output.nodes_left(_ask_controller(job_id, timeout_s=timeout_s, run=run))
+    return frozenset() if left is None else frozenset(nodes).difference(left)
+
+
+def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> bool:
+    """Return whether a controller answers from here, so that jobs can be ended here.
+
+    Raises:
+        SchedulerError: `scontrol` cannot be run, or does not end in time.
+    """
+    return output.parse_ping(run(commands.ping_command(), environ=_environ(), timeout_s=timeout_s))
+
+
+def requeue(job_id: str, *, timeout_s: float, run: Runner = run_command) -> None:
+    """Have Slurm stop a job and start it again, as a process of the job itself: the TERM must not end the command.
+
+    Raises:
+        SchedulerError: it was refused, or Slurm does not answer.
+    """
+    with _spared_term():
+        output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
+
+
+def _ask_controller(job_id: str, *, timeout_s: float, run: Runner) -> JobStatus | None:
+    told = run(commands.squeue_command([job_id]), environ=_environ(), timeout_s=timeout_s)
+    return output.parse_queue(told, [job_id]).get(job_id)
+
+
+def _environ() -> Mapping[str, str]:
+    return commands.query_environment(os.environ)
+
+
+@contextlib.contextmanager
+def _spared_term() -> Iterator[None]:
+    """Blocks TERM in this thread, and in the commands that it starts."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
