@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -20,16 +19,26 @@ def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: boo
     Args:
         layout: the run's.
         snapshots: the last one is of the end.
-        is_followed: show progress and rank 0's output; else say only how it ended.
+        is_followed: show progress and rank 0's output; else say only how it ended, and what hinders the look.
         output: where rank 0's output goes; all else goes to standard error.
     """
     if is_followed:
         with open_display(sys.stderr, output) as display:
             return _exit_code(follow(layout, snapshots, display))
-    (last,) = deque(snapshots, maxlen=1)
+    last = _wait(snapshots)
     for line in narrate_end(last):
         print(line, file=sys.stderr)
     return _exit_code(last)
+
+
+def _wait(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """The last snapshot; whoever waits for days is told once what stands in the way of knowing more."""
+    said: set[str] = set()
+    for snapshot in snapshots:
+        if snapshot.note and snapshot.note not in said:
+            said.add(snapshot.note)
+            print(f"hpc-elastic: {snapshot.note}", file=sys.stderr)
+    return snapshot
 
 
 def _exit_code(snapshot: Snapshot) -> int:
