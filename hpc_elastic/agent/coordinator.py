@@ -267,8 +267,8 @@ class Coordinator:
         if is_known or len(joins) < 2 or any(join.can_end_job for join in joins):
             return
         if any(join.is_launch_host for join in joins):
-            text = "no agent can reach Slurm's controller: if the node of the batch script is lost, somebody has to"
-            self._say(f"{text} end the job with scancel when the run is over", "warning")
+            text = "no agent can reach Slurm's controller: if the node of the batch script is lost, and that stays so,"
+            self._say(f"{text} somebody has to end the job with scancel when the run is over", "warning")
 
     def _send(self, node: str, message: Message) -> None:
         if node == self._node:
@@ -288,11 +288,12 @@ class Coordinator:
 
         As long as the scheduler cannot be asked, the next start of the job may be on its way, which a result would
         end: without an answer in time nothing is written, and whoever looks at the run later finds out.
+        Nor is the job ended then, for it may have been put back into the queue.
         """
         ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
         while (is_requeued := await self._loop.run_in_executor(None, self._journal.is_requeued)) is None:
             if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
-                return ExitCode.STOPPED, "stopped by the scheduler, which does not say whether the job starts again"
+                return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
             await asyncio.sleep(ASKS_AGAIN_AFTER_S)
         if is_requeued:
             return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"

@@ -67,7 +67,7 @@ def _run(layout: RunLayout) -> int:
     except Exception:
         _record_crash(layout, plan, allocation, journal)
         return int(ExitCode.NODE_LOST)
-    if leave.ends_job:
+    if leave.ends_job and not allocation.is_local:
         _end_job(journal, allocation)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
         raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words

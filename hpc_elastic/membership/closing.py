@@ -38,9 +38,6 @@ class Closing:
         actions: list[Action] = []
         is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # that job must live, to start again
         ends_job = job_end.who(self._roster) if is_ours else None
-        if is_ours and ends_job is None:
-            text = "the node of the batch script is lost and no agent can reach Slurm: cancel the job to end it"
-            actions.append(Say(text=text, level="warning"))
         for member in self._roster:
             end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job)
             actions.append(Send(node=member.node, message=end))

@@ -49,6 +49,11 @@ class JobEnd:
         return self._is_lost
 
     def who(self, roster: Roster) -> str | None:
-        """The node whose agent ends the job, None if none can."""
-        able = [member.join for member in roster if member.join.can_end_job]
-        return min(able, key=lambda join: join.node_id).node if able else None
+        """The node whose agent ends the job, None if there is none.
+
+        One whose question to Slurm was answered at its start comes first. Without such a one the first tries: a
+        controller that was silent then may answer now, and an allocation that nobody ends is paid for until its time
+        limit.
+        """
+        joins = [member.join for member in roster]
+        return min(joins, key=lambda join: (not join.can_end_job, join.node_id)).node if joins else None

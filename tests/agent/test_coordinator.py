@@ -328,7 +328,7 @@ async def terminate(made: Scene) -> End:
         ([True], ExitCode.REQUEUE, None),
         ([None, None, False], ExitCode.STOPPED, "CANCELLED"),  # Slurm is asked again until it answers
         ([None, None, True], ExitCode.REQUEUE, None),
-        ([None], ExitCode.STOPPED, None),  # it may have requeued the job, which a result would end
+        ([None], ExitCode.REQUEUE, None),  # it may have requeued the job, which a result would end
     ],
 )
 def test_a_stop_from_outside_ends_the_run_only_if_slurm_says_that_the_job_does_not_start_again(

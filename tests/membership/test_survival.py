@@ -491,6 +491,15 @@ def test_the_first_agent_that_can_ends_the_job_of_a_lost_batch_host(*, is_gone: 
     assert end(script) == enders
 
 
+def test_the_first_agent_tries_to_end_the_job_of_a_lost_batch_host_if_slurm_answered_none_at_the_start() -> None:
+    script = HeadScript(4, min_nodes=2, node="node1")
+    for node_id in range(4):
+        script.head.joined(replace(a_join(node_id), is_launch_host=node_id == 0), script.now)
+    script.claimed()
+    script.lose(0, is_gone=False)
+    assert end(script) == ["node1"]
+
+
 def test_nobody_ends_a_job_that_the_scheduler_starts_again() -> None:
     script = HeadScript(4, min_nodes=2, node="node1")
     for node_id in range(4):
