@@ -50,6 +50,10 @@ from hpc_elastic.rundir.store import (
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
+class PredecessorUnknownError(RunDirectoryError):
+    """The scheduler does not say now whether the run's earlier allocation is over. Exit code 5."""
+
+
 class Questions(Protocol):
     """What the scheduler says about jobs of the run, as `scheduler.liveness.JobQuestions` has it."""
 
@@ -117,6 +121,7 @@ class Journal:
         """Claims the next allocation for this start of the job.
 
         Raises:
+            PredecessorUnknownError: nobody says now whether the earlier allocation is over.
             RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
         """
         while True:
@@ -320,7 +325,8 @@ class Journal:
         is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
         if is_over is not True:
             state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"
-            raise RunDirectoryError(
+            kind = PredecessorUnknownError if is_over is None and not is_elsewhere else RunDirectoryError
+            raise kind(
                 f"allocation {record.allocation} of this run, job {record.job_id}, {state}",
                 tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
             )

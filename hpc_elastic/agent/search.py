@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.head_link import HeadLink, HeadListener, ask_to_join
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.journal import Journal, PredecessorUnknownError
 from hpc_elastic.agent.network import Lookup, resolve_node
 from hpc_elastic.agent.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.transport import ConnectionFactory, NoHandshakeError
@@ -32,6 +32,8 @@ HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does n
 PERSISTS_S = 10.0  # what keeps an agent from a head that has claimed, and does not change for so long, is no hiccup
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 60.0
+SCHEDULER_ANSWERS_WITHIN_S = 60.0
+ASKS_AGAIN_AFTER_S = 2.0
 
 
 class HeadSearch:
@@ -80,8 +82,16 @@ class HeadSearch:
         Raises:
             RunDirectoryError: the run is over, busy, or its directory cannot be written.
         """
-        claimed = await self._disk.call(lambda: self._journal.claim_allocation(self._own))
-        return None if claimed.is_ours else claimed.claim
+        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        while True:
+            try:
+                claimed = await self._disk.call(lambda: self._journal.claim_allocation(self._own))
+            except PredecessorUnknownError:
+                if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+                    raise
+                await asyncio.sleep(ASKS_AGAIN_AFTER_S)  # a controller that is started anew answers soon
+            else:
+                return None if claimed.is_ours else claimed.claim
 
     async def find(self, join: Join, listener: HeadListener, say: Callable[[str, Level], None]) -> bool:
         """Joins the head, whoever it is.

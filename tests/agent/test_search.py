@@ -33,6 +33,7 @@ from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
 
+ENDPOINT = Endpoint(address="127.0.0.2", port=1)
 SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
 MAKE = connection_factory(b"s" * 32, SCOPE)
 
@@ -95,6 +96,7 @@ class Scene:
         self._agents: list[Answering] = []
 
         self.nodes: tuple[str, ...] = ("local0", "local1")
+        self.answers = Answers()
 
     def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0) -> None:
         elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s)
@@ -105,7 +107,7 @@ class Scene:
         return json.loads(Path(self.layout.rendezvous("local1")).read_text())
 
     def journal(self, node_id: int) -> Journal:
-        return Journal(self.layout, self.plan, self.place(node_id), questions=Answers())
+        return Journal(self.layout, self.plan, self.place(node_id), questions=self.answers)
 
     def place(self, node_id: int) -> Allocation:
         return Allocation(
@@ -492,5 +494,35 @@ def test_a_late_agent_of_a_run_that_is_over_does_not_wait_for_a_head(tmp_path: P
         write_json(made.layout.result, {"state": "SUCCEEDED"})
         with pytest.raises(RunDirectoryError, match="is over"):
             await made.find(1)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("is_over", [True, None], ids=["it answers later", "it never answers"])
+def test_whether_an_earlier_allocation_is_over_is_asked_until_the_scheduler_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool | None
+) -> None:
+    monkeypatch.setattr(searching, "SCHEDULER_ANSWERS_WITHIN_S", 0.3)
+    monkeypatch.setattr(searching, "ASKS_AGAIN_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        other = replace(made.place(0), job_id="41")
+        Journal(made.layout, made.plan, other, questions=Answers()).claim_allocation(ENDPOINT)
+        asked: list[str] = []
+
+        def answer(job_id: str) -> bool | None:
+            asked.append(job_id)
+            return None if len(asked) < 4 else is_over
+
+        made.answers = Answers(is_over=answer)
+        if is_over:
+            assert await made.find(0) is False  # it is the head
+            assert json.loads(Path(made.layout.allocation(2)).read_text())["job_id"] == "local-1"
+            assert asked == ["41"] * 4
+        else:
+            with pytest.raises(RunDirectoryError, match="cannot be asked about"):
+                await made.find(0)
+            assert len(asked) > 4
+            assert not Path(made.layout.allocation(2)).exists()
 
     play(tmp_path, scene)
