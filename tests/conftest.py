@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.slurm_sandbox.cluster import Cluster
-from tests.slurm_sandbox.processes import why_impossible
+from tests.slurm_sandbox.versions import why_impossible
 
 _FAILED = pytest.StashKey[bool]()
 

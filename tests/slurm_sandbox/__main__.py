@@ -1,6 +1,8 @@
 """The sandbox for developers.
 
   up [N]             boot one with N nodes (4); several can run side by side
+  up --slurm V [N]   not with this machine's own Slurm but with 22.05, 24.11 or 26.05
+  prepare V          fetch that Slurm, as `up` and the tests do at need
   down               remove it
   env                shell lines that make sbatch, squeue ... use it:  eval "$(python -m tests.slurm_sandbox env)"
   cut MACHINE        unplug its cable         heal MACHINE   plug it in again
@@ -19,23 +21,28 @@ import os
 import shlex
 import sys
 
+from tests.slurm_sandbox import versions
 from tests.slurm_sandbox.processes import SandboxError
 from tests.slurm_sandbox.sandbox import Sandbox
 
 
 def main(arguments: list[str]) -> int:
     """Runs one command; returns the exit status."""
-    slot: int | None = None
-    if arguments[:1] == ["--slot"]:
-        slot, arguments = int(arguments[1]), arguments[2:]
+    arguments, chosen = _without_option("--slot", arguments)
+    slot = int(chosen) if chosen else None
+    arguments, version = _without_option("--slurm", arguments)
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if verb == "up" and len(rest) <= 1:
-        sandbox = Sandbox.start(*map(int, rest))
-        print(f"slot {sandbox.layout.slot}: {', '.join(sandbox.nodes)} are up; logs in {sandbox.layout.logs}")
+        sandbox = Sandbox.start(*map(int, rest), version=version)
+        nodes = ", ".join(sandbox.nodes)
+        print(f"slot {sandbox.layout.slot}: {nodes} are up with Slurm {sandbox.version}; logs in {sandbox.layout.logs}")
         print('eval "$(python -m tests.slurm_sandbox env)" makes a shell use it')
+    elif verb == "prepare" and len(rest) == 1:
+        versions.prepare(rest[0])
     elif verb == "list" and not rest:
         for sandbox in Sandbox.running():
-            print(f"{sandbox.layout.slot}\t{len(sandbox.nodes)} nodes\t{sandbox.layout.slurm_conf}")
+            facts = [sandbox.layout.slot, f"Slurm {sandbox.version}", f"{len(sandbox.nodes)} nodes"]
+            print(*facts, sandbox.layout.slurm_conf, sep="\t")
     elif verb in ("down", "mend") and not rest:
         getattr(find(slot), verb)()
     elif verb == "env" and not rest:
@@ -50,6 +57,14 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     return 0
+
+
+def _without_option(name: str, arguments: list[str]) -> tuple[list[str], str | None]:
+    """The arguments before and after `NAME VALUE`, and the value."""
+    if name not in arguments or arguments[-1] == name:
+        return arguments, None
+    at = arguments.index(name)
+    return arguments[:at] + arguments[at + 2 :], arguments[at + 1]
 
 
 def find(slot: int | None) -> Sandbox:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from tests.slurm_sandbox import versions
 
 ROOT = "/run/hpc-elastic-slurm"  # short: the paths of Unix sockets end at 107 bytes
 CONTROLLER = "controller"
@@ -16,6 +19,16 @@ class Layout:
 
     slot: int
     node_count: int = 4
+    version: str | None = None  # this machine's own
+
+    def as_json(self) -> str:
+        """What `parse_layout` makes this of."""
+        return json.dumps(asdict(self))
+
+    @property
+    def installation(self) -> versions.Installation:
+        """Where its Slurm is."""
+        return versions.installation(self.version)
 
     @property
     def root(self) -> str:
@@ -101,6 +114,11 @@ class Layout:
         return 2 if machine == CONTROLLER else 10 + int(machine.removeprefix("node"))
 
 
+def parse_layout(text: str) -> Layout:
+    """The layout that `as_json` gave."""
+    return Layout(**json.loads(text))
+
+
 def hosts_text(layout: Layout) -> str:
     """What /etc/hosts says on the machines."""
     lines = ["127.0.0.1 localhost", f"{layout.login_address} login"]
@@ -125,7 +143,9 @@ def slurm_text(layout: Layout) -> str:
     A batch host that comes back without its job makes Slurm requeue the job, BatchStartTimeout + 10 s after its start
     at the earliest; with the default of 10 s that took up to a minute.
     """
-    return _DAEMONS.format(layout=layout) + _SCHEDULING + _nodes_text(layout)
+    plugins = layout.installation.plugins
+    place = f"PluginDir={plugins}\n" if plugins else ""
+    return place + _DAEMONS.format(layout=layout) + _SCHEDULING + _nodes_text(layout)
 
 
 def _nodes_text(layout: Layout) -> str:

@@ -11,6 +11,7 @@ owner's death by SIGKILL is noticed at once.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
@@ -21,7 +22,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tests.slurm_sandbox.configuration import CONTROLLER, SLOTS, Layout
+from tests.slurm_sandbox import versions
+from tests.slurm_sandbox.configuration import CONTROLLER, SLOTS, Layout, parse_layout
 from tests.slurm_sandbox.files import remove_files, write_files
 from tests.slurm_sandbox.machines import Machine, munge_command
 from tests.slurm_sandbox.network import Switch
@@ -69,7 +71,7 @@ class Keeper:
             SandboxError: there is no such verb or machine, or the machine is not in a state for it.
         """
         if verb == "describe":
-            return {"node_count": self._layout.node_count, "pids": {m.name: m.pid for m in self._machines.values()}}
+            return {"layout": self._layout.as_json(), "pids": {m.name: m.pid for m in self._machines.values()}}
         if verb == "mend":
             return self.mend()
         machine = self._machine(name)
@@ -101,7 +103,7 @@ class Keeper:
             raise SandboxError(f"no machine {name!r}; there are {', '.join(self._machines)}") from None
 
 
-def claim_slot(node_count: int) -> tuple[socket.socket, Layout]:
+def claim_slot(wanted: Layout) -> tuple[socket.socket, Layout]:
     """Takes the first free slot, and removes the files of every slot whose keeper is dead.
 
     Raises:
@@ -109,7 +111,7 @@ def claim_slot(node_count: int) -> tuple[socket.socket, Layout]:
     """
     mine: tuple[socket.socket, Layout] | None = None
     for slot in SLOTS:
-        layout = Layout(slot=slot, node_count=node_count)
+        layout = dataclasses.replace(wanted, slot=slot)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(layout.control)
@@ -159,16 +161,18 @@ def _redirect_errors(layout: Layout) -> None:
         os.dup2(log.fileno(), 2)
 
 
-def main(node_count: int, owner: int | None) -> None:
-    """Runs a sandbox for as long as it is wanted; says on standard output which slot it took."""
+def main(wanted: Layout, owner: int | None) -> None:
+    """Runs a sandbox for as long as it is wanted, in any slot; says on standard output which one it took."""
     stop_signal, stop_write = os.pipe()
     os.set_blocking(stop_write, False)
     signal.set_wakeup_fd(stop_write)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     stop = [stop_signal] if owner is None else [stop_signal, os.pidfd_open(owner)]
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # of the daemons and `ip`; not everybody's PATH has them
-    listener, layout = claim_slot(node_count)
+    listener, layout = claim_slot(wanted)
+    os.environ["PATH"] = os.pathsep.join(
+        [*layout.installation.program_folders, os.environ["PATH"], *versions.DAEMON_FOLDERS]
+    )
     last_word: socket.socket | None = None
     keeper = Keeper(layout)
     try:
@@ -186,7 +190,7 @@ def main(node_count: int, owner: int | None) -> None:
 
 if __name__ == "__main__":
     try:
-        main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+        main(parse_layout(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
     except SandboxError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         sys.exit(1)

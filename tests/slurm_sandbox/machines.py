@@ -100,7 +100,7 @@ class Machine:
             (layout.path("resolv.conf"), "/etc/resolv.conf"),
             (layout.configuration, "/etc/slurm"),
         ]
-        daemon = ["slurmctld"] if self.name == CONTROLLER else ["slurmd"]
+        daemon = ["slurmctld"] if self.name == CONTROLLER else layout.installation.slurmd
         return json.dumps(
             {
                 "name": self.name,

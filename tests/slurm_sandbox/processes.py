@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import selectors
 import signal
 import subprocess
 
 _PR_SET_PDEATHSIG = 1
-_PROGRAMS = ("slurmctld", "slurmd", "munged", "ip", "nsenter", "unshare", "mount")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,17 +48,3 @@ def only_child(pid: int) -> int:
     if len(children) != 1:
         raise SandboxError(f"process {pid} has {len(children)} children, expected one")
     return int(children[0])
-
-
-def why_impossible() -> str | None:
-    """Why no sandbox can run on this computer; None if one can."""
-    if os.geteuid() != 0:
-        return "a Slurm made of namespaces needs root"
-    folders = [*os.get_exec_path(), "/usr/sbin", "/sbin"]
-    missing = [name for name in _PROGRAMS if not any(os.access(os.path.join(at, name), os.X_OK) for at in folders)]
-    if missing:
-        return f"not installed: {', '.join(missing)} (Debian: slurm-wlm munge iproute2)"
-    tried = subprocess.run(
-        ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True
-    )
-    return f"no right to make namespaces: {tried.stderr.strip()}" if tried.returncode else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -12,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.slurm_sandbox.configuration import SLOTS, Layout
+from tests.slurm_sandbox import versions
+from tests.slurm_sandbox.configuration import SLOTS, Layout, parse_layout
 from tests.slurm_sandbox.processes import SandboxError
 
 if TYPE_CHECKING:
@@ -29,16 +31,19 @@ class Sandbox:
         self._keeper = keeper  # if it is a child of this process
 
     @classmethod
-    def start(cls, node_count: int = 4, *, owner: int | None = None) -> Self:
+    def start(cls, node_count: int = 4, *, owner: int | None = None, version: str | None = None) -> Self:
         """Boots a new one, and waits until Slurm would start a job on every node.
 
         Args:
             owner: a process id; the sandbox ends when that process does. None: it stays until `down`.
+            version: of Slurm, one of `versions.SUPPORTED`, which is fetched if it is not there. None: this machine's.
 
         Raises:
             SandboxError: it did not come up; nothing of it is left.
         """
-        arguments = [str(node_count)] if owner is None else [str(node_count), str(owner)]
+        versions.prepare(version)
+        wanted = Layout(slot=0, node_count=node_count, version=None if version == versions.own() else version)
+        arguments = [wanted.as_json()] if owner is None else [wanted.as_json(), str(owner)]
         keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.slurm_sandbox.keeper", *arguments],
             cwd=_REPOSITORY,
@@ -52,7 +57,7 @@ class Sandbox:
         if "error" in first:
             keeper.wait()
             raise SandboxError(first["error"])
-        sandbox = cls(Layout(slot=first["slot"], node_count=node_count), keeper)
+        sandbox = cls(dataclasses.replace(wanted, slot=first["slot"]), keeper)
         try:
             sandbox.wait_until_idle()
         except BaseException:
@@ -66,10 +71,9 @@ class Sandbox:
         found = []
         for slot in SLOTS:
             try:
-                description = _ask(Layout(slot=slot), "describe")
-            except ConnectionRefusedError:
+                found.append(cls(parse_layout(_ask(Layout(slot=slot), "describe")["layout"])))
+            except (ConnectionError, KeyError, TypeError):  # no keeper, one that ends, one of another checkout
                 continue
-            found.append(cls(Layout(slot=slot, node_count=description["node_count"])))
         return found
 
     @property
@@ -78,9 +82,18 @@ class Sandbox:
         return self.layout.nodes
 
     @property
+    def version(self) -> str:
+        """The version of its Slurm, as `24.11`."""
+        version = self.layout.version or versions.own()
+        assert version is not None, "it runs"
+        return version
+
+    @property
     def variables(self) -> dict[str, str]:
         """What the environment of a Slurm client must hold beside what it holds anyway."""
-        return {"SLURM_CONF": self.layout.slurm_conf}
+        others = [folder for folder in os.get_exec_path() if not versions.is_prepared(folder)]
+        path = [*self.layout.installation.program_folders, *others]
+        return {"SLURM_CONF": self.layout.slurm_conf, "PATH": os.pathsep.join(path)}
 
     @property
     def environment(self) -> dict[str, str]:

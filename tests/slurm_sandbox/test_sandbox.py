@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.slurm_sandbox import versions
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.sandbox import Sandbox
 
@@ -90,6 +94,49 @@ def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
     finally:
         other.down()
     assert not traces(other.layout.slot)
+
+
+@pytest.mark.parametrize("version", versions.SUPPORTED)
+def test_runs_a_slurm_of_another_release_beside_the_first(slurm: Cluster, version: str, tmp_path: Path) -> None:
+    if reason := versions.why_impossible(version):
+        pytest.skip(reason)
+    script = "srun --version; srun sh -c 'srun --version; scontrol show config | grep ^SLURM_VERSION; hostname'"
+    with contextlib.ExitStack() as stack:
+        other = Cluster.start(2, owner=os.getpid(), version=version)
+        stack.callback(other.down)
+        assert other.version == version
+        assert [known.version for known in Sandbox.running() if known.layout.slot == other.layout.slot] == [version]
+        other.run("sbatch", "--wait", "--nodes=2", f"--output={tmp_path}/out", f"--wrap={script}")
+        shown = (tmp_path / "out").read_text()
+        told = re.findall(r"^slurm-wlm (\S+)$", shown, re.MULTILINE)
+        told += re.findall(r"^SLURM_VERSION += (\S+)$", shown, re.MULTILINE)
+        assert len(told) == 5, shown  # the batch script; on each node the client, and the controller's word
+        assert {text.rpartition(".")[0] for text in told} == {version}
+        assert set(other.nodes) <= set(shown.split())
+        assert slurm.run("srun", "--version").stdout.split()[1].startswith(slurm.version)
+    assert not traces(other.layout.slot)
+
+
+def test_a_slurm_that_the_mirror_does_not_serve_is_a_reason(tmp_path: Path) -> None:
+    """Of a version that is not this machine's own; nothing half-made is left."""
+    fake = tmp_path / "bin" / "apt-get"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'E: no such suite' >&2\nexit 100\n")
+    fake.chmod(0o755)
+    version = next(version for version in versions.SUPPORTED if version != versions.own())
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.slurm_sandbox", "prepare", version],
+        env={
+            **os.environ,
+            "PATH": f"{fake.parent}:{os.environ['PATH']}",
+            "HPC_ELASTIC_SLURM_CACHE": f"{tmp_path}/cache",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "E: no such suite" in done.stderr
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"] == []
 
 
 def test_runs_srun_of_the_login_node_in_an_salloc(slurm: Cluster) -> None:
