@@ -1,23 +1,29 @@
 """Records what a real Slurm's commands answer, for the tests of the parsers.
 
-    python -m tests.captured.record
+    python -m tests.captured.record [--slurm 24.11]
 
-boots a sandbox, brings jobs into every state, and writes `slurm-<version>/<case>.json`.
+boots a sandbox, brings jobs into every state, and writes `slurm-<version>/<case>.json`. A command is asked again until
+it tells what the case is about, so that nothing is filed under a name that it does not deserve.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from hpc_elastic.scheduler.slurm import commands
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.versions import SUPPORTED
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_OTHER_USER = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+_EXPEDITES_SINCE = "25.11"
 
 
 class Recorder:
@@ -25,13 +31,35 @@ class Recorder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        version = cluster.run("sinfo", "--version").stdout.split()[1]
-        self._folder = os.path.join(_HERE, "slurm-" + ".".join(version.split(".")[:2]))
+        self._folder = os.path.join(_HERE, f"slurm-{cluster.version}")
         os.makedirs(self._folder, exist_ok=True)
 
-    def record(self, case: str, command: Sequence[str], **facts: Any) -> None:
-        """Runs a command and files it under a name; `facts` are what a test wants to know beside it."""
-        done = self._cluster.run(*command, check=False, timeout_s=120)
+    def record(
+        self,
+        case: str,
+        command: Sequence[str],
+        *,
+        before: Sequence[str] = (),
+        until: Callable[[str], bool] = lambda _: True,
+        **facts: Any,
+    ) -> None:
+        """Runs a command and files it under a name.
+
+        Args:
+            case: the name.
+            command: what is run, and filed.
+            before: a command that runs it, and is not filed.
+            until: of the command's output; the command is run again until it is true.
+            facts: what a test wants to know beside it.
+        """
+        answers: list[subprocess.CompletedProcess[str]] = []
+
+        def is_there() -> bool:
+            answers.append(self._cluster.run(*before, *command, check=False, timeout_s=120))
+            return until(answers[-1].stdout)
+
+        wait_until(is_there, case, otherwise=lambda: f"it answers {answers[-1]}")
+        done = answers[-1]
         captured = {
             "command": list(command),
             **facts,
@@ -42,12 +70,27 @@ class Recorder:
         with open(os.path.join(self._folder, f"{case}.json"), "w") as file:
             file.write(json.dumps(captured, indent=2) + "\n")
 
-    def queue(self, case: str, *job_ids: str) -> None:
-        """What squeue says of jobs."""
-        self.record(f"queue-{case}", commands.squeue_command(job_ids), job_ids=list(job_ids))
+    def queue(
+        self, case: str, *job_ids: str, shows: str = "", nodes: str | None = None, rows: int | None = None
+    ) -> None:
+        """What squeue says of jobs, once it shows these states and no other, on these nodes, in so many rows."""
+
+        def is_shown(stdout: str) -> bool:
+            fields = [line.split(commands.SEPARATOR) for line in stdout.splitlines()]
+            states, places = (
+                {row[commands.QUEUE_FIELDS.index(name)] for row in fields} for name in ("State", "NodeList")
+            )
+            return (
+                states == set(shows.split())
+                and (nodes is None or places == {nodes})
+                and (rows is None or len(fields) == rows)
+            )
+
+        self.record(f"queue-{case}", commands.squeue_command(job_ids), until=is_shown, job_ids=list(job_ids))
 
 
-def _script(*options: str, command: str = "sleep 600") -> list[str]:
+def script(*options: str, command: str = "sleep 600") -> list[str]:
+    """The arguments of sbatch for a job that writes nothing."""
     return ["--output=/dev/null", *options, f"--wrap={command}"]
 
 
@@ -59,38 +102,50 @@ def _quiet(cluster: Cluster) -> Iterator[None]:
     cluster.leftovers(within_s=30)
 
 
+def _record_arrays(cluster: Cluster, recorder: Recorder) -> None:
+    """Tasks that run, that are over, and that are cancelled while they wait."""
+    with tempfile.TemporaryDirectory() as folder:
+        wait = f"until [ -e {folder}/go ]; do sleep 0.1; done"
+        array = cluster.submit(*script("--array=0-2%2", command=f"{wait}; exit $SLURM_ARRAY_TASK_ID"))
+        recorder.queue("array-running", array, f"{array}_0", f"{array}_2", shows="RUNNING PENDING", rows=3)
+        open(f"{folder}/go", "w").close()
+        recorder.queue("array-over", array, f"{array}_0", f"{array}_1", shows="COMPLETED FAILED", rows=3)
+    array = cluster.submit(*script("--array=0-3%2"))
+    first = {f"{array}_0", f"{array}_1"}
+    running = ("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i")
+    wait_until(lambda: first <= set(cluster.run(*running).stdout.split()), "two tasks run")
+    recorder.record("cancel-waiting", commands.scancel_pending_command(array), job_ids=[array])
+    recorder.queue("array-rest-cancelled", array, shows="RUNNING CANCELLED")
+    recorder.queue("array-task-cancelled", f"{array}_3")
+
+
 def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
     submit, wait = cluster.submit, cluster.wait_for_job
-    done = submit(*_script(command="true"))
-    failed = submit(*_script(command="exit 3"))
-    killed = submit(*_script(command="kill -KILL $$"))
-    running = submit(*_script("--nodes=2"))
-    stubborn = submit(*_script(command="trap '' TERM; sleep 600 & wait; wait"))
-    pending = submit(*_script("--nodes=4", "--exclusive", "--nice=-1000"))  # so that nothing pends before it
-    held = submit(*_script("--hold"))
-    array = submit(*_script("--array=0-2%2", command="sleep 2; exit $SLURM_ARRAY_TASK_ID"))
-    for job_id, state in ((done, "COMPLETED"), (failed, "FAILED"), (killed, "FAILED"), (running, "RUNNING")):
+    done = submit(*script(command="true"))
+    failed = submit(*script(command="exit 3"))
+    killed = submit(*script(command="kill -KILL $$"))
+    running = submit(*script("--nodelist=node[2-3]"))
+    stubborn = submit(*script("--nodelist=node1", command="trap '' TERM; sleep 600 & wait; wait"))
+    for job_id, state in ((done, "COMPLETED"), (failed, "FAILED"), (killed, "FAILED")):
         wait(job_id, state)
+    for job_id in (running, stubborn):
+        wait(job_id, "RUNNING")
+    held = submit(*script("--hold"))
+    pending = submit(*script("--nodes=4", "--exclusive"))  # alone in the queue, so that it waits for nodes only
     wait_until(lambda: cluster.job(pending)["Reason"] == "Resources", "it waits for nodes")
-    recorder.queue("array-running", array, f"{array}_0", f"{array}_2")
-    recorder.queue("completed", done)
-    recorder.queue("failed", failed)
-    recorder.queue("killed", killed)
-    recorder.queue("running", running)
-    recorder.queue("pending", pending)
-    recorder.queue("held", held)
-    recorder.queue("mixed", done, "999999", running, held)
+    recorder.queue("completed", done, shows="COMPLETED")
+    recorder.queue("failed", failed, shows="FAILED")
+    recorder.queue("killed", killed, shows="FAILED")
+    recorder.queue("running", running, shows="RUNNING")
+    recorder.queue("pending", pending, shows="PENDING")
+    recorder.queue("held", held, shows="PENDING")
+    recorder.queue("mixed", done, "999999", running, held, shows="COMPLETED RUNNING PENDING")
     cluster.run("scancel", stubborn, pending)
-    wait(stubborn, "COMPLETING")
-    recorder.queue("completing", stubborn)
-    recorder.queue("cancelled-pending", pending)
+    recorder.queue("completing", stubborn, shows="COMPLETING")
+    recorder.queue("cancelled-pending", pending, shows="CANCELLED")
     recorder.record("requeue", commands.requeue_command(running), job_ids=[running])
-    wait(running, "PENDING")
-    recorder.queue("requeued", running)
-    wait(stubborn, "CANCELLED")
-    recorder.queue("cancelled-running", stubborn)
-    wait_until(lambda: not [line for line in cluster.job_ids() if line.startswith(array)], "the array is over")
-    recorder.queue("array-over", array, f"{array}_0", f"{array}_1")
+    recorder.queue("requeued", running, shows="PENDING")
+    recorder.queue("cancelled-running", stubborn, shows="CANCELLED")
     recorder.queue("unknown", "999999")
     recorder.queue("unknown-two", "999998", "999999")
     recorder.record("requeue-held", commands.requeue_command(held), job_ids=[held])
@@ -100,50 +155,62 @@ def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
     recorder.record("cancel-pending", commands.scancel_command(held), job_ids=[held])
 
 
-def _record_arrays(cluster: Cluster, recorder: Recorder) -> None:
-    """Tasks that run, and others that are cancelled while they wait."""
-    array = cluster.submit(*_script("--array=0-3%2"))
-    wait_until(
-        lambda: f"{array}_1" in cluster.run("squeue", "--noheader", "--format=%i", "--states=R").stdout, "it runs"
-    )
-    recorder.record("cancel-waiting", commands.scancel_pending_command(array), job_ids=[array])
-    recorder.queue("array-rest-cancelled", array)
-    recorder.queue("array-task-cancelled", f"{array}_3")
+def _record_of_another_user(cluster: Cluster, recorder: Recorder) -> None:
+    """What another user may not do with a job, and a job that another user, the administrator, cancels."""
+    mine = cluster.submit(*script())
+    theirs = cluster.run(*_OTHER_USER, "sbatch", "--parsable", "--chdir=/", *script()).stdout.strip()
+    for job_id in (mine, theirs):
+        cluster.wait_for_job(job_id, "RUNNING")
+    recorder.record("cancel-denied", commands.scancel_command(mine), before=_OTHER_USER, job_ids=[mine])
+    recorder.record("requeue-denied", commands.requeue_command(mine), before=_OTHER_USER, job_ids=[mine])
+    cluster.run("scancel", theirs)
+    recorder.queue("cancelled-by-another", theirs, shows="CANCELLED")
 
 
 def _record_slow_states(cluster: Cluster, recorder: Recorder) -> None:
     submit, wait = cluster.submit, cluster.wait_for_job
-    late = submit(*_script("--time=1", "--nodelist=node1"))
-    lost = submit(*_script("--no-requeue", "--nodelist=node2"))
-    preempted = submit(*_script("--no-requeue", "--nodelist=node3", "--exclusive"))
+    late = submit(*script("--time=1", "--nodelist=node1"))
+    lost = submit(*script("--no-requeue", "--nodelist=node2"))
+    preempted = submit(*script("--no-requeue", "--nodelist=node3", "--exclusive"))
     for job_id in (late, lost, preempted):
         wait(job_id, "RUNNING")
-    urgent = submit(*_script("--partition=urgent", "--nodelist=node3", "--exclusive"))
+    urgent = submit(*script("--partition=urgent", "--nodelist=node3", "--exclusive"))
     cluster.kill("node2")
     wait(preempted, "PREEMPTED", within_s=120)
-    recorder.queue("preempted", preempted)
+    recorder.queue("preempted", preempted, shows="PREEMPTED")
     cluster.run("scancel", urgent)
     wait(lost, "NODE_FAIL", within_s=120)
-    recorder.queue("node-fail", lost)
+    recorder.queue("node-fail", lost, shows="NODE_FAIL")
     wait(late, "TIMEOUT", within_s=180)
-    recorder.queue("timeout", late)
+    recorder.queue("timeout", late, shows="TIMEOUT")
 
 
 def _record_lost_nodes(cluster: Cluster, recorder: Recorder) -> None:
     """A job that survives: a node that its administrator marks, one that is powered off, one set down by hand."""
-    job_id = cluster.submit(*_script("--nodes=4", "--no-kill"))
+    job_id = cluster.submit(*script("--nodes=4", "--no-kill"))
     cluster.wait_for_job(job_id, "RUNNING")
     cluster.run("scontrol", "update", "NodeName=node4", "State=FAIL", "Reason=looks bad")
-    recorder.queue("node-marked-fail", job_id)
+    recorder.queue("node-marked-fail", job_id, shows="RUNNING", nodes="node[1-4]")
     cluster.kill("node3")
     wait_until(lambda: cluster.node_states()["node3"] == "mixed*", "node3 does not respond", within_s=60)
-    recorder.queue("node-silent", job_id)
+    recorder.queue("node-silent", job_id, shows="RUNNING", nodes="node[1-4]")
     wait_until(lambda: cluster.node_states()["node3"] == "down*", "node3 is down", within_s=60)
-    recorder.queue("node-down", job_id)
+    recorder.queue("node-down", job_id, shows="RUNNING", nodes="node[1-2,4]")
     cluster.boot("node3")
     wait_until(lambda: cluster.node_states()["node3"] == "idle", "node3 is back", within_s=60)
-    recorder.queue("node-back", job_id)
+    recorder.queue("node-back", job_id, shows="RUNNING", nodes="node[1-2,4]")
     cluster.run("scancel", job_id)
+
+
+def _record_expediting(cluster: Cluster, recorder: Recorder) -> None:
+    """A job that may start again at once after it lost its node, and cannot: the node is off."""
+    with cluster.configured(SlurmctldParameters="enable_expedited_requeue"):
+        job_id = cluster.submit(*script("--requeue=expedite", "--nodelist=node2"))
+        cluster.wait_for_job(job_id, "RUNNING")
+        cluster.kill("node2")
+        cluster.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=it is off")
+        recorder.queue("expediting", job_id, shows="EXPEDITING")
+        cluster.run("scancel", job_id)
 
 
 def _record_refusals(recorder: Recorder) -> None:
@@ -162,16 +229,16 @@ def _record_refusals(recorder: Recorder) -> None:
         "array": ["--array=0-100000"],
     }
     for name, options in refused.items():
-        recorder.record(f"submit-{name}", ["sbatch", "--parsable", *_script(*options)])
+        recorder.record(f"submit-{name}", ["sbatch", "--parsable", *script(*options)])
     recorder.record("submit-script", ["sbatch", "--parsable", "/no/such/job.sh"])
-    recorder.record("submit-accepted", ["sbatch", "--parsable", *_script(command="true")])
+    recorder.record("submit-accepted", ["sbatch", "--parsable", *script(command="true")])
     recorder.record("accounting-disabled", commands.sacct_command(["1"]), job_ids=["1"])
     recorder.record("sinfo", commands.sinfo_command())
     recorder.record("ping", commands.ping_command())
 
 
 def _record_without_controller(cluster: Cluster, recorder: Recorder, case: str) -> None:
-    recorder.record(f"submit-{case}", ["sbatch", "--parsable", *_script()])
+    recorder.record(f"submit-{case}", ["sbatch", "--parsable", *script()])
     recorder.queue(case, "1")
     recorder.record(f"cancel-{case}", commands.scancel_command("1"), job_ids=["1"])
     recorder.record(f"requeue-{case}", commands.requeue_command("1"), job_ids=["1"])
@@ -179,21 +246,20 @@ def _record_without_controller(cluster: Cluster, recorder: Recorder, case: str) 
     recorder.record(f"ping-{case}", commands.ping_command())
 
 
-def main() -> None:
-    """Records all cases."""
-    cluster = Cluster.start(4, owner=os.getpid())
+def main(version: str | None) -> None:
+    """Records all cases of one Slurm."""
+    cluster = Cluster.start(4, owner=os.getpid(), version=version)
+    parts = [_record_arrays, _record_plain_states, _record_of_another_user, _record_slow_states, _record_lost_nodes]
+    if cluster.version >= _EXPEDITES_SINCE:
+        parts.append(_record_expediting)
     try:
         recorder = Recorder(cluster)
-        _record_refusals(recorder)
         with _quiet(cluster):
-            _record_plain_states(cluster, recorder)
-        with _quiet(cluster):
-            _record_arrays(cluster, recorder)
-        with _quiet(cluster):
-            _record_slow_states(cluster, recorder)
-        with _quiet(cluster):
-            _record_lost_nodes(cluster, recorder)
-        cluster.run_on("controller", "pkill", "-x", "slurmctld")
+            _record_refusals(recorder)
+        for part in parts:
+            with _quiet(cluster):
+                part(cluster, recorder)
+        cluster.end_slurmctld()
         _record_without_controller(cluster, recorder, "no-controller")
         cluster.kill("controller")
         _record_without_controller(cluster, recorder, "controller-off")
@@ -203,4 +269,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--slurm", metavar="VERSION", choices=SUPPORTED, help="the default is this machine's own")
+    main(parser.parse_args().slurm)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.slurm_sandbox.configuration import CONTROLLER
 from tests.slurm_sandbox.processes import SandboxError
 from tests.slurm_sandbox.sandbox import Sandbox, wait_until
 
@@ -65,12 +66,11 @@ class Cluster(Sandbox):
 
     @contextlib.contextmanager
     def configured(self, **options: object) -> Iterator[None]:
-        """Runs Slurm with other values of options that are in its slurm.conf."""
+        """Runs Slurm with other values of options, whether they are in its slurm.conf or not."""
         path = Path(self.layout.slurm_conf)
         before = text = path.read_text()
         for name, value in options.items():
-            text, found = re.subn(rf"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
-            assert found == 1, name
+            text = re.sub(rf"^{name}=.*\n", "", text, flags=re.MULTILINE) + f"{name}={value}\n"
         try:
             path.write_text(text)
             self.run("scontrol", "reconfigure")
@@ -88,6 +88,15 @@ class Cluster(Sandbox):
             yield
         finally:
             self.run_on(machine, "umount", "--lazy", os.fspath(target), check=False)
+
+    def end_slurmctld(self) -> None:
+        """Ends slurmctld as its service would: it writes its state; the controller stays on, and refuses connections.
+
+        By its process id, for one that was told to reconfigure has another name (23.11).
+        """
+        pid_file = f"--pidfile={self.layout.path('slurmctld.pid')}"
+        self.run_on(CONTROLLER, "pkill", pid_file)
+        wait_until(lambda: not self.run_on(CONTROLLER, "pgrep", pid_file, check=False), "slurmctld has ended")
 
     def leftovers(self, *, within_s: float) -> list[str]:
         """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.

@@ -18,6 +18,7 @@ from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
 _STATES = {
     **{state.value: state for state in JobState if state is not JobState.GONE},  # those words are ours, too
     "CONFIGURING": JobState.PENDING,  # its nodes are booting
+    "EXPEDITING": JobState.PENDING,  # since 25.11: requeued, and first in the queue
     "REQUEUED": JobState.PENDING,
     "REQUEUE_FED": JobState.PENDING,
     "REQUEUE_HOLD": JobState.PENDING,

@@ -10,6 +10,14 @@ from tests.scheduler.slurm.captured import VERSIONS, captured
 
 pytestmark = pytest.mark.parametrize("version", VERSIONS)
 
+# What a release tells otherwise than the first one does: reason and exit code.
+_SINCE_24_11 = {"killed": ("RaisedSignal:9(Killed)", "0:9"), "node-fail": ("NodeDown", "0:1")}
+OTHERWISE: dict[str, dict[str, tuple[str, str]]] = {
+    "slurm-22.05": {},
+    "slurm-24.11": _SINCE_24_11,
+    "slurm-26.05": _SINCE_24_11,
+}
+
 
 def queue(version: str, case: str) -> list[JobStatus]:
     """The captured jobs, in the order in which they were asked for."""
@@ -31,6 +39,7 @@ def queue(version: str, case: str) -> list[JobStatus]:
         ("killed", JobState.FAILED, "JobLaunchFailure", "0:9"),
         ("cancelled-pending", JobState.CANCELLED, "Resources", "0:0"),
         ("cancelled-running", JobState.CANCELLED, None, "0:9"),
+        ("cancelled-by-another", JobState.CANCELLED, None, "0:15"),
         ("requeued", JobState.PENDING, "BeginTime", "0:0"),
         ("preempted", JobState.PREEMPTED, None, "0:15"),
         ("node-fail", JobState.NODE_FAIL, "NodeDown", "0:0"),
@@ -39,9 +48,18 @@ def queue(version: str, case: str) -> list[JobStatus]:
 )
 def test_queue_tells_every_state(version: str, case: str, state: JobState, reason: str | None, exit_code: str) -> None:
     (status,) = queue(version, case)
-    assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
+    told = OTHERWISE[version].get(case, (reason, exit_code))
+    assert (status.state, status.reason, status.exit_code) == (state, *told)
     assert status.native_state == state.value
     assert status.restarts == (1 if case == "requeued" else 0)
+
+
+def test_queue_tells_of_an_expedited_requeue_where_slurm_has_it(version: str) -> None:
+    if version < "slurm-25.11":
+        assert output.parse_state("EXPEDITING") is JobState.PENDING
+        return
+    (status,) = queue(version, "expediting")
+    assert (status.state, status.native_state, status.restarts) == (JobState.PENDING, "EXPEDITING", 1)
 
 
 def test_queue_names_the_nodes_of_a_running_job(version: str) -> None:
@@ -152,6 +170,15 @@ def test_submission_that_is_refused_is_told_in_slurms_words(
     assert tip is None or tip in (caught.value.tip or "")
 
 
+def test_submission_after_an_unknown_job_is_refused_by_later_releases(version: str) -> None:
+    told = captured(version, "submit-dependency").output
+    if version == "slurm-22.05":  # the job waits for ever
+        assert output.parse_submission(told).isdigit()
+    else:
+        with pytest.raises(SchedulerError, match=r"sbatch refused the job: .*Job dependency problem"):
+            output.parse_submission(told)
+
+
 def test_submission_gives_the_job_id(version: str) -> None:
     assert output.parse_submission(captured(version, "submit-accepted").output).isdigit()
     on_a_cluster = CommandOutput(returncode=0, stdout="123;here\n", stderr="")
@@ -176,6 +203,11 @@ def test_cancellation_is_fine_if_the_job_is_over(version: str, case: str) -> Non
     output.parse_cancellation(captured(version, f"cancel-{case}").output, "1")
 
 
+def test_cancellation_of_another_users_job_is_rejected(version: str) -> None:
+    with pytest.raises(SchedulerError, match=r"scancel could not end job 1: .*Access/permission denied"):
+        output.parse_cancellation(captured(version, "cancel-denied").output, "1")
+
+
 @pytest.mark.parametrize("case", ["no-controller", "controller-off"])
 def test_cancellation_rejects_the_silence_of_a_controller(version: str, case: str) -> None:
     with pytest.raises(SchedulerError, match=r"scancel could not end job 1: .*Unable to contact"):
@@ -191,6 +223,7 @@ def test_a_requeue_says_nothing_if_it_was_taken(version: str) -> None:
     [
         ("held", "Job is pending execution"),
         ("unknown", "Invalid job id specified"),
+        ("denied", "Access/permission denied"),
         ("no-controller", "Unexpected message received"),
         ("controller-off", "Unexpected message received"),
     ],

@@ -262,7 +262,7 @@ def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> No
 
 def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     assert slurm_answers()
-    slurm.run_on("controller", "pkill", "-x", "slurmctld")  # it writes down which jobs have ended
+    slurm.end_slurmctld()  # it writes down which jobs have ended
     wait_until(lambda: not slurm_answers(), "the controller's daemon has ended")
     slurm.kill("controller")
     assert not slurm_answers(timeout_s=0.5)
