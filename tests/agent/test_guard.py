@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.guard_link import GuardLink
 from tests.agent.conftest import Spawn, is_running, marks_of, wait_until_gone
+from tests.slurm_sandbox.cluster import wait_until
 
 PACKAGE = str(Path(hpc_elastic.__file__).parent)
 
@@ -32,6 +36,15 @@ def close(guard: GuardLink) -> None:
     """What the kernel does when the agent is killed."""
     assert guard._process.stdin is not None
     guard._process.stdin.close()
+
+
+def is_idle(guard: GuardLink) -> bool:
+    """Whether the guard has read all that it was told, and sleeps until its deadline or the next word."""
+    assert guard._process.stdin is not None
+    unread = array.array("i", [0])
+    fcntl.ioctl(guard._process.stdin, termios.FIONREAD, unread)
+    state = Path(f"/proc/{guard.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return unread[0] == 0 and state == "S"
 
 
 def test_kills_the_workers_if_the_agent_is_gone(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
@@ -88,13 +101,20 @@ def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(sp
         new.wait()
 
 
-def test_waits_for_the_newest_deadline(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("newest", [1000.0, float("inf")])
+def test_waits_for_the_newest_deadline(guard: GuardLink, spawn: Spawn, tmp_path: Path, newest: float) -> None:
+    """Also where it reads it together with one that has passed meanwhile."""
     worker = spawn(environment=marks_of(tmp_path))
     guard.set_deadline(time.monotonic() + 1000)
-    for moment in (2000.0, float("inf")):
-        guard.set_deadline(time.monotonic() + moment)
-    guard.dismiss()
+    wait_until(lambda: is_idle(guard), "the guard has read its first deadline")
+    os.kill(guard.pid, signal.SIGSTOP)
+    guard.set_deadline(time.monotonic())
+    guard.set_deadline(time.monotonic() + newest)
+    os.kill(guard.pid, signal.SIGCONT)
+    wait_until(lambda: is_idle(guard), "the guard has acted on what it has read")
     assert is_running(worker.pid)
+    guard.set_deadline(time.monotonic())
+    assert worker.wait(20) == -signal.SIGKILL
 
 
 def test_the_signals_that_end_an_agent_do_not_end_its_guard(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
