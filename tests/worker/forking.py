@@ -10,11 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpc_elastic.frames import receive_frame, send_frame
+from hpc_elastic.worker.after_fork import IGNORED
 
 LAUNCH = Path(__file__).parents[2] / "hpc_elastic" / "launch.py"
 WAIT_S = 60.0
@@ -95,8 +96,24 @@ def fork_server(
     python: Sequence[str] = (sys.executable,),
     stdout: int | None = None,
     stderr: int | None = None,
+    ignored: Collection[signal.Signals] = (),
 ) -> Iterator[Server]:
-    """Starts a server as an agent does, waits until it is ready, and ends it."""
+    """Starts a server as an agent does, waits until it is ready, and ends it.
+
+    Args:
+        directory: its working directory.
+        environment: its whole environment.
+        arguments: more of its command line.
+        python: its interpreter.
+        stdout: a descriptor for its standard output; None: this process's own.
+        stderr: the same for its standard error.
+        ignored: those of Slurm's signals that are ignored where it starts, whatever `nohup` says of this process.
+    """
+
+    def set_dispositions() -> None:
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     ours, theirs = socket.socketpair()
     command = [*python, str(LAUNCH), "hpc_elastic.worker.fork_server", "--parent", str(os.getpid()), *arguments]
     with subreaper(), ours:
@@ -109,6 +126,7 @@ def fork_server(
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
+                preexec_fn=set_dispositions,
             )
         try:
             yield Server(process, ours)

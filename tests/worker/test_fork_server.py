@@ -157,6 +157,15 @@ def test_slurms_signals_do_not_end_the_server_but_its_workers(
     os.close(output)
 
 
+def test_worker_ignores_a_signal_that_is_ignored_where_its_server_starts(runner: Runner) -> None:
+    """As plain Python does below `nohup`."""
+    source = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); os.kill(os.getpid(), signal.SIGUSR1)"
+    runner.write("site/torch.py", "__version__ = '9.9'")
+    runner.environment["PYTHONPATH"] = str(runner.directory / "site")
+    with fork_server(runner.directory, runner.environment, ignored=[signal.SIGHUP]) as server:
+        assert collect(fork_script(server, runner, source)["pid"]) == -signal.SIGUSR1
+
+
 def test_server_without_torch_says_so_and_forks(runner: Runner) -> None:
     runner.write("site/torch.py", "raise ModuleNotFoundError('no torch here')")
     runner.environment["PYTHONPATH"] = str(runner.directory / "site")
