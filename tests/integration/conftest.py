@@ -142,9 +142,12 @@ class Run:
     def assert_records_valid(self, *, killed: Collection[str] = ()) -> None:
         """Every record in the run directory is valid by its schema, and there is no stray temporary file.
 
+        Asked once nobody is left who may be writing one: an agent still records things when the result is there.
+
         Args:
             killed: nodes whose agent was: one may leave a temporary file, and half a line at the end of its own files.
         """
+        self.assert_nothing_left()
         checked = 0
         for path in self.path.rglob("*"):
             name = path.relative_to(self.path).as_posix()
