@@ -1,5 +1,8 @@
 # make check   format, lint, types, unit tests (under a minute)
-# make test    everything; needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
+# make test    these, real runs on this machine and on Slurm, and what depends on Slurm's words on 24.11 too (12 minutes);
+#              needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
+# make test-all   also the slower variants, and Slurm 26.05 where it can be had
+# make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make soak       all three: simulate, soak-local and soak-restarts
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
@@ -13,13 +16,16 @@ N ?= 20000
 FIRST ?= 0
 FAULTS ?= 200
 CYCLES ?= 1000
+SLURM ?= own
+# Slurm tests mostly wait, so one more than most machines' cores; each has a Slurm of its own of each version.
+WORKERS ?= 3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -37,7 +43,13 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 
 test: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n 2 --dist loadgroup
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm own,24.11
+
+test-all: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm own,24.11,26.05
+
+test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slurm --slurm $(SLURM)
 
 # An environment as users have it, for tests/compat: torch is that of .venv, and nothing of ours is in it. These
 # packages bring numpy, which would change what torch does in all other tests.

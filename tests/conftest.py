@@ -1,67 +1,167 @@
-"""The fixtures of the whole suite: a real Slurm.
+"""The fixtures of the whole suite: a real Slurm for each xdist worker and version, and nothing left behind.
 
-Tests marked `slurm` share one Slurm a session, so under xdist they share one worker. Where there is
-no Slurm they skip; with HPC_ELASTIC_REQUIRE_SLURM=1 a skip of theirs is a failure.
+Tests marked `slurm` run on the Slurms of `--slurm`, by default the machine's own: all of them on the
+first one, and those marked `every_slurm` on the others too. Each xdist worker boots a sandbox of its
+own for each version that its tests need, and keeps it to the end of the session. Where a version
+cannot be had its tests skip and say why; a skip on a version that HPC_ELASTIC_REQUIRE_SLURM names is a
+failure. A session that leaves a process behind fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+import signal
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import pytest
 
-from tests.slurm_sandbox.cluster import Cluster
-from tests.slurm_sandbox.versions import why_impossible
+from tests import remains, slurm_choice
+from tests.slurm_sandbox import versions
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+Sandboxes = Callable[[str], Cluster]
 
 _FAILED = pytest.StashKey[bool]()
+_SLURMS = pytest.StashKey[Sequence[str]]()
+_REQUIRED = pytest.StashKey[Sequence[str]]()
+_ENDS_WITHIN_S = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tests marked `gpu` run on machines that have no pytest-timeout, whose option the configuration sets."""
+    """Adds `--slurm`; and the setting of pytest-timeout for machines that run tests marked `gpu` without it."""
+    parser.addoption(
+        "--slurm",
+        default=slurm_choice.OWN,
+        metavar="VERSIONS",
+        help=f"{slurm_choice.OWN} (the machine's), or some of {','.join(versions.SUPPORTED)}: Slurm tests run on the "
+        "first one, those marked every_slurm on each",
+    )
     with contextlib.suppress(ValueError):  # it is there
         parser.addini("timeout", "ignored: pytest-timeout is not installed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Decides on which Slurms tests run, and marks this session and all that it will start."""
+    own = versions.own()
+    try:
+        config.stash[_SLURMS] = slurm_choice.parse_versions(config.getoption("--slurm"), own=own)
+        config.stash[_REQUIRED] = slurm_choice.parse_required(os.environ, own=own)
+        slurm_choice.check(config.stash[_SLURMS], config.stash[_REQUIRED])
+    except slurm_choice.ChoiceError as error:
+        raise pytest.UsageError(str(error)) from error
+    if not _is_xdist_worker(config):
+        os.environ[remains.MARK] = uuid.uuid4().hex
+    _let_children_have_default_signals()
+
+
+def _let_children_have_default_signals() -> None:
+    """Lets what tests start die of, and trap, the signals that are ignored here: below nohup, or beside a shell.
+
+    This process goes on ignoring them, by a handler that does nothing, which no program keeps through an exec.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a Slurm test on the session's first Slurm, and on all of them if it is marked `every_slurm`."""
+    if "slurm_version" in metafunc.fixturenames:
+        chosen = metafunc.config.stash[_SLURMS]
+        is_on_every = metafunc.definition.get_closest_marker("every_slurm") is not None
+        metafunc.parametrize("slurm_version", chosen if is_on_every else chosen[:1])
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what uses the Slurm, before `-m` selects, and keeps it on one xdist worker."""
+    """Marks what uses a Slurm, before `-m` selects, and lets it run first, one version after the other.
+
+    Those tests take longest and wait most: what is left at the end is short, so that no worker is idle for long.
+    """
     for item in items:
         if "slurm_session" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
-        if item.get_closest_marker("slurm") and config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+    last = len(config.stash[_SLURMS])
+    items.sort(key=lambda item: config.stash[_SLURMS].index(_version(item)) if is_of_slurm(item) else last)
+
+
+def is_of_slurm(item: pytest.Item) -> bool:
+    """Whether a test runs on a version of Slurm."""
+    return _version(item) != ""
+
+
+def _version(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("slurm_version", "")) if callspec else ""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Notes which tests failed, and makes a skip a failure where Slurm is required."""
+    """Notes which tests failed, and makes a skip a failure where that Slurm is required."""
     report = yield
-    required = os.environ.get("HPC_ELASTIC_REQUIRE_SLURM") == "1"
-    if report.skipped and required and item.get_closest_marker("slurm"):
+    version = _version(item) or versions.own() or slurm_choice.OWN
+    if report.skipped and item.get_closest_marker("slurm") and version in item.config.stash[_REQUIRED]:
         report.outcome = "failed"
-        report.longrepr = f"skipped although HPC_ELASTIC_REQUIRE_SLURM=1: {report.longrepr}"
+        name = f"{slurm_choice.REQUIRED}={os.environ[slurm_choice.REQUIRED]}"
+        report.longrepr = f"skipped although {name}: {report.longrepr}"
     if report.failed:
         item.stash[_FAILED] = True
     return report
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Fails a session that leaves a process, after xdist has ended its workers."""
+    yield
+    if _is_xdist_worker(session.config):
+        return
+    mark = os.environ[remains.MARK]
+    try:
+        wait_until(lambda: not remains.processes_of(mark), "all processes have ended", within_s=_ENDS_WITHIN_S)
+    except AssertionError:
+        lines = [f"{pid} {command}" for pid, command in remains.processes_of(mark).items()]
+        print("\nERROR: the tests left processes behind:", *lines, sep="\n  ")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_xdist_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
 @pytest.fixture(scope="session")
-def slurm_session() -> Iterator[Cluster]:
-    """A Slurm with 4 nodes for the session; it dies with this process, however that ends."""
-    if reason := why_impossible():
+def slurm_sandboxes() -> Iterator[Sandboxes]:
+    """Gives this worker's Slurm of a version, with 4 nodes; it dies with this process, however that ends."""
+    booted: dict[str, Cluster] = {}
+
+    def boot_once(version: str) -> Cluster:
+        if version not in booted:
+            booted[version] = Cluster.start(4, owner=os.getpid(), version=_number(version))
+        return booted[version]
+
+    yield boot_once
+    for cluster in booted.values():
+        cluster.down()
+
+
+def _number(version: str) -> str | None:
+    return None if version == slurm_choice.OWN else version
+
+
+@pytest.fixture
+def slurm_session(slurm_version: str, slurm_sandboxes: Sandboxes) -> Cluster:
+    """This worker's Slurm of the test's version."""
+    if reason := versions.why_impossible(_number(slurm_version)):
         pytest.skip(reason)
-    cluster = Cluster.start(4, owner=os.getpid())
-    yield cluster
-    cluster.down()
+    return slurm_sandboxes(slurm_version)
 
 
 @pytest.fixture
 def slurm(slurm_session: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The session's Slurm, all nodes idle, with the environment set up for its commands.
+    """That Slurm, all nodes idle, with the environment set up for its commands.
 
     A test that leaves a job behind fails; machines that it cut off or switched off are mended.
     """

@@ -1,30 +1,189 @@
-"""What `tests/conftest.py` promises: a skipped Slurm test is a failure where Slurm is required."""
+"""What `tests/conftest.py` promises: who runs on which Slurm, what may not skip, and that nothing is left."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import remains, slurm_choice
+
 REPOSITORY = Path(__file__).parents[1]
+# A session of its own, whose tests need no Slurm to skip, fail or pass.
+TESTS = """
+import pytest
+
+@pytest.fixture
+def slurm_session(slurm_version):
+    return slurm_version
+
+@pytest.mark.every_slurm
+def test_words(slurm_session): print("words on", slurm_session)
+
+def test_other(slurm_session): print("other on", slurm_session)
+
+def test_without(): print("without")
+"""
+
+
+def run_session(
+    folder: Path, text: str, *options: str, required: str = "0", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs pytest on one file, below the project's conftest and settings."""
+    (folder / "test_it.py").write_text(text)
+    (folder / "conftest.py").write_text("from tests.conftest import *\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-c", "pyproject.toml"]
+    return subprocess.run(
+        [*command, *options, str(folder / "test_it.py")],
+        cwd=REPOSITORY,
+        env={**os.environ, slurm_choice.REQUIRED: required, **environ},
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 failed")])
 def test_skipped_slurm_test_is_a_failure_if_slurm_is_required(tmp_path: Path, required: str, outcome: str) -> None:
-    test = tmp_path / "test_it.py"
-    test.write_text("import pytest\n@pytest.mark.slurm\ndef test_it(): pytest.skip('no Slurm here')\n")
-    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pyproject.toml", str(test)],
-        cwd=REPOSITORY,
-        env={**os.environ, "HPC_ELASTIC_REQUIRE_SLURM": required},
-        capture_output=True,
-        text=True,
-    )
+    text = "import pytest\n@pytest.mark.slurm\ndef test_it(): pytest.skip('no Slurm here')\n"
+    done = run_session(tmp_path, text, required=required)
     assert outcome in done.stdout
     assert "no Slurm here" in done.stdout
     assert done.returncode == int(required)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("required", "outcome"), [("24.11", "1 skipped, 1 error"), ("24.11,26.05", "2 errors")])
+def test_skipped_slurm_test_is_a_failure_on_a_version_that_is_required(
+    tmp_path: Path, required: str, outcome: str
+) -> None:
+    text = (
+        "import pytest\n@pytest.mark.every_slurm\ndef test_it(slurm_version, slurm_session): pass\n"
+        "@pytest.fixture\ndef slurm_session(): pytest.skip('no Slurm here')\n"
+    )
+    done = run_session(tmp_path, text, "--slurm", "24.11,26.05", required=required)
+    assert outcome in done.stdout, done.stdout
+    assert f"skipped although {slurm_choice.REQUIRED}={required}" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.long
+def test_every_slurm_runs_what_is_marked_and_only_the_first_one_the_rest(tmp_path: Path) -> None:
+    done = run_session(tmp_path, TESTS, "--slurm", "26.05,24.11")
+    said = [line.lstrip(".") for line in done.stdout.splitlines() if " on " in line or "without" in line]
+    # One version after the other, and what needs no Slurm last.
+    assert said == ["words on 26.05", "other on 26.05", "words on 24.11", "without"], done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_a_session_that_leaves_a_process_fails_and_names_it(tmp_path: Path) -> None:
+    sleeps = (
+        "import subprocess, sys\nprocess = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    )
+    text = f"def test_it():\n    global process\n    {sleeps.strip().replace(chr(10), chr(10) + '    ')}\n"
+    done = run_session(tmp_path, text + "    process.returncode = 0\n")
+    try:
+        assert "1 passed" in done.stdout
+        assert "the tests left processes behind" in done.stdout
+        assert "time.sleep(60)" in done.stdout
+        assert done.returncode == 1
+    finally:
+        for line in done.stdout.splitlines():
+            if line.endswith("time.sleep(60)"):
+                os.kill(int(line.split()[0]), 9)
+
+
+@pytest.mark.long
+def test_what_tests_start_ignores_no_signal_although_the_session_does(tmp_path: Path) -> None:
+    text = (
+        "import subprocess\n"
+        "def test_it():\n"
+        "    done = subprocess.run(['bash', '-c', 'trap \"echo trapped\" HUP INT; kill -HUP $$; kill -INT $$'])\n"
+    )
+    command = f"trap '' HUP INT; exec {sys.executable} -m pytest -q -s -p no:cacheprovider -c pyproject.toml"
+    (tmp_path / "test_it.py").write_text(text)
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {tmp_path}/test_it.py"], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.stdout.count("trapped") == 2, done.stdout + done.stderr
+
+
+def test_versions_are_numbers_and_each_is_there_once() -> None:
+    assert slurm_choice.parse_versions("own", own="22.05") == ["22.05"]
+    assert slurm_choice.parse_versions("own,24.11", own="24.11") == ["24.11"]
+    assert slurm_choice.parse_versions("24.11,own", own=None) == ["24.11", "own"]
+    assert slurm_choice.parse_versions("own", own="23.11") == ["23.11"]
+
+
+@pytest.mark.parametrize("text", ["23.02", "", "own,", "own, 24.11", "latest"])
+def test_versions_reject_what_no_sandbox_can_run(text: str) -> None:
+    with pytest.raises(slurm_choice.ChoiceError, match=r"there are own, 22\.05, 24\.11, 26\.05"):
+        slurm_choice.parse_versions(text, own="22.05")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("", []), ("0", []), ("1", ["22.05"]), ("1,24.11", ["22.05", "24.11"]), ("24.11", ["24.11"])],
+)
+def test_required_versions_are_those_of_the_variable(value: str, expected: list[str]) -> None:
+    assert slurm_choice.parse_required({slurm_choice.REQUIRED: value}, own="22.05") == expected
+    assert slurm_choice.parse_required({}, own="22.05") == []
+
+
+def test_a_required_version_on_which_nothing_runs_is_refused() -> None:
+    slurm_choice.check(["22.05", "24.11"], ["24.11"])
+    with pytest.raises(slurm_choice.ChoiceError, match=r"names 24\.11, and --slurm does not: 22\.05"):
+        slurm_choice.check(["22.05"], ["24.11"])
+
+
+def test_a_process_is_found_by_the_mark_of_its_session() -> None:
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, env={**os.environ, remains.MARK: "mine"}, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.pid in remains.processes_of("mine")
+        assert process.pid not in remains.processes_of("min")
+        process.stdin.close()
+
+
+def test_what_is_left_on_a_machine_is_listed(tmp_path: Path) -> None:
+    before = remains.listing()
+    left = Path("/dev/shm", f"left-by-{tmp_path.name}-{os.getpid()}")
+    left.touch()
+    try:
+        assert f"file {left}" in set(remains.listing()) - set(before)
+    finally:
+        left.unlink()
+
+
+def variants() -> Iterator[tuple[str, str]]:
+    """Where each test is that `make test` leaves out, and the test that keeps its promise there."""
+    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.variant":
+                ((name, value),) = [(each.arg, ast.literal_eval(each.value)) for each in node.keywords]
+                assert (name, node.args) == ("of", [])
+                yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", value
+
+
+def kept_by_make_test() -> set[str]:
+    """The names of all tests of which at least one case has no mark `variant`."""
+    names = set()
+    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
+                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if not any(text.startswith("pytest.mark.variant") for text in decorators):
+                    names.add(node.name)
+    return names
+
+
+def test_what_make_test_leaves_out_is_a_variant_of_a_test_that_it_runs() -> None:
+    kept = kept_by_make_test()
+    assert [f"{place}: {name}" for place, name in variants() if name not in kept] == []
+    assert len(list(variants())) > 10

@@ -16,7 +16,15 @@ from tests.slurm_sandbox.cluster import Cluster
 
 SITE = ["--site", "generic-slurm"]
 HPC_ELASTIC = [sys.executable, "-m", "hpc_elastic"]
-JOB = "nodes: 4\nworkers_per_node: 2\ntime: 5m\nresources: {cpus_per_worker: 1}\nentrypoint: {script: train.py}\n"
+# Spawned, for nothing here has to do with torch, which a fork server would import on every node.
+JOB = """\
+nodes: 4
+workers_per_node: 2
+time: 5m
+start: spawn
+resources: {cpus_per_worker: 1}
+entrypoint: {script: train.py}
+"""
 
 pytestmark = pytest.mark.slurm
 
@@ -41,6 +49,7 @@ def result(folder: Path) -> Any:
     return json.loads((only_run(folder) / "result.json").read_text())
 
 
+@pytest.mark.every_slurm
 def test_follow_shows_a_run_to_its_end(folder: Path) -> None:
     done = run(*HPC_ELASTIC, "submit", "job.yaml", "--follow", *SITE)
     assert (done.returncode, done.stdout) == (0, "rank 0 8\n"), done.stderr
@@ -48,6 +57,7 @@ def test_follow_shows_a_run_to_its_end(folder: Path) -> None:
     assert "SUCCEEDED" in done.stderr
 
 
+@pytest.mark.every_slurm
 def test_cancel_of_a_pending_job_gives_it_a_result(folder: Path) -> None:
     submitted = run(*HPC_ELASTIC, "submit", "job.yaml", "--json", "--set", "sbatch.hold=true", *SITE)
     assert submitted.returncode == 0, submitted.stderr
@@ -56,6 +66,7 @@ def test_cancel_of_a_pending_job_gives_it_a_result(folder: Path) -> None:
     assert (result(folder)["state"], result(folder)["written_by"]) == ("CANCELLED", "login")
 
 
+@pytest.mark.every_slurm
 def test_scancel_of_a_pending_job_is_found_by_status(folder: Path) -> None:
     submitted = run(*HPC_ELASTIC, "submit", "job.yaml", "--json", "--set", "sbatch.hold=true", *SITE)
     run("scancel", json.loads(submitted.stdout)["job_id"])
@@ -64,6 +75,7 @@ def test_scancel_of_a_pending_job_is_found_by_status(folder: Path) -> None:
     assert result(folder)["reason"] == "terminated"
 
 
+@pytest.mark.every_slurm
 def test_cancel_of_a_running_job_is_graceful(folder: Path) -> None:
     (folder / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     process = subprocess.Popen(
@@ -95,6 +107,7 @@ def test_run_inside_an_allocation_takes_all_its_nodes(folder: Path) -> None:
     assert result(folder)["nodes"] == ["node1", "node2", "node3"]
 
 
+@pytest.mark.every_slurm
 def test_refusal_of_slurm_leaves_nothing(folder: Path) -> None:
     done = run(*HPC_ELASTIC, "submit", "job.yaml", "--set", "sbatch.partition=nowhere", *SITE)
     assert done.returncode == 4
@@ -102,6 +115,7 @@ def test_refusal_of_slurm_leaves_nothing(folder: Path) -> None:
     assert not (folder / "hpc-elastic-runs").exists()
 
 
+@pytest.mark.every_slurm
 def test_run_inside_an_allocation_that_is_too_small_says_so(folder: Path) -> None:
     inside = ["run", "--workers-per-node", "4", "--set", "resources.cpus_per_worker=16", "train.py"]
     done = run("salloc", "--nodes=1", "--time=5", *HPC_ELASTIC, *inside)
@@ -109,6 +123,7 @@ def test_run_inside_an_allocation_that_is_too_small_says_so(folder: Path) -> Non
     assert "More processors requested than permitted" in done.stderr
 
 
+@pytest.mark.every_slurm
 def test_interrupt_of_a_run_inside_an_allocation_stops_it_with_grace(folder: Path) -> None:
     (folder / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     line = "set -m; " + " ".join([*HPC_ELASTIC, "run", "train.py", "&", "echo $! >pid; wait $!; echo ended $?"])

@@ -79,6 +79,7 @@ def test_training_that_was_killed_ends_with_the_same_weights_bit_for_bit(door: D
     assert weights[0] == weights[1]
 
 
+@pytest.mark.variant(of="test_an_example_goes_on_from_its_checkpoint_if_a_rank_and_then_a_node_is_killed")
 @pytest.mark.slurm
 def test_lightning_goes_on_from_its_checkpoint_on_slurm(slurm_door: Door, python: Path) -> None:
     training = Training.start(slurm_door, "lightning", python, "--site", "generic-slurm")

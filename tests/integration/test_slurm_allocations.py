@@ -57,6 +57,7 @@ def kill_everything(slurm: Cluster, run: Run) -> None:
         slurm.boot(node)
 
 
+@pytest.mark.every_slurm
 def test_a_requeued_job_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, COUNTS)
     wait_until(lambda: saved_step(slurm_door) > 5, "it has made steps")
@@ -79,6 +80,7 @@ def test_a_requeued_job_goes_on_in_the_next_allocation(slurm_door: Door, slurm: 
     slurm.wait_for_job(run.job_id, "COMPLETED")
 
 
+@pytest.mark.every_slurm
 def test_a_run_that_is_requeued_while_it_waits_by_submit_wait(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, COUNTS, nodes="2")
     waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
@@ -149,6 +151,7 @@ def test_the_job_script_by_hand_needs_an_allocation(slurm_door: Door, slurm: Clu
     assert_over(run, "CANCELLED", 10)
 
 
+@pytest.mark.every_slurm
 def test_a_job_whose_agents_were_all_killed_ends_and_status_says_so(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, COUNTS, nodes="2", ranks=4)
     # Frozen first, so that no agent sees the others go, and writes the result.

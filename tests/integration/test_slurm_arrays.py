@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.arrays import SWEEP, status, submit, wait_for_states, write_job
 from tests.integration.conftest import Door
 from tests.slurm_sandbox.cluster import Cluster, wait_until
@@ -13,6 +15,7 @@ SITE = "generic-slurm"
 OK = ("SUCCEEDED", 0)
 
 
+@pytest.mark.every_slurm
 def test_an_array_is_one_slurm_job_and_ends_as_its_first_failure(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE)
     array = submit(slurm_door, "--wait", exit_code=1)
@@ -35,6 +38,7 @@ def test_the_folder_of_an_array_may_have_any_name(slurm: Cluster, slurm_door: Do
     assert Path(array.runs[0].layout.script_output(array.runs[0].job_id)).exists()
 
 
+@pytest.mark.every_slurm
 def test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)
     array = submit(slurm_door, "--array-limit", "2")
@@ -46,6 +50,7 @@ def test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once(sl
     assert [run.result()["written_by"] for run in array.runs] == ["node1", "node1", "login", "login"]
 
 
+@pytest.mark.every_slurm
 def test_an_array_that_scancel_ended_while_it_waited_has_its_results(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE)
     array = submit(slurm_door, "--set", "sbatch.hold=true")
@@ -54,6 +59,7 @@ def test_an_array_that_scancel_ended_while_it_waited_has_its_results(slurm: Clus
     array.assert_over(*[("CANCELLED", 10)] * 4)
 
 
+@pytest.mark.every_slurm
 def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)
     array = submit(slurm_door)
@@ -76,6 +82,7 @@ def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_d
     array.assert_over(*[("CANCELLED", 10)] * 3, OK)
 
 
+@pytest.mark.every_slurm
 def test_a_job_that_a_task_submits_is_not_the_task(slurm: Cluster, slurm_door: Door) -> None:
     """It inherits the task's SLURM_ARRAY_* (22.05)."""
     write_job(slurm_door, SITE)
@@ -94,6 +101,7 @@ def test_a_job_that_a_task_submits_is_not_the_task(slurm: Cluster, slurm_door: D
     assert "_" not in claim["job_id"]
 
 
+@pytest.mark.every_slurm
 def test_an_array_that_slurm_refuses_leaves_nothing(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE)
     done = slurm_door.run("submit", "job.yaml", *SWEEP, "--set", "sbatch.partition=nowhere", exit_code=4)

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.variant(of="test_a_sweep_is_an_array_and_a_job_that_fails_starts_again")
 def test_a_sweep_is_one_array_of_slurm(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def assert_lost(run: Run, *nodes: str) -> None:
     assert any(node in result["cause"] for node in nodes), result
 
 
+@pytest.mark.every_slurm
 def test_a_node_without_power_ends_the_run_within_the_lease(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, DIES, more=SHORT_LEASE)
     slurm.kill("node3")
@@ -41,6 +42,7 @@ def test_a_node_without_power_ends_the_run_within_the_lease(slurm_door: Door, sl
     slurm.wait_for_job(run.job_id, "FAILED", within_s=90)
 
 
+@pytest.mark.every_slurm
 def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
     slurm.cut("node2")
@@ -49,6 +51,7 @@ def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster
     assert_no_sleepers(slurm)
 
 
+@pytest.mark.every_slurm
 @pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
 def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Door, slurm: Cluster, node: str) -> None:
     run = start(slurm_door, STUBBORN)
@@ -62,6 +65,7 @@ def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Do
     slurm.wait_for_job(run.job_id, "FAILED")
 
 
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 def test_an_agent_that_is_killed_between_attempts_ends_the_run(slurm_door: Door) -> None:
     write_job(slurm_door, "raise SystemExit(3)", more="restart: {backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")
@@ -106,6 +110,7 @@ def test_a_frozen_head_of_nodes_that_are_all_needed_ends_the_run_or_gathers_them
         slurm_door.run("cancel", run.layout.root)
 
 
+@pytest.mark.every_slurm
 def test_a_lost_batch_host_ends_the_run_for_the_others(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
     slurm.kill("node1")

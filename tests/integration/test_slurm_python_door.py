@@ -120,6 +120,7 @@ def without(record: Any) -> Any:
     return [without(value) for value in record] if isinstance(record, list) else record
 
 
+@pytest.mark.variant(of="test_a_training_leaves_the_same_records_by_every_door")
 def test_a_function_leaves_the_same_records_through_every_door(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_function_leaves_the_same_records_through_every_door(
     assert [values for _, values in ways] == [[ways[0][1][0]] * 4] * 3
 
 
+@pytest.mark.variant(of="test_a_lost_node_leaves_the_results_of_the_others")
 def test_a_function_returns_from_every_rank_that_is_left_when_a_node_is_lost(
     slurm_door: Door, slurm: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

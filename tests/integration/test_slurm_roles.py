@@ -126,7 +126,12 @@ class Scene:
     [
         ("restart_all", "restart_role", (Failure(6, READERS), Failure(0, ALL))),
         ("restart_role", "ignore", (Failure(5, frozenset()), Failure(2, TRAINERS))),
-        ("ignore", "restart_all", (Failure(3, frozenset()), Failure(4, ALL))),
+        pytest.param(
+            "ignore",
+            "restart_all",
+            (Failure(3, frozenset()), Failure(4, ALL)),
+            marks=pytest.mark.variant(of="test_a_failure_restarts_what_the_policy_of_its_role_says"),
+        ),
     ],
 )
 def test_a_failure_restarts_what_the_policy_of_its_role_says(

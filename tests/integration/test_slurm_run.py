@@ -22,6 +22,7 @@ def salloc(door: Door, nodes: int, *arguments: str) -> tuple[str, ...]:
     return ("salloc", f"--nodes={nodes}", "--cpus-per-task=2", "--time=5", *door.command, *arguments)
 
 
+@pytest.mark.every_slurm
 def test_run_of_a_job_file_inside_salloc(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, WHO, nodes="2")
     done = slurm.run(*salloc(slurm_door, 2, "run", "job.yaml"), environment=slurm_door.environ, cwd=slurm_door.folder)
@@ -94,6 +95,7 @@ def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cl
     assert run.read(run.layout.allocation(1))["job_id"] == job_id
 
 
+@pytest.mark.every_slurm
 def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     write_old_script(slurm_door, command_line(slurm_door, "run", "--workers-per-node", "2", "train.py"))
@@ -107,6 +109,7 @@ def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Clust
     assert result["failures"] == {}
 
 
+@pytest.mark.every_slurm
 def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     line = command_line(slurm_door, "run", "--workers-per-node", "2", "train.py") + '; echo "ended $?"; srun hostname'

@@ -49,6 +49,7 @@ def test_cancel_of_a_run_that_waits_for_nodes(slurm_door: Door, slurm: Cluster) 
     assert assert_over(run, "CANCELLED", 10)["written_by"] == "login"
 
 
+@pytest.mark.every_slurm
 def test_cancel_of_a_running_run_gives_the_workers_their_grace(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door)
     done = slurm_door.run("cancel", run.job_id)
@@ -71,6 +72,7 @@ def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> Non
     assert not sleepers(slurm, *slurm.nodes)
 
 
+@pytest.mark.every_slurm
 def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more=LATER)
     run = slurm_door.submit("job.yaml")
@@ -81,6 +83,7 @@ def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Doo
     assert (result["reason"], result["written_by"], result["attempts"]) == ("terminated", "login", 0)
 
 
+@pytest.mark.every_slurm
 def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more="sbatch: {begin: now+1hour, comment: waits}")
     waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
@@ -90,6 +93,7 @@ def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, sl
     assert waiting.returncode == 10, output + errors
 
 
+@pytest.mark.every_slurm
 @pytest.mark.parametrize("script", [WAITS, DIES], ids=["handles-term", "dies-of-term"])
 def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slurm: Cluster, script: str) -> None:
     run = start(slurm_door, script)
@@ -104,6 +108,7 @@ def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slu
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
+@pytest.mark.every_slurm
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
     slurm.run("scancel", run.job_id)
@@ -121,6 +126,7 @@ def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     assert result["attempts"] == 1
 
 
+@pytest.mark.every_slurm
 def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, DIES, nodes="2", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")

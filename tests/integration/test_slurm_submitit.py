@@ -107,6 +107,7 @@ def wait_until_counting(run: Run, attempt: int, *, ranks: int = 2) -> None:
     run.wait_until_started(attempt)
 
 
+@pytest.mark.every_slurm
 def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     executor: submitit.AutoExecutor, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoE
     assert_went_on(jobs[0], requeues=0)
 
 
+@pytest.mark.every_slurm
 def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_lost_node_leaves_the_results_of_the_others(
     run.assert_nothing_left(within_s=40)
 
 
+@pytest.mark.every_slurm
 def test_a_pending_job_can_be_cancelled(executor: submitit.AutoExecutor, slurm: Cluster) -> None:
     executor.update_parameters(hpcelastic_sbatch={"hold": True})
     job = executor.submit(who, 1)

@@ -13,7 +13,15 @@ pytestmark = pytest.mark.slurm
 WHO = 'import os\nprint(os.environ["RANK"], os.environ["HPC_ELASTIC_RUN_DIR"], flush=True)\n'
 
 
-@pytest.mark.parametrize("name", ["two words", "it's", "50%", 'a "b" %j'], ids=["space", "quote", "percent", "all"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("two words", id="space", marks=pytest.mark.variant(of="test_a_run_directory_of_any_name")),
+        pytest.param("it's", id="quote"),
+        pytest.param("50%", id="percent", marks=pytest.mark.variant(of="test_a_run_directory_of_any_name")),
+        pytest.param('a "b" %j', id="all"),
+    ],
+)
 def test_a_run_directory_of_any_name(slurm_door: Door, name: str) -> None:
     write_job(slurm_door, WHO, nodes="2")
     path = slurm_door.folder / name
@@ -52,6 +60,7 @@ def test_two_runs_share_nodes_and_stopping_one_leaves_the_other_alone(slurm_door
         assert (result["attempts"], result["restarts"]) == (1, 0)
 
 
+@pytest.mark.every_slurm
 def test_submit_says_so_if_no_controller_answers(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, WHO, nodes="1", workers="1")
     run = slurm_door.submit("job.yaml", wait=True)

@@ -19,7 +19,17 @@ pytestmark = pytest.mark.slurm
 Note = Callable[[str, object], None]
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param("node1", id="head"),
+        pytest.param(
+            "node3",
+            id="member",
+            marks=pytest.mark.variant(of="test_a_node_without_power_is_left_out_and_the_job_completes"),
+        ),
+    ],
+)
 def test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on(
     slurm_door: Door, slurm: Cluster, record_property: Note, node: str
 ) -> None:
@@ -39,6 +49,7 @@ def test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on(
     training.assert_completed(slurm)
 
 
+@pytest.mark.every_slurm
 def test_a_node_without_power_is_left_out_and_the_job_completes(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -58,6 +69,7 @@ def test_a_node_without_power_is_left_out_and_the_job_completes(
     training.assert_completed(slurm)
 
 
+@pytest.mark.every_slurm
 def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -82,6 +94,7 @@ def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_heal
         training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_node_without_power_is_left_out_and_the_job_completes")
 def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     training = Training.start(slurm_door)
     fault = time.time()
@@ -132,6 +145,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_is_parked_when_it_wakes(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -147,7 +161,17 @@ def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_is_parked_when_i
     training.assert_completed(slurm)
 
 
-@pytest.mark.parametrize("hears", [True, False], ids=["says-nothing", "hears-nothing"])
+@pytest.mark.parametrize(
+    "hears",
+    [
+        pytest.param(
+            True,
+            id="says-nothing",
+            marks=pytest.mark.variant(of="test_a_node_with_a_way_to_the_head_in_one_direction_only_is_lost"),
+        ),
+        pytest.param(False, id="hears-nothing"),
+    ],
+)
 def test_a_node_with_a_way_to_the_head_in_one_direction_only_is_lost(
     slurm_door: Door, slurm: Cluster, hears: bool
 ) -> None:

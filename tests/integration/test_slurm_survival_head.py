@@ -35,6 +35,7 @@ def allocations(run: Run) -> list[int]:
     return [run.read(run.layout.claim(attempt))["allocation"] for attempt in run.attempts()]
 
 
+@pytest.mark.every_slurm
 def test_the_batch_host_loses_power_while_it_trains(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     Training.write_job(slurm_door, nodes="{min: 2, max: 4}")
     waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
@@ -53,6 +54,7 @@ def test_the_batch_host_loses_power_while_it_trains(slurm_door: Door, slurm: Clu
     assert_ended_by_its_agents(slurm_door, slurm, training)
 
 
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_the_batch_host_loses_power_during_a_restart(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     training = Training.start(slurm_door, more="restart: {backoff: {first: 60s, max: 60s}}")
     os.kill(training.run.worker_pid(2), signal.SIGKILL)
@@ -66,6 +68,7 @@ def test_the_batch_host_loses_power_during_a_restart(slurm_door: Door, slurm: Cl
     assert_ended_by_its_agents(slurm_door, slurm, training)
 
 
+@pytest.mark.every_slurm
 def test_the_batch_host_is_back_before_slurm_misses_it_and_the_job_is_requeued(
     slurm_door: Door, slurm: Cluster
 ) -> None:

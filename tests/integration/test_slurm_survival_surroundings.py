@@ -22,6 +22,7 @@ Note = Callable[[str, object], None]
 HELD = "sbatch: {hold: true}"
 
 
+@pytest.mark.variant(of="test_a_node_is_lost_while_the_controller_is_away")
 def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Cluster) -> None:
     training = Training.start(slurm_door)
     slurm.kill("controller")

@@ -50,6 +50,7 @@ def start(slurm: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     """Starts four torchruns; whatever a test leaves is cancelled."""
     jobs = []
     monkeypatch.setenv("PYTHONPATH", str(write_metadata(folder)))
+    monkeypatch.setenv("TMPDIR", str(folder))  # where a killed torchrun leaves the folder of its logs
 
     def start_job(nnodes: str, *arguments: str, max_restarts: int = 3) -> Job:
         jobs.append(Job(slurm, folder, torchrun(nnodes, *arguments, max_restarts=max_restarts)))
@@ -60,6 +61,7 @@ def start(slurm: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         slurm.run("scancel", job.job_id, check=False)
 
 
+@pytest.mark.variant(of="test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish")
 def test_a_crash_restarts_all_and_the_job_completes(start: Start, record_property: Note) -> None:
     job = start("3:4", "--gloo")
     first = job.wait_for(1, 4)
@@ -75,6 +77,7 @@ def test_a_crash_restarts_all_and_the_job_completes(start: Start, record_propert
     assert (job.result()["attempts"], job.result()["restarts"]) == (2, 1)
 
 
+@pytest.mark.every_slurm
 def test_the_others_go_on_without_a_torchrun_that_was_killed(start: Start, record_property: Note) -> None:
     job = start("3:4", max_restarts=0)
     job.wait_for(1, 4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import start
 from tests.slurm_sandbox.cluster import Cluster, wait_until
@@ -12,6 +14,7 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 LEASE_S = 30.0
 
 
+@pytest.mark.every_slurm
 def test_a_node_that_slurm_has_set_down_is_not_waited_for_to_the_end_of_a_long_lease(
     slurm_door: Door, slurm: Cluster
 ) -> None:

@@ -99,6 +99,7 @@ def test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed(slurm_door: Do
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_rank_that_always_raises_uses_up_max_restarts")
 @pytest.mark.slurm
 def test_an_undecorated_script_that_raises_leaves_its_traceback(slurm_door: Door) -> None:
     write_digits_job(slurm_door, "--fail-at-step", "30", "--fail-rank", "3")

@@ -84,6 +84,7 @@ def sbatch_finds(cluster: Cluster, script: Path, lines: Sequence[str]) -> list[s
     return re.findall(r'^sbatch: debug2: Found in script, argument "(.*)"$', said, re.MULTILINE)
 
 
+@pytest.mark.every_slurm
 @pytest.mark.slurm
 def test_sbatch_reads_hostile_values_back(slurm: Cluster, tmp_path: Path) -> None:
     lines = [f"--comment={sbatch_value(value)}" for value in HOSTILE]

@@ -216,6 +216,12 @@ FIRST = (
 )
 
 
+def every_other_python(cases: Sequence[Case]) -> list[Any]:
+    """All cases, of which `make test` runs the first; this Python has run all of them."""
+    variant = pytest.mark.variant(of="test_a_worker_is_what_plain_python_is")
+    return [pytest.param(case, marks=() if case.name in FIRST else variant) for case in cases]
+
+
 def marked(cases: Sequence[Case]) -> list[Any]:
     return [pytest.param(case, marks=() if case.name in FIRST else pytest.mark.local) for case in cases]
 
@@ -367,7 +373,7 @@ def test_a_worker_is_what_plain_python_is_if_variables_set_pythons_options(
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", every_other_python(CASES), ids=str)
 def test_a_worker_is_what_plain_python_is_if_python_is_another_version(
     case: Case, tmp_path: Path, other_bench: Bench
 ) -> None:

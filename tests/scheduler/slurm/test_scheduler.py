@@ -228,6 +228,7 @@ def test_why_slurm_does_not_answer_is_said_once_and_again_after_it_did(program: 
     assert len(said) == 2
 
 
+@pytest.mark.every_slurm
 def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")  # as in a shell of salloc
     monkeypatch.setenv("SBATCH_PARTITION", "urgent")
@@ -242,6 +243,7 @@ def test_runs_a_script_to_its_end(slurm: Cluster, tmp_path: Path, monkeypatch: p
     assert JobQuestions().is_over(job_id) is True
 
 
+@pytest.mark.every_slurm
 def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> None:
     running = SlurmScheduler().submit(make_run_plan(tmp_path), write_script(tmp_path, "sleep 600"))
     slurm.wait_for_job(running, "RUNNING")
@@ -254,12 +256,14 @@ def test_cancels_a_pending_and_a_running_job(slurm: Cluster, tmp_path: Path) -> 
     assert state_of("999999") is JobState.GONE
 
 
+@pytest.mark.every_slurm
 def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> None:
     script = write_script(tmp_path, "#SBATCH --partition=nowhere")
     with pytest.raises(SchedulerError, match="sbatch refused the job: invalid partition specified: nowhere"):
         SlurmScheduler().submit(make_run_plan(tmp_path), script)
 
 
+@pytest.mark.every_slurm
 def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     assert slurm_answers()
     slurm.end_slurmctld()  # it writes down which jobs have ended
@@ -270,6 +274,7 @@ def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
         from_node.is_over("1", timeout_s=0.5)
 
 
+@pytest.mark.every_slurm
 def test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is(slurm: Cluster) -> None:
     job_id = slurm.submit("--nodes=3", "--no-kill", "--output=/dev/null", "--wrap=sleep 600")
     slurm.wait_for_job(job_id, "RUNNING")
