@@ -246,6 +246,7 @@ def local_step(
     """So many torchruns, or programs that have torch's agent in them, at work on this machine."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "HPC_ELASTIC_"))}
     environ["PYTHONPATH"] = f"{write_metadata(folder)}:{REPOSITORY}"
+    environ["TMPDIR"] = str(folder)  # where a killed torchrun leaves the folder of its logs
     step = LocalStep(folder, count, program or torchrun(nnodes, *arguments, **options), environ)
     try:
         yield step
