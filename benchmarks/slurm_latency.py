@@ -59,12 +59,14 @@ dist.destroy_process_group()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=10, help="how often each")
+    parser.add_argument("--without-torchrun", action="store_true", help="leave its cases out, which take minutes")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
+    cases = {name: case for name, case in CASES.items() if not (arguments.without_torchrun and "torchrun" in name)}
     slurm = Cluster.start(NODES, owner=os.getpid())
     try:
         with tempfile.TemporaryDirectory() as folder:
-            rows = [measure(name, case, slurm, Path(folder), arguments.n) for name, case in CASES.items()]
+            rows = [measure(name, case, slurm, Path(folder), arguments.n) for name, case in cases.items()]
     finally:
         slurm.down()
     print_table(rows)

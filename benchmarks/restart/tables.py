@@ -38,7 +38,7 @@ def bars(report: Mapping[str, Any], agent_cost: Mapping[str, Any] | None = None)
     """
     recovery, ours, peer = report.get("recovery", {}), OURS.name, SHARING_OFF.name
     crash, cold = recovery.get("crash", {}), recovery.get("cold start", {})
-    grown = next((row for row in report.get("growth", []) if row["launcher"] == ours), {})
+    grown: Mapping[str, Any] = next((row for row in report.get("growth", []) if row["launcher"] == ours), {})
     rows = [row for row in report.get("calls", []) if row["launcher"] == ours]
     detected = [found for one in recovery.values() if (found := dig(one, ours, "detected_after_exit"))]
     agents = [row for row in (agent_cost or {}).get("processes", []) if row["process"] in AGENTS]

@@ -22,6 +22,7 @@ from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.network import listen
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message
 from hpc_elastic.rundir.layout import RunLayout
@@ -54,12 +55,12 @@ class WatchedJournal(Journal):
         self.claiming_s = (began, time.monotonic())
         return claimed
 
-    def note(self, name: str, message: str, attempt: int, metadata: dict[str, object]) -> None:
-        if name == "attempt.started":
+    def note(self, note: Note, time_ns: int) -> None:
+        if note.name == "attempt.started":
             self.on_started(time.monotonic())
-        super().note(name, message, attempt, metadata)
+        super().note(note, time_ns)
 
-    def say(self, text: str, level: str = "info") -> None:
+    def say(self, text: str, level: Level = "info") -> None:
         """Not on this benchmark's output."""
 
 
