@@ -74,12 +74,11 @@ def most_nodes(plan: LaunchPlan) -> int:
 def step_options(plan: LaunchPlan) -> tuple[str, ...]:
     """The options of srun that depend on the plan; the site's own come last, so that they win."""
     cpus, gpus = plan.resources.cpus_per_task, _gpu_options(plan)
-    # srun has not read sbatch's --cpus-per-task since Slurm 22.05: the step would get one CPU.
+    # srun of Slurm 22.05 and 23.02 does not read sbatch's --cpus-per-task: the step would get one CPU.
     options = [f"--cpus-per-task={cpus}"] if cpus else []
+    # No --gpu-bind: what is not asked for is not bound, so that each worker sees all GPUs of its node, LOCAL_RANK
+    # chooses, and peers can reach each other. To say so (--gpu-bind=none) is refused before 21.08.1.
     options += [f"--{name}={value}" for name, value in gpus]
-    if any(name == "gpus-per-node" or "gpu" in value for name, value in gpus):
-        # Every worker sees all GPUs of its node; LOCAL_RANK chooses, and peers can reach each other.
-        options.append("--gpu-bind=none")
     return (*options, *plan.srun)
 
 

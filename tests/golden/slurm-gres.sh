@@ -67,11 +67,12 @@ hpc_elastic_stop() {
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
 
-# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job.
+# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job. A token
+# (SLURM_JWT), which sbatch hands on before 26.05, starts no step.
 for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
     case $hpc_elastic_name in
         SLURM_JOB_* | SLURM_JOBID | SLURM_ARRAY_* | SLURM_RESTART_COUNT | SLURM_SUBMIT_*) ;;
-        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES | SLURM_JWT) ;;
+        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES) ;;
         *) unset "$hpc_elastic_name" ;;
     esac
 done
@@ -82,7 +83,7 @@ done
 srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
     --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \
-    --gres=gpu:a100:2,lscratch:100 --gpu-bind=none \
+    --gres=gpu:a100:2,lscratch:100 \
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
 hpc_elastic_launched+=("$!")
 

@@ -66,11 +66,12 @@ hpc_elastic_stop() {
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
 
-# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job.
+# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job. A token
+# (SLURM_JWT), which sbatch hands on before 26.05, starts no step.
 for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
     case $hpc_elastic_name in
         SLURM_JOB_* | SLURM_JOBID | SLURM_ARRAY_* | SLURM_RESTART_COUNT | SLURM_SUBMIT_*) ;;
-        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES | SLURM_JWT) ;;
+        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES) ;;
         *) unset "$hpc_elastic_name" ;;
     esac
 done

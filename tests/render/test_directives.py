@@ -65,8 +65,8 @@ def test_the_open_map_comes_last() -> None:
     [
         ({}, ()),
         ({"resources": ResourcesPlan(cpus_per_task=8)}, ("--cpus-per-task=8",)),
-        ({"resources": ResourcesPlan(gpus_per_node_option="2")}, ("--gpus-per-node=2", "--gpu-bind=none")),
-        ({"resources": ResourcesPlan(gres="gpu:2")}, ("--gres=gpu:2", "--gpu-bind=none")),
+        ({"resources": ResourcesPlan(gpus_per_node_option="2")}, ("--gpus-per-node=2",)),
+        ({"resources": ResourcesPlan(gres="gpu:2")}, ("--gres=gpu:2",)),
         ({"resources": ResourcesPlan(gpus_per_node=2)}, ()),
         ({"resources": ResourcesPlan(gres="lscratch:9")}, ("--gres=lscratch:9",)),
         ({"srun": ("--mpi=pmix",)}, ("--mpi=pmix",)),
@@ -74,6 +74,11 @@ def test_the_open_map_comes_last() -> None:
 )
 def test_the_step_gets_what_the_job_asked_for(changes: dict[str, Any], options: tuple[str, ...]) -> None:
     assert step_options(make_plan(**changes)) == options
+
+
+@pytest.mark.parametrize("resources", [ResourcesPlan(gpus_per_node_option="2"), ResourcesPlan(gres="gpu:2")])
+def test_the_step_has_no_option_that_srun_refuses_before_21_08_1(resources: ResourcesPlan) -> None:
+    assert not [option for option in step_options(make_plan(resources=resources)) if "bind" in option]
 
 
 @pytest.mark.parametrize("name", ["--account", "a b", "account\n", "", "x;y", "ä"])

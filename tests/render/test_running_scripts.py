@@ -169,7 +169,8 @@ def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: s
 def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
     options = (
         "SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_EXACT SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE "
-        "SLURM_DISTRIBUTION SLURM_NTASKS SLURM_GPUS_PER_NODE SLURM_WAIT SLURM_KILL_BAD_EXIT SLURM_HINT SLURM_MPI_TYPE"
+        "SLURM_DISTRIBUTION SLURM_NTASKS SLURM_GPUS_PER_NODE SLURM_WAIT SLURM_KILL_BAD_EXIT SLURM_HINT SLURM_MPI_TYPE "
+        "SLURM_GPU_BIND SLURM_TRES_BIND SLURM_TRES_PER_TASK"
     )
     inherited = dict.fromkeys(options.split(), "1")
     kept = {"SLURM_JOB_NAME": "x", "SLURM_CONF": "/x", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -178,6 +179,13 @@ def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
     seen = scene.srun_environment()
     assert not set(inherited) & set(seen)
     assert kept.items() <= seen.items()
+
+
+def test_srun_does_not_see_the_token_with_which_the_job_was_submitted(tmp_path: Path) -> None:
+    """Sbatch before 26.05 hands it on to the job, where no step can be started with it; srun of 26.05 refuses it."""
+    scene = make_scene(tmp_path)
+    scene.run(STUB_STATUS="0", SLURM_JWT="secret")
+    assert "SLURM_JWT" not in scene.srun_environment()
 
 
 def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -> None:
