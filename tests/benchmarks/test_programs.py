@@ -26,6 +26,7 @@ SMALL_ON_SLURM = {
     "node_loss": ("-n", "1", "--peer", "0", "--only", "agent"),
     "recovery": ("-n", "1", "--peer-n", "0", "--repeats", "1", "--only", "recovery", "--launchers", "ours"),
     "slurm_latency": ("-n", "1", "--without-torchrun"),
+    "slurm_versions": ("-n", "1", "--slurm", "22.05", "--only", "submit_wait", "scancel"),
 }
 # The pictures need matplotlib; test_pages holds what these write into pages.
 IN_PAGES = {"pages", "plots"}
