@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 
 from tests.slurm_sandbox import versions
@@ -20,6 +21,9 @@ class Layout:
     slot: int
     node_count: int = 4
     version: str | None = None  # this machine's own
+    has_accounting: bool = False
+    has_cgroups: bool = False  # without, Slurm tracks processes by their parents, and confines none
+    settings: tuple[tuple[str, str], ...] = ()  # of slurm.conf, in the place of ours
 
     def as_json(self) -> str:
         """What `parse_layout` makes this of."""
@@ -116,7 +120,8 @@ class Layout:
 
 def parse_layout(text: str) -> Layout:
     """The layout that `as_json` gave."""
-    return Layout(**json.loads(text))
+    values = json.loads(text)
+    return Layout(**{**values, "settings": tuple((name, value) for name, value in values["settings"])})
 
 
 def hosts_text(layout: Layout) -> str:
@@ -145,11 +150,30 @@ def slurm_text(layout: Layout) -> str:
     """
     plugins = layout.installation.plugins
     place = f"PluginDir={plugins}\n" if plugins else ""
-    return place + _DAEMONS.format(layout=layout) + _SCHEDULING + _nodes_text(layout)
+    text = place + _DAEMONS.format(layout=layout) + _SCHEDULING + _nodes_text(layout)
+    accounting = [
+        ("AccountingStorageType", "accounting_storage/slurmdbd"),
+        ("AccountingStorageHost", layout.controller_address),
+        ("AccountingStoragePass", layout.munge_socket),  # of 22.05, which does not look into AuthInfo for this
+    ]
+    cgroups = [("ProctrackType", "proctrack/cgroup"), ("TaskPlugin", "task/cgroup,task/affinity")]
+    chosen = [*(accounting if layout.has_accounting else ()), *(cgroups if layout.has_cgroups else ())]
+    for name, value in (*chosen, *layout.settings):
+        text = re.sub(rf"^{name}=.*\n", "", text, flags=re.MULTILINE) + f"{name}={value}\n"
+    return text
+
+
+def cgroup_text() -> str:
+    """cgroup.conf: cores and memory are confined; devices are not, for the GPUs are copies of the null device."""
+    return (
+        "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n"
+        "ConstrainCores=yes\nConstrainRAMSpace=yes\nConstrainSwapSpace=no\nConstrainDevices=no\n"
+    )
 
 
 def _nodes_text(layout: Layout) -> str:
-    shape = "CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=20000 Gres=gpu:2"
+    cpus = os.cpu_count() if layout.has_cgroups else 4  # nothing can be bound to CPUs that are not there
+    shape = f"CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=20000 Gres=gpu:2"
     lines = [f"NodeName={node} NodeAddr={layout.address(node)} {shape}" for node in layout.nodes]
     everywhere = f"Nodes=node[1-{layout.node_count}] MaxTime=INFINITE"
     lines.append(f"PartitionName=batch {everywhere} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5")

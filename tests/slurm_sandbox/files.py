@@ -9,6 +9,8 @@ import shutil
 import stat
 
 from tests.slurm_sandbox import configuration
+from tests.slurm_sandbox.accounting import prepare_database
+from tests.slurm_sandbox.cgroups import remove_cgroups
 from tests.slurm_sandbox.configuration import Layout
 
 
@@ -25,6 +27,8 @@ def write_files(layout: Layout) -> None:
         layout.path("hosts"): configuration.hosts_text(layout),
         layout.path("resolv.conf"): configuration.resolv_text(),
     }
+    if layout.has_cgroups:
+        texts[os.path.join(layout.configuration, "cgroup.conf")] = configuration.cgroup_text()
     for path, text in texts.items():
         with open(path, "w") as file:
             file.write(text)
@@ -32,10 +36,13 @@ def write_files(layout: Layout) -> None:
         os.mknod(layout.path(gpu), stat.S_IFCHR | 0o600, os.stat(os.devnull).st_rdev)
     with open(os.open(layout.munge_key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as key:
         key.write(secrets.token_bytes(128))
+    if layout.has_accounting:
+        prepare_database(layout)
 
 
 def remove_files(layout: Layout) -> None:
-    """Removes the sandbox's directory, and the one above when no sandbox is left."""
+    """Removes the sandbox's directory and cgroups, and the directory above when no sandbox is left."""
+    remove_cgroups(layout)
     shutil.rmtree(layout.root, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rmdir(configuration.ROOT)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+from tests.slurm_sandbox import accounting
+from tests.slurm_sandbox.cgroups import cgroup_mounts, join_cgroups, remove_cgroups
 from tests.slurm_sandbox.configuration import CONTROLLER, Layout
 from tests.slurm_sandbox.network import Switch
 from tests.slurm_sandbox.processes import SandboxError, die_with_parent, only_child, read_word
@@ -56,6 +58,7 @@ class Machine:
         process = self._powered()
         self._read_word("namespaces")
         self._switch.plug_in(self.name, only_child(process.pid))
+        join_cgroups(self._layout, self.name, only_child(process.pid))
         assert process.stdin is not None
         process.stdin.write(self._description() + "\n")
         process.stdin.flush()
@@ -75,6 +78,7 @@ class Machine:
         else:
             os.kill(first, signal.SIGKILL)  # `unshare` ends when process 1, and so every other one, is gone
         self._process.communicate()
+        remove_cgroups(self._layout, self.name)
         self._process = None
 
     @property
@@ -101,13 +105,15 @@ class Machine:
             (layout.configuration, "/etc/slurm"),
         ]
         daemon = ["slurmctld"] if self.name == CONTROLLER else layout.installation.slurmd
+        services = accounting.services(layout) if self.name == CONTROLLER and layout.has_accounting else []
         return json.dumps(
             {
                 "name": self.name,
                 "binds": [pair for pair in mounted_over if os.path.exists(pair[1])],
                 "memory_file_systems": [layout.munge, "/dev/shm"],
                 "log": self._log,
-                "daemons": [munge_command(layout), [*daemon, "-f", layout.slurm_conf]],
+                "daemons": [(munge_command(layout), None), *services, ([*daemon, "-f", layout.slurm_conf], None)],
+                "cgroups": cgroup_mounts(layout),
             }
         )
 

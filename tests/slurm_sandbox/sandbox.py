@@ -20,6 +20,7 @@ from tests.slurm_sandbox.processes import SandboxError
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own comes with Python 3.11
 
+_DAEMONS = ("munged", "slurmd", "slurmctld", "slurmdbd", "mariadbd")
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -31,18 +32,37 @@ class Sandbox:
         self._keeper = keeper  # if it is a child of this process
 
     @classmethod
-    def start(cls, node_count: int = 4, *, owner: int | None = None, version: str | None = None) -> Self:
+    def start(
+        cls,
+        node_count: int = 4,
+        *,
+        owner: int | None = None,
+        version: str | None = None,
+        accounting: bool = False,
+        cgroups: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:
         """Boots a new one, and waits until Slurm would start a job on every node.
 
         Args:
             owner: a process id; the sandbox ends when that process does. None: it stays until `down`.
             version: of Slurm, one of `versions.SUPPORTED`, which is fetched if it is not there. None: this machine's.
+            accounting: with slurmdbd and a data base, so that sacct answers.
+            cgroups: Slurm tracks and confines processes by cgroups, and binds tasks to CPUs.
+            settings: options of slurm.conf, in the place of the sandbox's own.
 
         Raises:
             SandboxError: it did not come up; nothing of it is left.
         """
         versions.prepare(version)
-        wanted = Layout(slot=0, node_count=node_count, version=None if version == versions.own() else version)
+        wanted = Layout(
+            slot=0,
+            node_count=node_count,
+            version=None if version == versions.own() else version,
+            has_accounting=accounting,
+            has_cgroups=cgroups,
+            settings=tuple((settings or {}).items()),
+        )
         arguments = [wanted.as_json()] if owner is None else [wanted.as_json(), str(owner)]
         keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.slurm_sandbox.keeper", *arguments],
@@ -189,7 +209,7 @@ class Sandbox:
         for entry in os.listdir("/proc"):
             if entry.isdigit() and int(entry) != first:
                 command = _command_in_namespace(int(entry), namespace)
-                if command and os.path.basename(command.split(" ")[0]) not in ("munged", "slurmd", "slurmctld"):
+                if command and os.path.basename(command.split(" ")[0]) not in _DAEMONS:
                     found[int(entry)] = command
         return found
 
