@@ -29,6 +29,8 @@ if [ -z "${SLURM_JOB_ID-}" ]; then
     echo "hpc_elastic: no Slurm allocation here: submit this script with sbatch, or run it inside salloc" >&2
     exit 2
 fi
+# What has logged sbatch in: a node logs in by itself, and a token would be too old soon and is nobody's here.
+[ "${SLURM_TASK_PID-}" != "$$" ] || unset SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=
@@ -93,7 +95,7 @@ hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
     case $hpc_elastic_name in
         SLURM_JOB_* | SLURM_JOBID | SLURM_ARRAY_* | SLURM_RESTART_COUNT | SLURM_SUBMIT_*) ;;
-        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES) ;;
+        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES | SLURM_SACK_*) ;;
         *) unset "$hpc_elastic_name" ;;
     esac
 done

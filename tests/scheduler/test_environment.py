@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.scheduler.environment import scrub_environment
+from hpc_elastic.scheduler.slurm import commands
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,11 @@ def test_scrub_removes_another_jobs_identity(name: str) -> None:
 @pytest.mark.parametrize("name", ["SLURM_CONF", "SBATCH_ACCOUNT", "SBATCH_QOS", "PATH", "OMP_NUM_THREADS", "RANKING"])
 def test_scrub_keeps_what_names_no_job(name: str) -> None:
     assert scrub_environment({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", commands.LOGIN_VARIABLES)
+def test_what_logs_in_to_slurm_reaches_its_commands_and_no_other_process(name: str) -> None:
+    environ = {name: "secret", "SLURM_JOB_ID": "7"}
+    assert commands.submission_environment(environ, []) == {name: "secret"}
+    assert commands.query_environment(environ)[name] == "secret"
+    assert scrub_environment(environ) == {}  # for the agents and workers of this machine

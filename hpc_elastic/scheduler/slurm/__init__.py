@@ -95,13 +95,17 @@ class SlurmScheduler:
     def _ask_accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What sacct knows; nothing where there is no accounting, and then it is not asked again.
 
+        sacct too finds a task that was cancelled before it started only by the name of its array (22.05).
+
         Raises:
             SchedulerError: there is accounting, and it does not answer: such a job is not gone, but unknown.
         """
         if not self._has_accounting:
             return {}
         try:
-            found = output.parse_accounting(self._ask(commands.sacct_command(job_ids)), job_ids)
+            arrays = [split[0] for job_id in job_ids if (split := split_task_id(job_id))]
+            question = commands.sacct_command(list(dict.fromkeys([*job_ids, *arrays])))
+            found = output.parse_accounting(self._ask(question), job_ids)
         except MissingProgramError:
             found = None
         self._has_accounting = found is not None

@@ -13,6 +13,10 @@ QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "Node
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
 SEPARATOR = "|"
 
+# By them Slurm's commands log in where no munge daemon or socket at its usual place does it for them: a token of
+# auth/jwt, and the key, the key set or the socket of auth/slurm (https://slurm.schedmd.com/authentication.html).
+LOGIN_VARIABLES = ("SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS", "SLURM_SACK_SOCKET")
+
 # They change what the commands show, or whom they touch, and come from people's profiles.
 _COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
 
@@ -76,7 +80,7 @@ def sinfo_command() -> list[str]:
 
 
 def submission_environment(environ: Mapping[str, str], directives: Iterable[str]) -> dict[str, str]:
-    """The environment for sbatch, which exports it to the job.
+    """The environment for sbatch, which exports it to the job; the job's script drops what has logged sbatch in.
 
     Args:
         environ: the submitting shell's.
@@ -84,7 +88,8 @@ def submission_environment(environ: Mapping[str, str], directives: Iterable[str]
             theirs are removed.
     """
     outranked = {f"SBATCH_{directive.upper().replace('-', '_')}" for directive in directives}
-    return {name: value for name, value in scrub_environment(environ).items() if name not in outranked}
+    login = {name: environ[name] for name in LOGIN_VARIABLES if name in environ}
+    return {name: value for name, value in scrub_environment(environ).items() if name not in outranked} | login
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,10 +14,12 @@ from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
 
-# job_state_string() of Slurm 22.05 to 24.05.
+# job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
+# not ours. Flags that no command prints in the state's place (UPDATE_DB) are not here.
 _STATES = {
     **{state.value: state for state in JobState if state is not JobState.GONE},  # those words are ours, too
     "CONFIGURING": JobState.PENDING,  # its nodes are booting
+    "POWER_UP_NODE": JobState.PENDING,  # the same, of nodes that had no power
     "EXPEDITING": JobState.PENDING,  # since 25.11: requeued, and first in the queue
     "REQUEUED": JobState.PENDING,
     "REQUEUE_FED": JobState.PENDING,
@@ -31,6 +33,10 @@ _STATES = {
     "REVOKED": JobState.CANCELLED,
     "LAUNCH_FAILED": JobState.FAILED,
     "RECONFIG_FAIL": JobState.FAILED,
+    "SUSPENDED": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
 }
 # Of an array's tasks, the one that is furthest from a good end stands for all.
 _URGENCY = (
@@ -125,6 +131,8 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
     """Those of the jobs that the accounting data base knows, from `sacct`; None if there is none.
 
+    A job that was requeued has a row for each start, the latest last, where sacct is made to show all of them.
+
     Raises:
         SchedulerError: there is one and it does not answer, or a row cannot be read.
     """
@@ -133,7 +141,8 @@ def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str,
         if "accounting storage is disabled" in words:
             return None
         raise SchedulerError(f"sacct does not answer: {words}", tip=find_tip(words))
-    return _by_id(_read_rows("sacct", output.stdout, ACCOUNTING_FIELDS, _accounting_status, job_ids), job_ids)
+    rows = _read_rows("sacct", output.stdout, ACCOUNTING_FIELDS, _accounting_status, job_ids)
+    return _by_id(list(dict(rows).items()), job_ids)
 
 
 def parse_cancellation(output: CommandOutput, job_id: str) -> None:
@@ -172,7 +181,7 @@ def parse_state(native: str) -> JobState:
     match = _NATIVE_STATE.fullmatch(native)
     if match is None:
         raise ValueError(f"{native!r} is no job state")
-    # Not known: SUSPENDED, STOPPED, RESIZING, SIGNALING, and what later versions add.
+    # A word that is not in the table is one that a later version has added.
     return _STATES.get(match[1], JobState.RUNNING)
 
 

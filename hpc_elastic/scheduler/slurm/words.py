@@ -8,21 +8,51 @@ _PREFIX = re.compile(r"^(?:s[a-z]+|slurm_\w+)(?:: | )(?:error|fatal): ", re.MULT
 
 _MOST_CHARACTERS = 1000
 
-# The first pattern that is found decides; they are from slurm_errno.c of 22.05 and 24.05.
+# The first pattern that is found decides; they are from slurm_errno.c of 22.05 to 26.05 and from sbatch itself.
 _TIPS = (
     ("Unable to contact slurm controller", "the controller is down or cannot be reached from here: try again later"),
     ("Socket timed out", "the controller is busy; the job may have been accepted: look with `squeue --me` first"),
+    ("account has expired|Invalid user id", "your user or account is not, or no longer, known here: ask the admins"),
     ("account or account/partition", "name an account of yours: `sbatch: {account: ...}`; `sacctmgr show assoc` lists"),
+    ("[Ii]nvalid wckey", "name a workload key of yours: `sbatch: {wckey: ...}`; `sacctmgr show wckey` lists them"),
     ("Invalid qos", "name a QOS of yours: `sbatch: {qos: ...}`; `sacctmgr show assoc` lists them"),
     ("nvalid partition", "`sinfo --summarize` lists the partitions; name one: `sbatch: {partition: ...}`"),
+    (
+        "AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJob",
+        "you have as many jobs in the queue as your account or QOS allows: wait for some, or cancel some",
+    ),
+    ("Assoc(?:Max|Grp)|QOSM|QOSGrp|QOS/|accounting/QOS", "over a limit of your account or QOS: ask for less"),
     ("time limit", "`sinfo --format='%P %l'` lists the limits; ask for less `time`, or another partition"),
     ("Node count", "ask for fewer `nodes`; `sinfo --summarize` says how many there are"),
     ("More processors", "ask for fewer `nodes`, `workers_per_node` or `cpus_per_worker`"),
     ("generic resource", "`sinfo --format='%P %G'` lists what the nodes have; the site says how GPUs are spelled"),
     ("Memory", "ask for less `memory_per_node`; `sinfo --format='%P %m'` lists it in MB"),
-    ("QOSM|QOS/|accounting/QOS", "the request is over a limit of your account or QOS: ask for less"),
     ("job array", "it is too large for this Slurm: `scontrol show config` has MaxArraySize; submit several arrays"),
     ("unrecognized option|nvalid option", "a key of `sbatch:` is no option of this sbatch: see `man sbatch`"),
+    (
+        "feature specification",
+        "no node has this feature; `sinfo --format='%P %f'` lists them: `sbatch: {constraint: ...}`",
+    ),
+    ("[Rr]eservation", "`scontrol show reservation` lists those you may use, and when: `sbatch: {reservation: ...}`"),
+    (
+        "dependency",
+        "that job must be known to this Slurm, pending or running, and the form is `afterok:JOBID`: see `squeue`",
+    ),
+    ("[Ii]nvalid node name|Requested nodes not in", "`sinfo --Node` lists the nodes of each partition by name"),
+    ("--begin|time specif", "write a time as `2030-01-31T08:00`, `16:00`, `tomorrow` or `now+1hour`: see `man sbatch`"),
+    ("[Ll]icense", "`scontrol show licenses` lists them with their numbers: `sbatch: {licenses: ...}`"),
+    (
+        "--clusters?\\b|--cluster\\.",
+        "`sacctmgr show clusters` lists those that can be named: `sbatch: {clusters: ...}`",
+    ),
+    (
+        "partition configuration not available|[Rr]equired partition",
+        "`sinfo --summarize` shows whether it is up; name another",
+    ),
+    (
+        "[Rr]equired node not available|nodes are busy",
+        "those nodes are down, drained or reserved: `sinfo --list-reasons`",
+    ),
     ("configuration is not available", "no node has all of it: see `sinfo --format='%P %c %m %G'`; lower `resources`"),
     ("[Pp]ermission denied", "it belongs to somebody else"),
 )

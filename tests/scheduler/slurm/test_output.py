@@ -106,16 +106,6 @@ def test_queue_knows_the_tasks_that_were_cancelled_while_they_waited(version: st
     assert queue(version, "array-task-cancelled") == []
 
 
-def test_accounting_knows_the_tasks_that_were_cancelled_while_they_waited(version: str) -> None:
-    row = "7|7_[2-3%2]|CANCELLED by 0|0:0|None assigned|None\n8|7_0|COMPLETED|0:0|node1|None\n"
-    told = CommandOutput(returncode=0, stdout=row, stderr="")
-    found = output.parse_accounting(told, ["7_0", "7_3", "71_3"]) or {}
-    assert {name: status.state for name, status in found.items()} == {
-        "7_0": JobState.COMPLETED,
-        "7_3": JobState.CANCELLED,
-    }
-
-
 @pytest.mark.parametrize(
     ("case", "left"),
     [
@@ -238,21 +228,12 @@ def test_accounting_is_none_if_it_is_disabled(version: str) -> None:
     assert output.parse_accounting(capture.output, capture.job_ids) is None
 
 
-def test_accounting_tells_state_and_exit_code(version: str) -> None:
-    """By the format that sacct(1) documents for --parsable2; no data base was at hand to record one."""
-    stdout = "10|10|CANCELLED by 1000|0:15|node[1-2]|None\n12|11_1|NODE_FAIL|1:0|node3|None\n"
-    found = output.parse_accounting(CommandOutput(returncode=0, stdout=stdout, stderr=""), ["10", "11_1", "13"])
-    assert found is not None
-    assert {job_id: (s.state, s.exit_code, s.nodes) for job_id, s in found.items()} == {
-        "10": (JobState.CANCELLED, "0:15", "node[1-2]"),
-        "11_1": (JobState.NODE_FAIL, "1:0", "node3"),
-    }
-
-
 @pytest.mark.parametrize(
     ("native", "state"),
     [
         ("CONFIGURING", JobState.PENDING),
+        ("EXPEDITING", JobState.PENDING),
+        ("POWER_UP_NODE", JobState.PENDING),
         ("REQUEUE_HOLD", JobState.PENDING),
         ("OUT_OF_MEMORY", JobState.FAILED),
         ("DEADLINE", JobState.TIMEOUT),

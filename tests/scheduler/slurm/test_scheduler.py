@@ -120,6 +120,12 @@ def test_a_task_that_was_cancelled_while_it_waited_is_asked_for_by_its_array(pro
     assert [line.split()[4] for line in (tmp_path / "asked").read_text().splitlines()] == ["--jobs=5_3", "--jobs=5"]
 
 
+def test_accounting_too_is_asked_for_a_task_by_its_array(program: Program, tmp_path: Path) -> None:
+    program("squeue", "exit 0")
+    program("sacct", "case $* in *--jobs=5_3,5' '*) echo '5|5_[1-3%1]|CANCELLED by 0|0:0|None assigned|None' ;; esac")
+    assert SlurmScheduler().query(["5_3"])["5_3"].state is JobState.CANCELLED
+
+
 def test_a_requeue_is_found_although_the_command_that_asks_gets_slurms_term_too(program: Program) -> None:
     program("squeue", "kill -TERM $$; echo '7|7|COMPLETING|1|0|node1|None|'")
     assert JobQuestions().is_requeued("7", 0) is True
