@@ -84,17 +84,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "slurm_session" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
     last = len(config.stash[_SLURMS])
-    items.sort(key=lambda item: config.stash[_SLURMS].index(_version(item)) if is_of_slurm(item) else last)
-
-
-def is_of_slurm(item: pytest.Item) -> bool:
-    """Whether a test runs on a version of Slurm."""
-    return _version(item) != ""
+    items.sort(key=lambda item: config.stash[_SLURMS].index(_version(item)) if _version(item) else last)
 
 
 def _version(item: pytest.Item) -> str:
+    """The Slurm that a test's fixtures are of; none if it uses none."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.params.get("slurm_version", "")) if callspec else ""
+
+
+def _subject(item: pytest.Item) -> str:
+    """The Slurm that a test is about: its parameter `version`, if it boots that one itself beside the fixture's."""
+    callspec = getattr(item, "callspec", None)
+    named = callspec.params.get("version") if callspec else None
+    return str(named) if named in versions.SUPPORTED else _version(item) or versions.own() or slurm_choice.OWN
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,7 +106,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Notes which tests failed, and makes a skip a failure where that Slurm is required."""
     report = yield
-    version = _version(item) or versions.own() or slurm_choice.OWN
+    version = _subject(item)
     if report.skipped and item.get_closest_marker("slurm") and version in item.config.stash[_REQUIRED]:
         report.outcome = "failed"
         name = f"{slurm_choice.REQUIRED}={os.environ[slurm_choice.REQUIRED]}"

@@ -73,6 +73,18 @@ def test_skipped_slurm_test_is_a_failure_on_a_version_that_is_required(
 
 
 @pytest.mark.long
+def test_a_test_that_boots_another_version_itself_may_skip_unless_that_one_is_required(tmp_path: Path) -> None:
+    text = (
+        "import pytest\n"
+        "@pytest.mark.parametrize('version', ['24.11', '26.05'])\n"
+        "def test_it(version, slurm_session): pytest.skip('no such Slurm')\n"
+        "@pytest.fixture\ndef slurm_session(slurm_version): pass\n"
+    )
+    done = run_session(tmp_path, text, "--slurm", "22.05,24.11", required="22.05,24.11")
+    assert "1 failed, 1 skipped" in done.stdout, done.stdout
+
+
+@pytest.mark.long
 def test_every_slurm_runs_what_is_marked_and_only_the_first_one_the_rest(tmp_path: Path) -> None:
     done = run_session(tmp_path, TESTS, "--slurm", "26.05,24.11")
     said = [line.lstrip(".") for line in done.stdout.splitlines() if " on " in line or "without" in line]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from tests.slurm_sandbox import versions
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.configuration import Layout
 from tests.slurm_sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -49,6 +51,22 @@ def keeper_of(pid: int) -> int:
     return int(keeper)
 
 
+def is_taken(slot: int) -> bool:
+    """Whether a keeper owns the slot: another test's or session's, if the one that was looked at is dead."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(Layout(slot=slot).control) == 0
+
+
+def wait_until_traceless(slot: int, keeper: int) -> None:
+    """Waits until nothing is left of a keeper's sandbox; its slot may be another one's at once."""
+    gone = Path("/proc", str(keeper))
+    wait_until(
+        lambda: not gone.exists() and (not traces(slot) or is_taken(slot)),
+        "nothing is left",
+        otherwise=lambda: traces(slot),
+    )
+
+
 def outside() -> dict[str, str]:
     """What of this computer a sandbox must not touch."""
     contents = {}
@@ -76,12 +94,13 @@ def test_leaves_nothing_if_processes_are_killed(
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
         slot = int(owner.stdout.readline())
+        keeper = keeper_of(owner.pid)
         assert traces(slot)
         assert outside() == before
         accident(owner)
     if accident is kill_keeper_and_owner:  # then the next one that starts removes the files
         Sandbox.start(1).down()
-    wait_until(lambda: not traces(slot), "nothing is left", otherwise=lambda: traces(slot))
+    wait_until_traceless(slot, keeper)
     assert outside() == before
 
 
@@ -93,10 +112,17 @@ def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
         assert sorted(slurm.run("srun", "-N4", "hostname").stdout.split()) == list(slurm.nodes)
     finally:
         other.down()
-    assert not traces(other.layout.slot)
+    assert not traces(other.layout.slot) or is_taken(other.layout.slot)
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize(
+    "version",
+    [
+        "22.05",
+        "24.11",
+        pytest.param("26.05", marks=pytest.mark.variant(of="test_runs_a_slurm_of_another_release_beside_the_first")),
+    ],
+)
 def test_runs_a_slurm_of_another_release_beside_the_first(slurm: Cluster, version: str, tmp_path: Path) -> None:
     if reason := versions.why_impossible(version):
         pytest.skip(reason)
@@ -114,7 +140,7 @@ def test_runs_a_slurm_of_another_release_beside_the_first(slurm: Cluster, versio
         assert {text.rpartition(".")[0] for text in told} == {version}
         assert set(other.nodes) <= set(shown.split())
         assert slurm.run("srun", "--version").stdout.split()[1].startswith(slurm.version)
-    assert not traces(other.layout.slot)
+    assert not traces(other.layout.slot) or is_taken(other.layout.slot)
 
 
 def test_a_slurm_that_the_mirror_does_not_serve_is_a_reason(tmp_path: Path) -> None:
