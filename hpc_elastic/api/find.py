@@ -1,31 +1,38 @@
-"""Finds the run that a word means: a path, a job id, a name."""
+"""Finds the run that a word means: a path, a job id, a name; or that is meant without a word.
+
+Theory of operation. Without a word the run directory that we are in is meant, else the latest run of this folder: one
+that was submitted in it, or lies in its `hpc-elastic-runs`. Of several runs of a name one of this folder goes before
+the others. Who only reads may take the latest run of all folders where this one has none, and has to say so; nobody
+stops a run of another folder that was not named.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from hpc_elastic.api.identity import working_directory
+from hpc_elastic.api.known_runs import find_task, is_array, is_of_this_folder, is_run_directory, known_runs
 from hpc_elastic.errors import RunDirectoryError, UsageError
-from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.index import find_entry, find_task, index_path
+from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
-DEFAULT_ROOT = "hpc-elastic-runs"  # below the working directory, where the site names no other place
+NONE_HERE = "no run was submitted in this folder"
 
 
-def find_run(wanted: str | None) -> RunLayout:
-    """The run directory for a path, a job id, a name, a run id, or None for the latest run.
+def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) -> RunLayout:
+    """The run directory for a path, a job id, a name, a run id, or None for the latest run of this folder.
 
-    The index is asked first for anything that is no path, then the default place below the working
-    directory, for runs that the index lost.
+    Args:
+        wanted: the word.
+        say: takes a line about the run, if it is one of another folder; None: then there is none.
 
     Raises:
         UsageError: nothing has this name, or it is that of a whole array.
         RunDirectoryError: the path exists and is no run directory.
     """
-    found = find_run_or_array(wanted)
+    found = find_run_or_array(wanted, say=say)
     if isinstance(found, ArrayLayout):
         record = store.read_json(found.record) or {}
         name = record.get("job_id") or found.root
@@ -36,7 +43,7 @@ def find_run(wanted: str | None) -> RunLayout:
     return found
 
 
-def find_run_or_array(wanted: str | None) -> RunLayout | ArrayLayout:
+def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None = None) -> RunLayout | ArrayLayout:
     """The same, where an array of runs is meant as well: by its folder, job id, name or id.
 
     `<array>_<task>` is one of its runs.
@@ -45,18 +52,21 @@ def find_run_or_array(wanted: str | None) -> RunLayout | ArrayLayout:
         UsageError: nothing has this name.
         RunDirectoryError: the path exists and is neither.
     """
-    if wanted is not None and (os.sep in wanted or is_run_directory(wanted) or wanted in (".", "..")):
-        given = os.path.expanduser(wanted)
-        return ArrayLayout(given) if is_array(given) else require_run_directory(wanted)
-    index = index_path(os.environ)
-    entry = find_entry(index, wanted)
-    if entry is not None:
-        return ArrayLayout(entry.run_dir) if entry.tasks else RunLayout(entry.run_dir)
-    if wanted is not None and (found := find_task(index, wanted)):
-        return ArrayLayout(found[0].run_dir).task(found[1])
-    path = _search_default_place(wanted)
-    if path is not None:
-        return ArrayLayout(path) if is_array(path) else RunLayout(path)
+    if (directory := find_directory(wanted)) is not None:
+        return directory
+    latest: IndexEntry | None = None
+    for entry in known_runs(wanted):
+        if is_of_this_folder(entry):
+            return layout_of(entry)
+        latest = latest or entry
+    if latest is not None:
+        if wanted is None and say is None:
+            raise UsageError(f"{NONE_HERE}; the latest of all is in {latest.run_dir}", tip="name a run")
+        if wanted is None and say is not None:
+            say(f"{NONE_HERE}; this is the latest of all, in {latest.run_dir}")
+        return layout_of(latest)
+    if wanted is not None and (task := find_task(wanted)):
+        return ArrayLayout(task[0].run_dir).task(task[1])
     if wanted is None:
         raise UsageError("there is no run yet", tip="start one with `hpc-elastic submit job.yaml`")
     raise UsageError(
@@ -65,14 +75,44 @@ def find_run_or_array(wanted: str | None) -> RunLayout | ArrayLayout:
     )
 
 
-def is_array(path: str) -> bool:
-    """Whether there is an array's record in it."""
-    return os.path.isfile(ArrayLayout(path).record)
+def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[IndexEntry]:
+    """The one run or array that is meant, or those that may be meant, newest first: then only a person can say.
+
+    Those of this folder go before all others, those that a word means like those that none means.
+
+    Raises:
+        UsageError: nothing has this name.
+        RunDirectoryError: the path exists and is neither a run directory nor an array's folder.
+    """
+    if (directory := find_directory(wanted)) is not None:
+        return directory
+    known = list(known_runs(wanted))
+    if not known or (wanted is not None and all(entry.name != wanted for entry in known)):
+        return find_run_or_array(wanted)
+    here = [entry for entry in known if is_of_this_folder(entry)]
+    return here or known
 
 
-def is_run_directory(path: str) -> bool:
-    """Whether there is a plan in it."""
-    return os.path.isfile(RunLayout(path).plan)
+def find_directory(wanted: str | None) -> RunLayout | ArrayLayout | None:
+    """The run directory or array's folder that is named by its path, or that is the working directory.
+
+    Raises:
+        RunDirectoryError: the path is neither.
+    """
+    if wanted is None:
+        here = working_directory()
+        if here is None:
+            return None
+        return ArrayLayout(here) if is_array(here) else RunLayout(here) if is_run_directory(here) else None
+    if os.sep in wanted or wanted in (".", "..") or is_run_directory(wanted):
+        given = os.path.expanduser(wanted)
+        return ArrayLayout(given) if is_array(given) else require_run_directory(wanted)
+    return None
+
+
+def layout_of(entry: IndexEntry) -> RunLayout | ArrayLayout:
+    """The paths of a run, or of an array."""
+    return ArrayLayout(entry.run_dir) if entry.tasks else RunLayout(entry.run_dir)
 
 
 def require_run_directory(path: str) -> RunLayout:
@@ -89,35 +129,3 @@ def require_run_directory(path: str) -> RunLayout:
             f"{path} is not a run directory: there is no plan.json in it", tip="`hpc-elastic list` shows the runs"
         )
     return RunLayout(path)
-
-
-def _search_default_place(wanted: str | None) -> str | None:
-    try:
-        names = os.listdir(DEFAULT_ROOT)
-    except OSError:
-        return None
-    paths = [os.path.join(DEFAULT_ROOT, name) for name in names]
-    found = [(_submitted(record), path) for path, record in _records(paths) if _means(path, record, wanted)]
-    if not found and wanted is not None and (split := split_task_id(wanted)):
-        found = [
-            (_submitted(record), ArrayLayout(path).task(split[1]).root)
-            for path, record in _records(paths)
-            if split[1] < len(record.get("tasks", ())) and _means(path, record, split[0])
-        ]
-    return max(found)[1] if found else None
-
-
-def _records(paths: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The run directories and arrays among them, with the record of what the scheduler was given."""
-    for path in paths:
-        if is_run_directory(path) or is_array(path):
-            record = store.read_json(RunLayout(path).submission) or store.read_json(ArrayLayout(path).record)
-            yield path, record if isinstance(record, dict) else {}
-
-
-def _submitted(record: Mapping[str, Any]) -> str:
-    return str(record.get("submitted", ""))
-
-
-def _means(path: str, record: Mapping[str, Any], wanted: str | None) -> bool:
-    return wanted in (None, os.path.basename(path), record.get("job_id"), record.get("name"))

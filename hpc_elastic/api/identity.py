@@ -1,4 +1,4 @@
-"""Who uses this package, and on which machine, for records."""
+"""Who uses this package, on which machine and in which folder, for records."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
+
+
+def working_directory() -> str | None:
+    """The folder that this process works in, without symbolic links; None if it was removed."""
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        return None

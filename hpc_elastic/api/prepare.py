@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import hpc_elastic
-from hpc_elastic.api.find import DEFAULT_ROOT
+from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hpc_elastic.api.find import DEFAULT_ROOT
+from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.api.prepare import JobSource, PreparedRun, find_site_of, new_identity, plan_run, read_job
 from hpc_elastic.errors import JobError, UsageError
 from hpc_elastic.job.parameters import Parameter, combine

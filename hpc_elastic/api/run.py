@@ -44,7 +44,9 @@ class Run:
 
     @classmethod
     def find(cls, wanted: str | None = None) -> Run:
-        """The run that has this job id, name, run id or directory; of several the latest, and of all for None.
+        """The run that has this job id, name, run id or directory; for None the latest run of the working directory.
+
+        Of several runs of a name the latest that was submitted in the working directory, else the latest of all.
 
         Raises:
             UsageError: there is none.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hpc_elastic.api.identity import host_name, user_name
+from hpc_elastic.api.identity import host_name, user_name, working_directory
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -135,6 +135,7 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
         run_dir=directory,
         submitted=submitted.submitted,
         tasks=tasks,
+        folder=working_directory() or "",
     )
     try:
         append_entry(index_path(os.environ), entry)

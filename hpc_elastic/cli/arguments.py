@@ -33,7 +33,7 @@ class VerbParser(argparse.ArgumentParser):
 def add_run(parser: VerbParser) -> None:
     """Adds RUN."""
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="a run directory, a name or a job id; default: the latest run"
+        "run", metavar="RUN", nargs="?", help="a run directory, a name or a job id; default: the latest of this folder"
     )
 
 

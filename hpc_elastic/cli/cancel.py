@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from hpc_elastic.api.cancel import cancel_run
-from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_run
+from hpc_elastic.cli.choose import choose_to_stop
 from hpc_elastic.cli.look import look
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.narrate import describe_counts
@@ -23,7 +23,10 @@ def make_parser() -> VerbParser:
         usage="[RUN]",
         description="Stop a run: its workers get TERM, then the grace of its job file, then KILL.\n"
         "A pending run leaves the queue at once. Returns when the run is over.\n"
-        "Of an array, all tasks; one of them is 1234_5.",
+        "Of an array, all tasks; one of them is 1234_5.\n"
+        "Without RUN it stops the run that was submitted in this folder. If several of\n"
+        "them are not over, or none is of this folder, it asks; without a terminal\n"
+        "it stops nothing then.",
         examples="  hpc-elastic cancel\n  hpc-elastic cancel digits\n",
     )
     add_run(parser)
@@ -33,7 +36,7 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    found = find_run_or_array(arguments.run)
+    found = choose_to_stop(arguments.run)
     if isinstance(found, ArrayLayout):
         return _cancel_array(found)
     snapshot = look(found)

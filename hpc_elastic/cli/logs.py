@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.log_files import choose_files, choose_filtered, copy_file
+from hpc_elastic.cli.look import note
 from hpc_elastic.errors import UsageError
 
 
@@ -39,7 +40,9 @@ def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
     _check(arguments)
-    layout = find_run(arguments.run)
+    layout = find_run(arguments.run, say=note)
+    if arguments.run is None:
+        note(f"logs of {layout.root}")
     if arguments.filtered:
         for source, target in choose_filtered(layout, arguments):
             copy_file(source, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from hpc_elastic.api.look import look_once
+from hpc_elastic.cli.printable import printable
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -16,4 +17,9 @@ def look(layout: RunLayout) -> Snapshot:
 
 def warn(text: str) -> None:
     """Says what could not be done."""
-    print(f"hpc-elastic: warning: {text}", file=sys.stderr)
+    note(f"warning: {text}")
+
+
+def note(text: str) -> None:
+    """Says a line that does not belong to the output."""
+    print(f"hpc-elastic: {printable(text)}", file=sys.stderr)

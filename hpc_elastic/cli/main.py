@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from hpc_elastic import __version__
 from hpc_elastic.cli import INTERRUPTED
+from hpc_elastic.cli.printable import printable
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
 
@@ -72,14 +73,9 @@ def _unknown(verb: str) -> UsageError:
 
 
 def _complain(error: HpcElasticError) -> None:
-    print(f"{PROGRAM}: error: {_printable(error.message)}", file=sys.stderr)
+    print(f"{PROGRAM}: error: {printable(error.message)}", file=sys.stderr)
     if error.tip:
-        print(f"  tip: {_printable(error.tip)}", file=sys.stderr)
-
-
-def _printable(text: str) -> str:
-    """Words of a program, a file or a path, without what would steer the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+        print(f"  tip: {printable(error.tip)}", file=sys.stderr)
 
 
 def _internal_error(error: Exception) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
-from hpc_elastic.cli.look import look
+from hpc_elastic.cli.look import look, note
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
 from hpc_elastic.rundir.layout import ArrayLayout
 
@@ -29,7 +29,7 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
-    found = find_run_or_array(arguments.run)
+    found = find_run_or_array(arguments.run, say=note)
     if isinstance(found, ArrayLayout):
         from hpc_elastic.cli.array_status import show_array
 

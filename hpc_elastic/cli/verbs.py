@@ -32,8 +32,9 @@ Examples:
   hpc-elastic status
   hpc-elastic logs digits --rank 5
 
-RUN is a run directory, a name, a job id, or nothing for the latest run; of
-an array of runs 1234 is all, and 1234_5 one of them.
+RUN is a run directory, a name, a job id, or nothing for the latest run that
+was submitted in this folder; of an array of runs 1234 is all, and 1234_5 one
+of them.
 `hpc-elastic VERB --help` says more.
 """
 

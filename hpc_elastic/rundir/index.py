@@ -7,12 +7,13 @@ passed over.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.rundir import store
 
 FORMAT_VERSION = 1
@@ -20,7 +21,10 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One submitted run, or an array of `tasks` runs, whose folder `run_dir` is then and whose id `run`."""
+    """One submitted run, or an array of `tasks` runs, whose folder `run_dir` is then and whose id `run`.
+
+    `folder` is the working directory of the submission; empty in an index that an older version wrote.
+    """
 
     run: str
     name: str
@@ -30,9 +34,11 @@ class IndexEntry:
     run_dir: str
     submitted: str
     tasks: int = 0
+    folder: str = ""
 
 
-_FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name != "tasks")
+_FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name not in ("tasks", "folder"))
+_RUN_DIR = re.compile(r'"run_dir": ("(?:[^"\\]|\\.)*")')
 
 
 def index_path(environ: Mapping[str, str]) -> str:
@@ -67,24 +73,14 @@ def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:
                 yield entry
 
 
-def find_entry(path: str, wanted: str | None) -> IndexEntry | None:
-    """The newest run or array with this job id, name or id; the newest of all for None."""
-    needle = json.dumps(wanted, ensure_ascii=False) if wanted is not None else ""
-    for entry in read_entries(path, containing=needle):
-        if wanted is None or wanted in (entry.job_id, entry.name, entry.run):
-            return entry
-    return None
-
-
-def find_task(path: str, wanted: str) -> tuple[IndexEntry, int] | None:
-    """The newest array, and the number of the task in it, that `<array's job id, name or id>_<task>` means."""
-    array, task = split_task_id(wanted) or (None, 0)
-    if array is None:
-        return None
-    for entry in read_entries(path, containing=json.dumps(array, ensure_ascii=False)):
-        if array in (entry.job_id, entry.name, entry.run) and task < entry.tasks:
-            return entry, task
-    return None
+def indexed_directories(path: str) -> set[str]:
+    """The directories of all runs and arrays in the index, without parsing its lines."""
+    found = set()
+    for line in _lines(path):
+        if match := _RUN_DIR.search(line):
+            with contextlib.suppress(ValueError):
+                found.add(json.loads(match[1]))
+    return found
 
 
 def _lines(path: str) -> list[str]:
@@ -103,5 +99,9 @@ def _parse(line: str) -> IndexEntry | None:
         return None
     if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in _FIELDS):
         return None
-    tasks = data.get("tasks", 0)
-    return IndexEntry(**{name: data[name] for name in _FIELDS}, tasks=tasks if isinstance(tasks, int) else 0)
+    tasks, folder = data.get("tasks", 0), data.get("folder", "")
+    return IndexEntry(
+        **{name: data[name] for name in _FIELDS},
+        tasks=tasks if isinstance(tasks, int) else 0,
+        folder=folder if isinstance(folder, str) else "",
+    )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.api.known_runs import known_runs
 from hpc_elastic.cli.main import main
-from hpc_elastic.rundir.index import IndexEntry, append_entry, find_entry, index_path, read_entries
+from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path, read_entries
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import TIME, RunBuilder
 
@@ -89,11 +90,8 @@ def test_newest_run_of_a_name_is_found_and_vanished_ones_are_passed_over(tmp_pat
     gone = indexed(tmp_path, "mine", "3")
     shutil.rmtree(gone.layout.root)
     assert [entry.job_id for entry in read_entries(path)] == ["2", "1"]
-    found = find_entry(path, "mine")
-    assert found is not None
-    assert found.job_id == "2"
-    assert find_entry(path, "3") is None
-    assert find_entry(path, "min") is None
+    assert [entry.job_id for entry in known_runs("mine")] == ["2", "1"]
+    assert list(known_runs("3")) == list(known_runs("min")) == []
 
 
 def test_torn_and_foreign_lines_of_the_index_are_passed_over(tmp_path: Path) -> None:

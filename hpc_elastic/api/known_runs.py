@@ -1,0 +1,98 @@
+"""Which runs and arrays there are: those of the user's index, and those below this folder that the index lost."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hpc_elastic.api.identity import working_directory
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.index import IndexEntry, index_path, indexed_directories, read_entries
+from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+
+DEFAULT_ROOT = "hpc-elastic-runs"  # below the working directory, where the site names no other place
+
+
+def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
+    """Runs and arrays, newest first; those with this job id, name, run id or folder name, or all.
+
+    The directories below `./hpc-elastic-runs` that are not in the index count as well: the home may be
+    a new one, or the folder may have been moved.
+    """
+    index = index_path(os.environ)
+    needle = "" if wanted is None else json.dumps(wanted, ensure_ascii=False)[1:-1]
+    merged = heapq.merge(
+        read_entries(index, containing=needle), _lost_runs(index), key=lambda entry: entry.submitted, reverse=True
+    )
+    return (entry for entry in merged if wanted is None or has_name(entry, wanted))
+
+
+def has_name(entry: IndexEntry, wanted: str) -> bool:
+    """Whether this word means the run: its job id, name, run id, or the name of its directory."""
+    return wanted in (entry.job_id, entry.name, entry.run, os.path.basename(entry.run_dir))
+
+
+def find_task(wanted: str) -> tuple[IndexEntry, int] | None:
+    """The newest array, and the number of the task in it, that `<array's job id, name or id>_<task>` means."""
+    array, task = split_task_id(wanted) or (None, 0)
+    if array is None:
+        return None
+    return next(((entry, task) for entry in known_runs(array) if task < entry.tasks), None)
+
+
+def is_of_this_folder(entry: IndexEntry) -> bool:
+    """Whether the run was submitted in the working directory, or lies in its `hpc-elastic-runs`."""
+    here = working_directory()
+    if here is None:
+        return False
+    if entry.folder and os.path.realpath(entry.folder) == here:
+        return True
+    return os.path.realpath(os.path.dirname(entry.run_dir)) == os.path.join(here, DEFAULT_ROOT)
+
+
+def is_array(path: str) -> bool:
+    """Whether there is an array's record in it."""
+    return os.path.isfile(ArrayLayout(path).record)
+
+
+def is_run_directory(path: str) -> bool:
+    """Whether there is a plan in it."""
+    return os.path.isfile(RunLayout(path).plan)
+
+
+def _lost_runs(index: str) -> list[IndexEntry]:
+    """The runs below the default place that are not in the index, newest first."""
+    here = working_directory()
+    root = os.path.join(here, DEFAULT_ROOT) if here else ""
+    try:
+        paths = {os.path.join(root, name) for name in os.listdir(root)} if root else set()
+    except OSError:
+        return []
+    lost = (paths - indexed_directories(index)) if paths else paths
+    entries = [_entry(path) for path in lost if is_run_directory(path) or is_array(path)]
+    return sorted(entries, key=lambda entry: entry.submitted, reverse=True)
+
+
+def _entry(path: str) -> IndexEntry:
+    """What the index would say of a directory; little if its submission is under way, or its record cannot be read."""
+    tasks = 0
+    if is_array(path):
+        record = _record(ArrayLayout(path).record)
+        tasks = len(record.get("tasks", ()))
+    else:
+        record = _record(RunLayout(path).submission) or _record(RunLayout(path).plan)
+    texts = {name: str(record.get(name, "")) for name in ("name", "job_id", "site", "scheduler", "submitted")}
+    return IndexEntry(run=os.path.basename(path), run_dir=path, tasks=tasks, **texts)
+
+
+def _record(path: str) -> Mapping[str, Any]:
+    try:
+        record = store.read_json(path)
+    except RunDirectoryError:  # whoever looks at the run says so
+        return {}
+    return record if isinstance(record, dict) else {}

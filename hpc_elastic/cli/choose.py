@@ -1,0 +1,87 @@
+"""Which run a verb may stop: the one that is meant beyond doubt, or the one that a person chooses on the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from hpc_elastic.api.find import NONE_HERE, find_to_stop, layout_of
+from hpc_elastic.api.known_runs import is_of_this_folder
+from hpc_elastic.api.look_at_many import look_at_many
+from hpc_elastic.cli.look import warn
+from hpc_elastic.cli.printable import printable
+from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.array import ArraySnapshot
+from hpc_elastic.observe.narrate import count
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir.index import IndexEntry
+from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+
+
+def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
+    """The run or array to stop.
+
+    Raises:
+        UsageError: there is none of this name, nobody can be asked which one is meant, or the answer was none.
+        RunDirectoryError: the path exists and is no run.
+    """
+    found = find_to_stop(wanted)
+    if isinstance(found, (RunLayout, ArrayLayout)):
+        return found
+    is_meant = wanted is not None or is_of_this_folder(found[0])
+    left = [entry for entry in found if not _has_results(entry)]
+    if is_meant and len(left) <= 1:
+        return layout_of((left or found)[0])
+    seen = [item for item in look_at_many(left, warn=warn) if item is not None and not item.is_over]
+    if is_meant and len(seen) <= 1:
+        return _layout(seen[0]) if seen else layout_of(found[0])
+    if not seen:
+        raise UsageError(f"{NONE_HERE}, and all others are over", tip="`hpc-elastic list` shows the runs")
+    whose = f" of the name {wanted}" if wanted is not None else " of this folder" if is_meant else ""
+    verb = "is" if len(seen) == 1 else "are"
+    problem = f"{count(len(seen), 'run')}{whose} {verb} not over"
+    problem = problem if is_meant else f"{NONE_HERE}; elsewhere {problem}"
+    return _layout(_ask(problem, seen))
+
+
+def _has_results(entry: IndexEntry) -> bool:
+    """Whether the run, or every task of the array, has its result: nothing else is cheap to know."""
+    layout = layout_of(entry)
+    runs = [layout.task(number) for number in range(entry.tasks)] if isinstance(layout, ArrayLayout) else [layout]
+    return all(_is_written(run.result) for run in runs)
+
+
+def _is_written(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except OSError:
+        return False
+
+
+def _layout(seen: Snapshot | ArraySnapshot) -> RunLayout | ArrayLayout:
+    return ArrayLayout(seen.run_dir) if isinstance(seen, ArraySnapshot) else RunLayout(seen.run_dir)
+
+
+def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot]) -> Snapshot | ArraySnapshot:
+    """Has a person choose one of them.
+
+    Raises:
+        UsageError: there is no terminal, or the answer was none of them.
+    """
+    from hpc_elastic.observe.present import plain_list
+
+    header, *rows = plain_list(seen).splitlines()
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        shown = "\n".join(["", *(f"  {line}" for line in (header, *rows))])
+        raise UsageError(
+            problem + shown, tip=f"name one of them: `hpc-elastic cancel {seen[0].job_id or seen[0].run_dir}`"
+        )
+    lines = [f"     {header}", *(f"{number:>3}  {row}" for number, row in enumerate(rows, start=1))]
+    question = "cancel it? [y/N] " if len(seen) == 1 else f"which one? [1-{len(seen)}, or Enter for none] "
+    print(printable("\n".join([f"{problem}:", *lines, question])), end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip().lower()
+    chosen = {"y": 1, "yes": 1}.get(answer) if len(seen) == 1 else int(answer) if answer.isdecimal() else None
+    if chosen is None or not 1 <= chosen <= len(seen):
+        raise UsageError("nothing was cancelled", tip="`hpc-elastic cancel RUN` names the run")
+    return seen[chosen - 1]

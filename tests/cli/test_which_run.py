@@ -1,0 +1,339 @@
+"""Which run is meant: the one of this folder, and never another folder's where something would be stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.api.run import Run
+from hpc_elastic.cli.main import main
+from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir.index import index_path
+from hpc_elastic.rundir.layout import RunLayout
+from tests.cli.conftest import FakeSlurm
+from tests.observe.builders import RunBuilder
+
+Capture = pytest.CaptureFixture[str]
+SUBMIT = ["submit", "job.yaml", "--site", "generic-slurm", "--json"]
+
+
+@pytest.fixture
+def slurm(fake_slurm: FakeSlurm) -> FakeSlurm:
+    """One that gives the jobs 1, 2, 3 ..., which are pending until each is cancelled."""
+    (fake_slurm.folder / "jobs").mkdir()
+    fake_slurm.script("sbatch", f"cd {fake_slurm.folder}/jobs; id=$(($(ls | wc -l) + 1)); echo PENDING >$id; echo $id")
+    fake_slurm.script(
+        "squeue",
+        f'cd {fake_slurm.folder}/jobs; for id in *; do echo "$id|$id|$(cat $id)|0|0||None|"; done',
+    )
+    fake_slurm.script("scancel", f'for id in "$@"; do echo CANCELLED >{fake_slurm.folder}/jobs/$id; done')
+    return fake_slurm
+
+
+def make_folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    for file in ("job.yaml", "train.py"):
+        shutil.copy(parent / file, folder / file)
+    return folder
+
+
+@pytest.fixture
+def a(workplace: Path) -> Path:
+    return make_folder(workplace, "a")
+
+
+@pytest.fixture
+def b(workplace: Path) -> Path:
+    return make_folder(workplace, "b")
+
+
+def submit(folder: Path, capsys: Capture, *options: str) -> tuple[str, str]:
+    """Submits in a folder, and stays there; job id and run directory."""
+    os.chdir(folder)
+    capsys.readouterr()
+    assert main([*SUBMIT, *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    return said["job_id"], said["run_dir"]
+
+
+def end(run_dir: str) -> None:
+    RunBuilder.at(Path(run_dir), "1").allocate().open_attempt(1).end()
+
+
+def cancelled(slurm: FakeSlurm) -> list[str]:
+    return [call.split()[-1] for call in slurm.calls("scancel")]
+
+
+def test_cancel_stops_the_run_of_this_folder_although_another_folders_is_newer(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, _ = submit(a, capsys)
+    submit(b, capsys)
+    os.chdir(a)
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_cancel_leaves_another_folders_run_alone_if_this_folders_is_over(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, run_dir = submit(a, capsys)
+    end(run_dir)
+    submit(b, capsys)
+    os.chdir(a)
+    assert main(["cancel"]) == 5
+    assert "digits is over already: SUCCEEDED" in capsys.readouterr().err
+    assert cancelled(slurm) == []
+
+
+def test_cancel_stops_the_one_run_of_this_folder_that_is_not_over(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, _ = submit(a, capsys)
+    _, newer = submit(a, capsys)
+    end(newer)
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_cancel_without_a_terminal_names_the_runs_of_this_folder_if_several_are_not_over(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    jobs = [submit(a, capsys) for _ in range(2)]
+    assert main(["cancel"]) == 2
+    error = capsys.readouterr().err
+    assert "2 runs of this folder are not over" in error
+    assert all(run_dir in error for _, run_dir in jobs)
+    assert "hpc-elastic cancel 2" in error
+    assert cancelled(slurm) == []
+
+
+def test_cancel_does_not_count_a_run_whose_job_is_over_without_a_result(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, _ = submit(a, capsys)
+    gone, _ = submit(a, capsys)
+    (slurm.folder / "jobs" / gone).write_text("CANCELLED\n")
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_cancel_without_a_terminal_takes_no_run_of_another_folder(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, run_dir = submit(b, capsys)
+    os.chdir(a)
+    assert main(["cancel"]) == 2
+    error = capsys.readouterr().err
+    assert "no run was submitted in this folder" in error
+    assert run_dir in error
+    assert "hpc-elastic cancel 1" in error
+    assert cancelled(slurm) == []
+
+
+def test_cancel_says_so_if_no_run_of_any_folder_is_left(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    _, run_dir = submit(b, capsys)
+    end(run_dir)
+    os.chdir(a)
+    assert main(["cancel"]) == 2
+    assert "no run was submitted in this folder, and all others are over" in capsys.readouterr().err
+    assert slurm.calls("squeue") == []
+
+
+@pytest.mark.parametrize(("answer", "code", "stopped"), [("y", 0, ["1"]), ("", 2, []), ("n", 2, [])])
+def test_cancel_asks_on_a_terminal_before_it_takes_another_folders_run(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture, answer: str, code: int, stopped: list[str]
+) -> None:
+    submit(b, capsys)
+    done, shown = on_terminal(a, answer)
+    assert "no run was submitted in this folder" in shown
+    assert "cancel it? [y/N]" in shown
+    assert (done, cancelled(slurm)) == (code, stopped)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "stopped"), [("2", 0, ["1"]), ("", 2, []), ("3", 2, []), ("0", 2, []), ("y", 2, [])]
+)
+def test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant(
+    a: Path, slurm: FakeSlurm, capsys: Capture, answer: str, code: int, stopped: list[str]
+) -> None:
+    submit(a, capsys)
+    submit(a, capsys)
+    done, shown = on_terminal(a, answer)
+    assert "which one?" in shown
+    assert (done, cancelled(slurm)) == (code, stopped)
+
+
+def on_terminal(folder: Path, answer: str) -> tuple[int, str]:
+    """`hpc-elastic cancel` in a folder, with a terminal; its exit code and what the terminal shows."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "cancel"], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # EIO: nobody has the other end any more
+        pass
+    os.close(ours)
+    return process.wait(timeout=60), shown.decode()
+
+
+def test_name_means_this_folders_run_of_that_name(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(a, capsys)
+    submit(b, capsys)
+    os.chdir(a)
+    assert main(["status", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
+    assert main(["cancel", "digits"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_cancel_of_a_name_takes_the_only_unfinished_run_of_that_name(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, _ = submit(b, capsys)
+    os.chdir(a)
+    assert main(["cancel", "digits"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_cancel_refuses_a_name_that_several_unfinished_runs_elsewhere_have(
+    a: Path, b: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    submit(a, capsys)
+    submit(b, capsys)
+    os.chdir(workplace)
+    assert main(["cancel", "digits"]) == 2
+    assert "2 runs of the name digits are not over" in capsys.readouterr().err
+    assert main(["cancel", "2"]) == 0
+    assert cancelled(slurm) == ["2"]
+
+
+def test_run_belongs_to_the_folder_of_its_submission_wherever_its_files_are(
+    a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    os.chdir(a)
+    assert main(["submit", str(b / "job.yaml"), *SUBMIT[2:], "--run-dir", str(tmp_path / "elsewhere")]) == 0
+    submit(b, capsys)
+    os.chdir(a)
+    assert main(["status", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["run_dir"] == str(tmp_path / "elsewhere")
+    assert captured.err == ""
+
+
+def test_folder_is_the_same_through_a_symbolic_link(
+    a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(a)
+    job, _ = submit(link, capsys)
+    submit(b, capsys)
+    os.chdir(a)
+    monkeypatch.setenv("PWD", str(link))
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_run_directory_that_one_stands_in_is_meant(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    _, run_dir = submit(a, capsys)
+    submit(a, capsys)
+    os.chdir(run_dir)
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == ["1"]
+
+
+def test_array_is_the_run_of_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(a, capsys, "--array", "env.SEED=0..1")
+    submit(b, capsys)
+    os.chdir(a)
+    slurm.script(
+        "squeue",
+        f"[ -e {slurm.folder}/gone ] && state=CANCELLED || state=PENDING; "
+        'for task in 0 1; do echo "1|1_$task|$state|0|0||None|"; done',
+    )
+    slurm.script("scancel", f"touch {slurm.folder}/gone")
+    assert main(["cancel"]) == 0
+    assert {call.split()[-1] for call in slurm.calls("scancel")} == {job}
+    assert json.loads(Path(run_dir, "1", "result.json").read_text())["state"] == "CANCELLED"
+
+
+def test_reading_verbs_say_which_run_they_mean_if_none_is_of_this_folder(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    _, run_dir = submit(b, capsys)
+    RunBuilder.at(Path(run_dir), "1").allocate().open_attempt(1).write_rank(1, 0, "epoch 1\n").end()
+    os.chdir(a)
+    for verb in ("status", "logs"):
+        assert main([verb]) == 0
+        error = capsys.readouterr().err
+        assert "no run was submitted in this folder" in error
+        assert run_dir in error
+
+
+def test_logs_say_which_run_they_are_of_if_none_was_named(a: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    _, run_dir = submit(a, capsys)
+    RunBuilder.at(Path(run_dir), "1").allocate().open_attempt(1).write_rank(1, 0, "epoch 1\n").end()
+    assert main(["logs"]) == 0
+    assert f"logs of {run_dir}" in capsys.readouterr().err
+    assert main(["logs", run_dir]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_python_finds_no_run_of_another_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    _, run_dir = submit(b, capsys)
+    assert Run.find().run_dir == run_dir
+    os.chdir(a)
+    with pytest.raises(UsageError, match="no run was submitted in this folder"):
+        Run.find()
+    assert Run.find("digits").run_dir == run_dir
+
+
+def test_run_that_the_index_lost_is_found_below_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(a, capsys)
+    os.unlink(index_path(os.environ))
+    _, newer = submit(b, capsys)
+    os.chdir(a)
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[-1] for line in listed.splitlines()[1:]] == [newer, run_dir]
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_run_of_an_index_without_folders_is_of_the_folder_above_the_default_place(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, _ = submit(a, capsys)
+    submit(b, capsys)
+    index = Path(index_path(os.environ))
+    entries = [json.loads(line) for line in index.read_text().splitlines()]
+    for entry in entries:
+        del entry["folder"]
+    index.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    os.chdir(a)
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_copy_of_a_folder_has_the_copied_runs(a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    _, run_dir = submit(a, capsys)
+    moved = a.rename(workplace / "moved")
+    os.chdir(moved)
+    assert main(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["run_dir"]
+    assert found == RunLayout(moved / "hpc-elastic-runs" / Path(run_dir).name).root
