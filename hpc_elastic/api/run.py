@@ -20,6 +20,7 @@ from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import LOOK_S, RunWatch
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.record_file import SUBMISSION, read_record
 from hpc_elastic.rundir.records import Event
 
 _LOG = logging.getLogger("hpc_elastic")
@@ -39,7 +40,7 @@ class Run:
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         self._layout = require_run_directory(os.fspath(run_dir))
-        submission = store.read_json(self._layout.submission) or {}
+        submission = read_record(self._layout.submission, SUBMISSION) or {}
         self._name, self._job_id = str(submission.get("name", "")), str(submission.get("job_id", ""))
 
     @classmethod

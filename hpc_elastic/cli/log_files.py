@@ -10,6 +10,7 @@ from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 
 _CHUNK_BYTES = 1 << 20
 
@@ -72,8 +73,8 @@ def _agent_file(layout: RunLayout, node: str) -> str:
 def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
     """The output of the newest job: it is all there is as long as no attempt was opened."""
     claims = store.list_numbers(layout.allocations)
-    newest = store.read_json(layout.allocation(claims[-1])) if claims else None
-    submission = newest or store.read_json(layout.submission) or {}
+    newest = read_record(layout.allocation(claims[-1]), ALLOCATION) if claims else None
+    submission = newest or read_record(layout.submission, SUBMISSION) or {}
     path = layout.script_output(str(submission.get("job_id", "")))
     if not os.path.exists(path):
         raise UsageError("nothing was written yet: the run has not started", tip="`hpc-elastic status` says why")

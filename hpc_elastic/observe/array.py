@@ -9,8 +9,8 @@ from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.snapshot import FORMAT_VERSION, Snapshot, snapshot_to_json
-from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+from hpc_elastic.rundir.record_file import ARRAY, read_record
 from hpc_elastic.rundir.states import RunState
 
 # How far the whole has come, then what went wrong.
@@ -75,9 +75,9 @@ def read_array(layout: ArrayLayout) -> ArrayFacts:
     Raises:
         RunDirectoryError: it is not there, or none.
     """
-    record = store.read_json(layout.record)
-    if not isinstance(record, dict) or not isinstance(record.get("tasks"), list):
-        raise RunDirectoryError(f"{layout.root} is no array of runs: its array.json is missing or no record")
+    record = read_record(layout.record, ARRAY, tip="each of its tasks is a run directory beside it")
+    if record is None:
+        raise RunDirectoryError(f"{layout.root} is no array of runs: there is no array.json in it")
     return ArrayFacts(layout=layout, record=record)
 
 

@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import Claimed, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, read_record
 
 AGENT_COMPLAINS = "hpc-elastic agent: error: "  # how agent.main prints an error that ends the agent
 _TAIL_BYTES = 8192
+_RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
+_RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ class Facts:
     script_output: str | None  # the path, once the batch script wrote
     head: str = ""  # the latest one of the latest start by the scheduler
     beside: NodesBeside = field(default_factory=NodesBeside)  # in the same start
+    unreadable: tuple[str, ...] = ()  # what cannot be read of it, a line each
 
     @property
     def job_id(self) -> str | None:
@@ -68,6 +73,7 @@ class FactReader:
         self._plan: Mapping[str, Any] = {}
         self._complete: dict[int, AttemptFacts] = {}
         self._notes = NodeNotes(layout)
+        self._unreadable: list[str] = []
 
     def read(self) -> Facts:
         """What the directory says now.
@@ -76,12 +82,13 @@ class FactReader:
             RunDirectoryError: it is there and cannot be read.
         """
         layout = self.layout
-        result = _object(layout.result) or None  # first: what is read after a result is complete
-        self._plan = self._plan or _object(layout.plan)
+        result = read_record(layout.result, RESULT, tip=_RESULT_TIP)  # first: what is read after one is complete
+        self._plan = self._plan or read_record(layout.plan, PLAN, tip=_RECORD_TIP) or {}
         allocations = store.list_numbers(layout.allocations)
-        allocation = _object(layout.allocation(allocations[-1])) if allocations else {}
-        submission = _object(layout.submission)
+        allocation = self._allocation(allocations[-1]) if allocations else {}
+        submission = read_record(layout.submission, SUBMISSION, tip=_RECORD_TIP) or {}
         job_id = _job_id(allocation, submission)
+        self._unreadable = []
         attempts = tuple(self._attempt(number) for number in store.list_numbers(layout.attempts))
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
@@ -96,7 +103,8 @@ class FactReader:
             is_stop_requested=any(True for _ in store.read_lines(layout.requests)),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
             head=own[-1].head if own else str(allocation.get("node", "")),
-            beside=self._beside(start, own, tuple(allocation.get("nodes", ()))),
+            beside=self._beside(start, own, tuple(allocation.get("nodes") or ())),
+            unreadable=tuple(self._unreadable),
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
@@ -104,13 +112,24 @@ class FactReader:
         start: dict[int, str] = {}
         latest = None
         for number in reversed(allocations):
-            claim = _object(self.layout.allocation(number))
+            claim = self._allocation(number)
             found = (claim.get("job_id"), claim.get("restart_count"))
             latest = latest or found
             if found != latest:
                 break
             start[number] = str(claim.get("node", ""))
         return start
+
+    def _claim(self, number: int) -> Mapping[str, Any]:
+        """An attempt's claim; nothing if it cannot be read: where the run stands does not depend on it."""
+        try:
+            return read_record(self.layout.claim(number), ATTEMPT) or {}
+        except RunDirectoryError as error:
+            self._unreadable.append(error.message)
+            return {}
+
+    def _allocation(self, number: int) -> Mapping[str, Any]:
+        return read_record(self.layout.allocation(number), ALLOCATION, tip=_RECORD_TIP) or {}
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
         claims = [Claimed(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
@@ -121,20 +140,20 @@ class FactReader:
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:
             return self._complete[number]
-        claim = _object(self.layout.claim(number))
+        claim = self._claim(number)
         world = _object(self.layout.world(number))
         spend = claim.get("spend")
-        ranks, roles = world.get("ranks"), tuple(claim.get("roles", ()))
+        ranks, roles = world.get("ranks"), tuple(claim.get("roles") or ())
         facts = AttemptFacts(
             number=number,
             opened=claim.get("time"),
             reason=str(claim.get("reason", "")),
-            nodes=tuple(claim.get("members", ())),
+            nodes=tuple(claim.get("members") or ()),
             workers=len(ranks) if ranks else None,
             restarts=_spent(spend, "restarts"),
             roles=roles if len(roles) < len(world.get("roles", ())) else (),
             node_losses=_spent(spend, "node_losses"),
-            allocation=int(claim.get("allocation", 0)),
+            allocation=int(claim.get("allocation") or 0),
             head=str(claim.get("head", "")),
         )
         if claim and world:
