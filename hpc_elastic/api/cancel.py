@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from hpc_elastic.api.identity import host_name
-from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.schedulers import in_background, make_scheduler
 from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
@@ -45,7 +45,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
         SchedulerError: the scheduler refused, or does not answer.
     """
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
-    run_watch = RunWatch(layout, scheduler, settle_s=SETTLE_S)
+    run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
     ask_to_stop(layout, by)
     if _has_agents(snapshot):
         grace_s = grace_of(layout)

@@ -19,10 +19,10 @@ def look_once(layout: RunLayout, warn: Callable[[str], None]) -> Snapshot:
     snapshot = take_snapshot(layout, None)
     if snapshot.is_over or not snapshot.scheduler:
         return snapshot
-    from hpc_elastic.api.schedulers import make_scheduler
+    from hpc_elastic.api.schedulers import query_once
     from hpc_elastic.observe.watch import RunWatch
 
-    scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
+    scheduler = query_once(snapshot.scheduler, layout.root)
     try:
         return RunWatch(layout, scheduler).look()
     except RunDirectoryError as error:  # somebody else's run, or a full disk: it can be looked at all the same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.observe.array import ArrayFacts, ArraySnapshot, make_array_snapshot, read_array
 from hpc_elastic.observe.diagnosis import SETTLE_S
 from hpc_elastic.observe.many import ManyWatch
@@ -21,14 +21,22 @@ class ArrayWatch:
         layout: the array's.
         warn: takes a line about what could not be done.
         settle_s: how long a task's job must be over before its missing result is made.
+        make_query: whom to ask about the tasks; for a single look `query_once`.
 
     Raises:
         RunDirectoryError: there is no array.
     """
 
-    def __init__(self, layout: ArrayLayout, *, warn: Callable[[str], None], settle_s: float = SETTLE_S) -> None:
+    def __init__(
+        self,
+        layout: ArrayLayout,
+        *,
+        warn: Callable[[str], None],
+        settle_s: float = SETTLE_S,
+        make_query: Callable[[str, str], JobQuery] = query_again,
+    ) -> None:
         self.facts: ArrayFacts = read_array(layout)
-        self._tasks = ManyWatch(self.facts.runs, scheduler_in, warn=warn, settle_s=settle_s)
+        self._tasks = ManyWatch(self.facts.runs, make_query, warn=warn, settle_s=settle_s)
 
     @property
     def trouble(self) -> str | None:
@@ -53,8 +61,3 @@ class ArrayWatch:
             if snapshot.is_over or (deadline is not None and now >= deadline):
                 return
             time.sleep(max(LOOK_S, 2 * (now - started)))
-
-
-def scheduler_in(name: str, run_dir: str) -> JobQuery:
-    """The scheduler of a run, by its name."""
-    return make_scheduler(name, run_dir=run_dir)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from hpc_elastic.api.look_at_array import scheduler_in
+from hpc_elastic.api.schedulers import query_once
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.observe.array import ArrayFacts, ArraySnapshot, make_array_snapshot, read_array
 from hpc_elastic.observe.many import ManyWatch
@@ -25,7 +25,7 @@ def look_at_many(
         warn: takes a line about what could not be done.
     """
     listed = [_Listed.of(entry, warn) for entry in entries]
-    watch = ManyWatch([run for each in listed for run in each.runs], scheduler_in, warn=warn)
+    watch = ManyWatch([run for each in listed for run in each.runs], query_once, warn=warn)
     seen = iter(watch.look())
     found: list[Snapshot | ArraySnapshot | None] = []
     for each in listed:

@@ -14,7 +14,7 @@ from hpc_elastic.api.events import follow_events
 from hpc_elastic.api.find import find_run, require_run_directory
 from hpc_elastic.api.look import look_once
 from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_result
-from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
@@ -162,4 +162,4 @@ class Run:
 
     def _watch(self) -> RunWatch:
         scheduler = take_snapshot(self._layout, None).scheduler
-        return RunWatch(self._layout, make_scheduler(scheduler, run_dir=self.run_dir))
+        return RunWatch(self._layout, query_again(scheduler, self.run_dir))

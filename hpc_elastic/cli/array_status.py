@@ -6,6 +6,7 @@ import json
 import sys
 
 from hpc_elastic.api.look_at_array import ArrayWatch
+from hpc_elastic.api.schedulers import query_once
 from hpc_elastic.cli.arguments import terminal_width
 from hpc_elastic.cli.look import warn
 from hpc_elastic.observe.array import array_to_json
@@ -14,7 +15,7 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 def show_array(layout: ArrayLayout, *, is_json: bool) -> int:
     """Prints where the array and its tasks stand."""
-    watch = ArrayWatch(layout, warn=warn)
+    watch = ArrayWatch(layout, warn=warn, make_query=query_once)
     snapshot = watch.look()
     if watch.trouble:
         warn(f"states are from the run directories alone: {watch.trouble}")

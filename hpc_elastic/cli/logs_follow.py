@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.log_files import choose_files
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
@@ -18,7 +18,7 @@ from hpc_elastic.rundir.store import write_all
 def follow_logs(layout: RunLayout, arguments: Namespace) -> int:
     """Copies what is written until the run is over, or the attempt that was asked for."""
     first = take_snapshot(layout, None)
-    scheduler = None if first.is_over else make_scheduler(first.scheduler, run_dir=layout.root)
+    scheduler = None if first.is_over else query_again(first.scheduler, layout.root)
     snapshots = watch(RunWatch(layout, scheduler))
     if arguments.node is not None or arguments.script:
         tail = Tail(choose_files(layout, arguments)[0])

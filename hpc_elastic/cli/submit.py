@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.schedulers import in_background, make_scheduler
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_planning
 from hpc_elastic.cli.verbs import EXIT_CODES
@@ -133,7 +133,9 @@ def _attend(submission: Submission, layout: RunLayout, scheduler: Scheduler, arg
 
     output = sys.stderr if arguments.json else sys.stdout  # `--json` prints one object and nothing else
     try:
-        return attend(layout, watch(RunWatch(layout, scheduler)), is_followed=arguments.follow, output=output)
+        return attend(
+            layout, watch(RunWatch(layout, in_background(scheduler))), is_followed=arguments.follow, output=output
+        )
     except KeyboardInterrupt:
         job = submission.job_id
         print(f"\ndetached; the run goes on. `hpc-elastic cancel {job}` stops it", file=sys.stderr)

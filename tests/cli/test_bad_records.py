@@ -123,10 +123,9 @@ def test_attempts_claim_that_makes_no_sense_hides_nothing_else(run: RunBuilder, 
 
 def test_result_that_is_being_written_without_hard_links_is_waited_for(run: RunBuilder, capsys: Capture) -> None:
     content = store.dump_json({"format_version": 1, "state": "SUCCEEDED"})
-    with open(run.layout.result, "wb") as file:
+    with open(run.layout.result, "wb", buffering=0) as file:
         file.write(content[:10])
-        file.flush()
-        writer = threading.Timer(0.1, lambda: (file.write(content[10:]), file.flush()))
+        writer = threading.Timer(0.1, file.write, [content[10:]])
         writer.start()
         assert main(["status", "42", "--json"]) == 0
         writer.join()

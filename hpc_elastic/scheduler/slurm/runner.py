@@ -56,7 +56,7 @@ def run_command(
         )
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(
-            f"{command[0]} did not answer within {timeout_s:g} s",
+            f"Slurm does not answer: {command[0]} did not answer within {timeout_s:g} s",
             tip="the Slurm controller is down or overloaded: try again later",
         ) from error
     except OSError as error:

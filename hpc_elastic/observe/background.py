@@ -1,0 +1,76 @@
+"""Asks a scheduler in the background: who watches a run goes on with the run directory while there is no answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpc_elastic.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from hpc_elastic.scheduler.protocol import JobQuery, JobStatus
+
+PATIENCE_S = 1.2
+
+
+class BackgroundQuery:
+    """A scheduler whose answer is waited for only shortly; it is kept for whoever asks again.
+
+    A hung controller keeps a question for tens of seconds, and meanwhile the run may end, which its directory says.
+
+    Args:
+        scheduler: whom to ask, one question at a time.
+        patience_s: how long the first one who asks waits for the answer.
+    """
+
+    def __init__(self, scheduler: JobQuery, *, patience_s: float = PATIENCE_S) -> None:
+        self._scheduler = scheduler
+        self._patience_s = patience_s
+        self._question: _Question | None = None
+
+    def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
+        """What became of these jobs.
+
+        Raises:
+            SchedulerError: the scheduler does not answer, or has not answered yet.
+        """
+        question = self._question
+        if question is not None and question.is_answered.is_set() and not question.covers(job_ids):
+            question = None
+        if question is None:
+            question = self._question = _Question(self._scheduler, job_ids)
+            question.is_answered.wait(self._patience_s)
+        if not question.is_answered.is_set():
+            raise SchedulerError("Slurm does not answer")
+        self._question = None
+        return question.answer()
+
+
+class _Question:
+    """One question, asked in a thread that does not keep the process."""
+
+    def __init__(self, scheduler: JobQuery, job_ids: Sequence[str]) -> None:
+        self.is_answered = threading.Event()
+        self._scheduler = scheduler
+        self._job_ids = list(job_ids)
+        self._found: Mapping[str, JobStatus] = {}
+        self._error: Exception | None = None
+        threading.Thread(target=self._ask, name="hpc_elastic question", daemon=True).start()
+
+    def covers(self, job_ids: Sequence[str]) -> bool:
+        """Whether the answer is about all of these jobs."""
+        return set(job_ids) <= set(self._job_ids)
+
+    def answer(self) -> Mapping[str, JobStatus]:
+        """What the scheduler said, or raised."""
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def _ask(self) -> None:
+        try:
+            self._found = self._scheduler.query(self._job_ids)
+        except Exception as error:  # it belongs to whoever asks
+            self._error = error
+        self.is_answered.set()
