@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -55,8 +56,15 @@ def read_job_file(path: str) -> JobSource:
     """Reads a job file.
 
     Raises:
-        UsageError: there is none, or it cannot be read as text.
+        UsageError: there is none, or it is a script.
+        JobError: it cannot be read as text.
     """
+    if path.endswith(".py"):
+        raise UsageError(
+            f"{path} is a Python script, expected a job file",
+            tip=f"`hpc-elastic run {shlex.quote(path)}` runs it here, or in the allocation that you are in; "
+            "a job file has `entrypoint: {script: " + os.path.basename(path) + "}`",
+        )
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -27,7 +27,19 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises what `main` prints, where argparse would print and exit itself."""
-        raise UsageError(message, tip=f"`{self.prog} --help` lists what it takes")
+        close = self._closest(message)
+        guess = f"did you mean {close}? " if close else ""
+        raise UsageError(message, tip=f"{guess}`{self.prog} --help` lists what it takes")
+
+    def _closest(self, message: str) -> str | None:
+        """The option that the first one which is not known looks like."""
+        _, is_unknown, words = message.partition("unrecognized arguments: ")
+        if not is_unknown or not words.startswith("--"):
+            return None
+        from difflib import get_close_matches
+
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        return next(iter(get_close_matches(words.split()[0].partition("=")[0], known, n=1)), None)
 
 
 def add_run(parser: VerbParser) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.cli.arguments import VerbParser, add_planning
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.log_options import add_log_options, read_log_options
+from hpc_elastic.cli.torchrun_options import refuse_torchrun_options
 from hpc_elastic.errors import AllocationError, UsageError
 from hpc_elastic.job_ids import slurm_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
@@ -46,6 +47,7 @@ def make_parser() -> VerbParser:
     parser.add_argument("--max-restarts", "--max_restarts", metavar="N", help="worker failures to survive")
     parser.add_argument("--name", metavar="NAME", help="the run's name; default: the script's")
     add_log_options(parser)
+    refuse_torchrun_options(parser)
     add_planning(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
     parser.add_argument("target", metavar="TARGET", help="a job file (.yaml, .yml), a script or a module")

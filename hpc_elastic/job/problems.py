@@ -99,10 +99,26 @@ def _suggest_word(found: object, expected: str) -> str:
     return _did_you_mean(difflib.get_close_matches(str(found), expected.replace(" or ", ", ").split(", ")))
 
 
+# What people write at the top of a job file or in `resources`: names of sbatch, of other launchers, and habits.
+_NAMED_OTHERWISE = {
+    **{name: f"sbatch.{name}" for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist")},
+    **dict.fromkeys(("queue",), "sbatch.partition"),
+    **dict.fromkeys(("gres",), "sbatch.gres, or resources.gpus_per_node for GPUs"),
+    **dict.fromkeys(("mem", "memory"), "resources.memory_per_node"),
+    **dict.fromkeys(("cpus", "cores", "cpus_per_task"), "resources.cpus_per_worker"),
+    **dict.fromkeys(("gpus", "num_gpus"), "resources.gpus_per_node"),
+    **dict.fromkeys(("walltime", "time_limit", "timelimit"), "time"),
+    **dict.fromkeys(("tasks_per_node", "ntasks_per_node", "nproc_per_node"), "workers_per_node"),
+    **dict.fromkeys(("module", "modules"), "setup: [module load ...]"),
+}
+
+
 def suggest_key(path: KeyPath, known_paths: Sequence[str]) -> str:
     """`; did you mean ...?` for an unknown key: one of that name elsewhere, else one like it in the same map."""
     parent, name = re.sub(r"\[[0-9]+\]", "[]", format_path(path[:-1])), str(path[-1]).replace("-", "_")
     prefix = f"{parent}." if parent else ""
+    if parent in ("", "resources", "defaults", "defaults.resources") and name in _NAMED_OTHERWISE:
+        return _did_you_mean([parent.partition("resources")[0] + _NAMED_OTHERWISE[name]])
     beside = [known.removeprefix(prefix) for known in known_paths if known.startswith(prefix)]
     elsewhere = [known for known in known_paths if known.split(".")[-1] == name]
     close = difflib.get_close_matches(name, [known for known in beside if "." not in known])

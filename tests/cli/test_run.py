@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,11 @@ import yaml
 from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.main import main
-from hpc_elastic.cli.run import find_allocation
+from hpc_elastic.cli.run import find_allocation, make_parser
+from hpc_elastic.cli.torchrun_options import REPLACEMENTS
 from hpc_elastic.errors import UsageError
+from hpc_elastic.job.check import key_paths
+from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
 from tests.cli.conftest import FakeSlurm
@@ -223,3 +227,33 @@ def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path) -> None:
     assert done.stdout.count("one step\n") == 2
     assert "restart 1 of 1" in done.stderr
     assert "ValueError: no data" in done.stderr
+
+
+def test_every_option_of_torchrun_is_taken_or_answered_with_what_stands_in_its_place() -> None:
+    from torch.distributed.run import get_args_parser
+
+    ours = make_parser()
+    for action in get_args_parser()._actions:
+        for option in action.option_strings:
+            assert option in ours._option_string_actions, option
+    for option in REPLACEMENTS:
+        assert option in get_args_parser()._option_string_actions, option
+        for words in ([option, "train.py"], [option, "value", "train.py"], [f"{option}=value", "train.py"]):
+            with pytest.raises(UsageError, match=f"{option} is an option of torchrun") as raised:
+                ours.parse_args(words)
+            assert raised.value.tip == REPLACEMENTS[option]
+
+
+def test_options_of_torchrun_behind_the_script_are_the_scripts() -> None:
+    assert make_parser().parse_args(["train.py", "--standalone", "--role", "x"]).arguments == [
+        "--standalone",
+        "--role",
+        "x",
+    ]
+
+
+@pytest.mark.parametrize(
+    "key", sorted({key for text in REPLACEMENTS.values() for key in re.findall(r"--set ([\w.]+)", text)})
+)
+def test_keys_that_stand_in_place_of_torchruns_options_exist(key: str) -> None:
+    assert key in set(key_paths(JobSpec))

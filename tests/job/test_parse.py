@@ -219,6 +219,29 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("partition", "sbatch.partition"),
+        ("queue", "sbatch.partition"),
+        ("account", "sbatch.account"),
+        ("qos", "sbatch.qos"),
+        ("gres", "sbatch.gres, or resources.gpus_per_node for GPUs"),
+        ("mem", "resources.memory_per_node"),
+        ("cpus", "resources.cpus_per_worker"),
+        ("gpus", "resources.gpus_per_node"),
+        ("modules", "setup: [module load ...]"),
+        ("walltime", "time"),
+        ("tasks-per-node", "workers_per_node"),
+    ],
+)
+def test_key_that_people_know_by_another_name_is_answered_with_ours(key: str, meant: str) -> None:
+    problem = f"unknown key; did you mean {meant}?"
+    assert problems_of(f"{MINIMAL}{key}: 4\n") == [f"job.yaml:2: {key}: {problem}"]
+    assert problems_of(f"{MINIMAL}resources: {{{key}: 4}}\n") == [f"job.yaml:2: resources.{key}: {problem}"]
+    assert problems_of(MINIMAL, f"{key}=4") == [f"--set {key}: {problem}"]
+
+
 def test_a_problem_is_one_line_without_control_characters() -> None:
     assert problems_of(MINIMAL + r'"a\n\e[2J": 1') == [r"job.yaml:2: a\n\x1b[2J: unknown key"]
 
