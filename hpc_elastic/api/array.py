@@ -14,16 +14,16 @@ from functools import partial
 
 from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.api.prepare import PreparedRun
-from hpc_elastic.api.submission import add_to_index, deferred_interrupt, make_run_directory, make_submission
+from hpc_elastic.api.submission import add_to_index, deferred_interrupt, make_run_directory, make_submission, record
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.template import load_array_template, load_template
-from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create_array import create_array
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.rundir.records import ArraySubmission, ArrayTask, Submission, utc_text
+from hpc_elastic.rundir.reservation import Reservation
 from hpc_elastic.scheduler.protocol import Scheduler
 
 
@@ -51,8 +51,8 @@ def submit_array(
     Raises:
         UsageError: the runs are not in such a folder, or the limit is none.
         JobError: they ask for different things.
-        RunDirectoryError: a directory cannot be made, or the submission not be recorded.
-        SchedulerError: it was refused. In all cases nothing remains.
+        RunDirectoryError: a directory cannot be made, or as `start_run` says.
+        SchedulerError: it was refused. Nothing remains then.
     """
     layout = _find_folder(prepared, limit)
     script = array_script(prepared, limit=limit)
@@ -60,20 +60,21 @@ def submit_array(
     created = create_array(layout, job_yaml=prepared[0].source.text, script=script, runs=runs)
     given = list(parameters) or [{} for _ in prepared]
     with deferred_interrupt():  # a job without a record would be runs that nobody finds
+        rooms: list[Reservation] = []
         try:
+            for path in (layout.record, *(run.layout.submission for run in created.runs)):
+                rooms.append(Reservation(path))
             job_id = scheduler.submit(prepared[0].plan, layout.script)
         except BaseException:
+            for room in rooms:
+                room.give_up()
             created.remove()
             raise
-        try:
-            submissions = _record(layout, prepared, given, job_id)
-            record = _array_record(array or os.path.basename(layout.root), submissions, job_id, limit)
-            store.write_json(layout.record, to_json(record))
-        except BaseException:
-            scheduler.cancel(job_id)
-            created.remove()
-            raise
-        add_to_index(record, layout.root)
+        submissions = _submissions(layout, prepared, given, job_id)
+        array_submission = _array_record(array or os.path.basename(layout.root), submissions, job_id, limit)
+        add_to_index(array_submission, layout.root)
+        for room, said in zip(rooms, (array_submission, *submissions), strict=True):
+            record(room, to_json(said), job_id)
     return submissions
 
 
@@ -103,17 +104,14 @@ def _find_folder(prepared: Sequence[PreparedRun], limit: int | None) -> ArrayLay
     return layout
 
 
-def _record(
+def _submissions(
     layout: ArrayLayout, prepared: Sequence[PreparedRun], parameters: Sequence[Mapping[str, str]], job_id: str
 ) -> list[Submission]:
-    """Writes each run's record."""
-    submissions = []
-    for number, (run, varied) in enumerate(zip(prepared, parameters, strict=True)):
-        task_id = array_task_id(job_id, number)
-        submission = make_submission(run.plan, task_id, array=layout.root, task=number, parameters=varied)
-        store.write_json(layout.task(number).submission, to_json(submission))
-        submissions.append(submission)
-    return submissions
+    """The record of each run."""
+    return [
+        make_submission(run.plan, array_task_id(job_id, number), array=layout.root, task=number, parameters=varied)
+        for number, (run, varied) in enumerate(zip(prepared, parameters, strict=True))
+    ]
 
 
 def _array_record(array: str, submissions: Sequence[Submission], job_id: str, limit: int | None) -> ArraySubmission:

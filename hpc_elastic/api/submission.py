@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from hpc_elastic.api.identity import host_name, user_name, working_directory
 from hpc_elastic.api.prepare import PreparedRun
-from hpc_elastic.codec import to_json
+from hpc_elastic.codec import Json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
@@ -20,6 +20,7 @@ from hpc_elastic.rundir.create import CreatedRunDirectory, create_run_directory
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
+from hpc_elastic.rundir.reservation import Reservation
 from hpc_elastic.scheduler.protocol import Scheduler
 
 
@@ -27,17 +28,16 @@ def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
     """Makes the run and submits it.
 
     Raises:
-        RunDirectoryError: the directory cannot be made, or the submission not be recorded.
-        SchedulerError: it was refused. In both cases nothing remains.
+        RunDirectoryError: the directory cannot be made, or as `start_run` says.
+        SchedulerError: it was refused. Nothing remains then.
     """
-    return start_run(prepared, lambda layout: scheduler.submit(prepared.plan, layout.script), undo=scheduler.cancel)
+    return start_run(prepared, lambda layout: scheduler.submit(prepared.plan, layout.script))
 
 
 def start_run(
     prepared: PreparedRun,
     start: Callable[[RunLayout], str],
     *,
-    undo: Callable[[str], None],
     is_foreground: bool = False,
 ) -> Submission:
     """Makes the run directory, starts the run and records it.
@@ -45,26 +45,43 @@ def start_run(
     Args:
         prepared: the run.
         start: starts the script and returns the job id.
-        undo: ends the job again.
         is_foreground: the job is the user's own allocation.
+
+    Raises:
+        RunDirectoryError: the directory cannot be made, and nothing remains; or the record cannot be written although
+            there was room for it, and then the job and all its files are kept.
     """
     plan = prepared.plan
     created = make_run_directory(prepared)
     with deferred_interrupt():  # a job without a record would be a run that nobody finds
+        room: Reservation | None = None
         try:
+            room = Reservation(created.layout.submission)
             job_id = start(created.layout)
         except BaseException:
+            if room is not None:
+                room.give_up()
             created.remove()
             raise
         submission = make_submission(plan, job_id, is_foreground=is_foreground)
-        try:
-            store.write_json(created.layout.submission, to_json(submission))
-        except RunDirectoryError:
-            undo(job_id)
-            created.remove()
-            raise
         add_to_index(submission, plan.run_dir)
+        record(room, to_json(submission), job_id)
     return submission
+
+
+def record(room: Reservation, data: Json, job_id: str) -> None:
+    """Writes down what was submitted, where room was kept for it.
+
+    Raises:
+        RunDirectoryError: it cannot be written; the job and all its files are kept.
+    """
+    try:
+        room.fill(store.dump_json(data))
+    except RunDirectoryError as error:
+        raise RunDirectoryError(
+            f"job {job_id} was submitted and goes on, but its record is missing: {error.message}",
+            tip=f"`scancel {job_id}` ends it; `hpc-elastic status` shows it by its run directory",
+        ) from error
 
 
 def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:

@@ -25,7 +25,6 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
     start_run(
         prepared,
         lambda made: scheduler.submit(plan, made.script),
-        undo=scheduler.cancel,
         is_foreground=plan.scheduler == "slurm",
     )
     print(f"run directory: {layout.root}", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -174,6 +175,40 @@ def test_full_disk_is_one_message_and_leaves_nothing(
     assert "Traceback" not in error
     assert [path.name for path in tiny_disk.iterdir()] == ["ballast"]
     assert fake_slurm.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
+def test_disk_that_fills_up_while_the_job_is_submitted_costs_no_record(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=256k", str(tiny_disk)], check=True)
+    fake_slurm.script("sbatch", f"cat /dev/zero >{tiny_disk}/ballast 2>/dev/null; echo 42")
+    run_dir = tiny_disk / "run"
+    assert main(["submit", "job.yaml", "--run-dir", str(run_dir), *options, *SITE]) == 0
+    assert os.statvfs(tiny_disk).f_bavail == 0
+    capsys.readouterr()
+    assert main(["status", str(run_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job_id"] == "42"
+    assert list(run_dir.rglob("*.tmp")) == []
+    assert fake_slurm.calls("scancel") == []
+
+
+@pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
+def test_disk_without_room_for_the_record_launches_nothing(
+    tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
+) -> None:
+    """Whatever room there is: nothing is launched and nothing remains, or all is there."""
+    subprocess.run(["mount", "-o", "remount,size=256k", str(tiny_disk)], check=True)
+    outcomes = set()
+    for pages in range(0, 64, 4):
+        (tiny_disk / "ballast").write_bytes(bytes(4096 * pages))
+        code = main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *options, *SITE])
+        outcomes.add(code)
+        left = sorted(path.name for path in tiny_disk.iterdir())
+        assert (left, len(fake_slurm.calls("sbatch"))) == (["ballast", "run"], 1) if code == 0 else (["ballast"], 0)
+        shutil.rmtree(tiny_disk / "run", ignore_errors=True)
+        (fake_slurm.folder / "calls").unlink(missing_ok=True)
+    assert outcomes == {0, 5}
 
 
 def test_read_only_place_is_one_message(
