@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 
@@ -33,14 +34,16 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
         SchedulerError: the scheduler refused, or does not answer.
     """
     array_watch = ArrayWatch(layout, warn=say, settle_s=SETTLE_S)
+    runs = [run for run, _ in array_watch.facts.runs if not os.path.exists(run.result)]
+    if runs:
+        _check_host(array_watch)
+    for run in runs:  # before the first look, which gives a task that is gone the result of one that nobody stopped
+        ask_to_stop(run, by)
     snapshot = array_watch.look()
     if snapshot.is_over:
         return snapshot
-    _check_host(array_watch, snapshot)
     scheduler = make_scheduler(snapshot.scheduler)
     left = _not_over(snapshot)
-    for task in left:
-        ask_to_stop(RunLayout(task.run_dir), by)
     scheduler.cancel_pending(snapshot.job_id)
     if running := [task for task in left if task.allocations]:
         grace_s = grace_of(RunLayout(running[0].run_dir))
@@ -59,9 +62,10 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
     return snapshot
 
 
-def _check_host(array_watch: ArrayWatch, snapshot: ArraySnapshot) -> None:
-    host = array_watch.facts.record.get("host")
-    if snapshot.scheduler == "local" and host not in (None, host_name()):
+def _check_host(array_watch: ArrayWatch) -> None:
+    record = array_watch.facts.record
+    host = record.get("host")
+    if record.get("scheduler") == "local" and host not in (None, host_name()):
         raise StillRunningError(
             f"the array's processes are on {host}, not here", tip=f"call `hpc-elastic cancel` on {host}"
         )

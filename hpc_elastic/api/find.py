@@ -99,12 +99,12 @@ def find_directory(wanted: str | None) -> RunLayout | ArrayLayout | None:
     Raises:
         RunDirectoryError: the path is neither.
     """
+    here = working_directory()
     if wanted is None:
-        here = working_directory()
         if here is None:
             return None
         return ArrayLayout(here) if is_array(here) else RunLayout(here) if is_run_directory(here) else None
-    if os.sep in wanted or wanted in (".", "..") or is_run_directory(wanted):
+    if os.sep in wanted or wanted in (".", "..") or (here is not None and is_run_directory(wanted)):
         given = os.path.expanduser(wanted)
         return ArrayLayout(given) if is_array(given) else require_run_directory(wanted)
     return None

@@ -46,11 +46,11 @@ def main(argv: Sequence[str]) -> int:
         listed = [one for item in listed for one in (item.tasks if isinstance(item, ArraySnapshot) else (item,))]
     if arguments.json:
         print(json.dumps([_to_json(item) for item in listed], indent=2, ensure_ascii=False))
-    elif not listed:
+    elif not entries:
         print("no runs yet; `hpc-elastic submit job.yaml` starts one", file=sys.stderr)
-    elif sys.stdout.isatty():
+    elif listed and sys.stdout.isatty():
         _draw(listed)
-    else:
+    elif listed:
         from hpc_elastic.observe.present import plain_list
 
         print(plain_list(listed))

@@ -9,16 +9,21 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hpc_elastic import __version__
+from hpc_elastic.api.identity import working_directory
 from hpc_elastic.cli import INTERRUPTED
+from hpc_elastic.cli.output import drop_output, is_output_error, replace_closed_streams
 from hpc_elastic.cli.printable import printable
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
 
-INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h; none of the documented codes is a lie then
+# EX_SOFTWARE and EX_IOERR of sysexits.h; none of the documented codes is a lie then
+INTERNAL_ERROR = 70
+NO_OUTPUT = 74
 
 
 def run() -> NoReturn:
     """The console entry point."""
+    replace_closed_streams()
     sys.exit(main(sys.argv[1:]))
 
 
@@ -34,12 +39,15 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # `hpc-elastic logs | head`: the reader has what it wanted. Python flushes again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `hpc-elastic logs | head`: the reader has what it wanted
+        drop_output()
         return 0
     except Exception as error:
-        return _internal_error(error)
+        known = _explain(error)
+        if known is None:
+            return _internal_error(error)
+        _complain(known)
+        return NO_OUTPUT if is_output_error(error) else int(known.exit_code)
 
 
 def _dispatch(argv: Sequence[str]) -> int:
@@ -76,6 +84,16 @@ def _complain(error: HpcElasticError) -> None:
     print(f"{PROGRAM}: error: {printable(error.message)}", file=sys.stderr)
     if error.tip:
         print(f"  tip: {printable(error.tip)}", file=sys.stderr)
+
+
+def _explain(error: Exception) -> HpcElasticError | None:
+    """What is no defect of ours, although no module saw it coming."""
+    if is_output_error(error):
+        drop_output()
+        return HpcElasticError(f"cannot write the output: {getattr(error, 'strerror', error)}")
+    if isinstance(error, FileNotFoundError) and working_directory() is None:
+        return UsageError("the folder that this shell is in was removed", tip="change to one that exists: `cd`")
+    return None
 
 
 def _internal_error(error: Exception) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.api.schedulers import in_background, make_scheduler
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_planning
+from hpc_elastic.cli.output import said_at_least
 from hpc_elastic.cli.verbs import EXIT_CODES
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir.layout import RunLayout
@@ -82,7 +83,8 @@ def main(argv: Sequence[str]) -> int:
     scheduler = make_scheduler(prepared.plan.scheduler)
     submission = submit_run(prepared, scheduler)
     layout = RunLayout(prepared.plan.run_dir)
-    _announce(submission, layout, arguments)
+    with said_at_least(f"submitted {submission.name} as job {submission.job_id}; run directory: {layout.root}"):
+        _announce(submission, layout, arguments)
     if arguments.wait or arguments.follow:
         return _attend(submission, layout, scheduler, arguments)
     return 0
@@ -124,7 +126,7 @@ def _announce(submission: Submission, layout: RunLayout, arguments: Namespace) -
     print(f"submitted {submission.name} as job {submission.job_id} on {submission.site}", file=stream)
     print(f"run directory: {layout.root}", file=stream, flush=True)
     if not (arguments.wait or arguments.follow):
-        print(f"next: hpc-elastic status {submission.job_id}, or logs, cancel")
+        print(f"next: hpc-elastic status {submission.job_id}, or logs, cancel", flush=True)
 
 
 def _attend(submission: Submission, layout: RunLayout, scheduler: Scheduler, arguments: Namespace) -> int:

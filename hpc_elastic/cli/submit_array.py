@@ -14,6 +14,7 @@ from hpc_elastic.api.prepare_array import PreparedArray, prepare_array
 from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.look import warn
+from hpc_elastic.cli.output import said_at_least
 from hpc_elastic.job.parameters import parse_parameters
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.observe.narrate import count, describe_counts, describe_parameters
@@ -43,7 +44,9 @@ def submit_array_of(arguments: Namespace) -> int:
         array=prepared.array,
         parameters=prepared.parameters,
     )
-    job_id = _announce(submissions, prepared.layout, arguments)
+    job_id = submissions[0].job_id.rpartition("_")[0]
+    with said_at_least(f"submitted {submissions[0].name} as job {job_id}; the folder: {prepared.layout.root}"):
+        _announce(submissions, prepared.layout, arguments, job_id)
     return _wait(prepared.layout, job_id) if arguments.wait else 0
 
 
@@ -58,10 +61,8 @@ def _show_what_would_be(prepared: PreparedArray, limit: int | None) -> int:
     return 0
 
 
-def _announce(submissions: Sequence[Submission], layout: ArrayLayout, arguments: Namespace) -> str:
-    """Says what was submitted; returns the array's job id."""
+def _announce(submissions: Sequence[Submission], layout: ArrayLayout, arguments: Namespace, job_id: str) -> None:
     first = submissions[0]
-    job_id = first.job_id.rpartition("_")[0]
     if arguments.json:
         tasks = [
             {
@@ -73,13 +74,12 @@ def _announce(submissions: Sequence[Submission], layout: ArrayLayout, arguments:
         ]
         said = {"job_id": job_id, "run_dir": layout.root, "name": first.name, "site": first.site, "tasks": tasks}
         print(json.dumps(said), flush=True)
-        return job_id
+        return
     number = count(len(submissions), "run")
     print(f"submitted {first.name} as job {job_id} on {first.site}, an array of {number}")
     print(f"run directories: {layout.root}/0 to {len(submissions) - 1}", flush=True)
     if not arguments.wait:
-        print(f"next: hpc-elastic status {job_id}, logs {array_task_id(job_id, 0)}, or cancel {job_id}")
-    return job_id
+        print(f"next: hpc-elastic status {job_id}, logs {array_task_id(job_id, 0)}, or cancel {job_id}", flush=True)
 
 
 def _wait(layout: ArrayLayout, job_id: str) -> int:

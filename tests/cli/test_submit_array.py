@@ -233,7 +233,9 @@ def test_list_passes_over_an_array_whose_record_is_torn(
     (folder / "array.json").write_text("[]")
     capsys.readouterr()
     assert main(["list"]) == 0
-    assert "is no array of runs" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{folder}/array.json cannot be read: expected an object, found a list" in error
+    assert "no runs yet" not in error
 
 
 def test_status_of_an_array_says_where_each_task_stands(

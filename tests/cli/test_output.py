@@ -1,0 +1,98 @@
+"""Standard output that is full or closed, and a folder that was removed: plain errors, and no job is hidden."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import FakeSlurm
+
+HPC_ELASTIC = f"{shlex.quote(sys.executable)} -m hpc_elastic"
+SUBMIT = f"{HPC_ELASTIC} submit job.yaml --site generic-slurm"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "options", ["", " --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json"]
+)
+@pytest.mark.parametrize("target", [">/dev/full", ">&-"])
+def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
+    workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
+) -> None:
+    done = shell(f"{SUBMIT}{options} {target}")
+    assert done.returncode == 74, done.stderr
+    assert "submitted digits as job 42" in done.stderr
+    assert "error: cannot write the output: " in done.stderr
+    assert "internal error" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "[Errno" not in done.stderr
+    (found,) = (workplace / "hpc-elastic-runs").iterdir()
+    assert str(found) in done.stderr
+
+
+def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: FakeSlurm) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        gone = subprocess.run(
+            shlex.split(SUBMIT), stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    finally:
+        os.close(write_end)
+    assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (0, 1)
+
+
+@pytest.mark.parametrize("verb", ["list", "list --json", "status .", "schema", "--help", "check job.yaml --site local"])
+@pytest.mark.parametrize(("target", "word"), [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")])
+def test_output_that_cannot_be_written_is_one_plain_error(
+    workplace: Path, fake_slurm: FakeSlurm, verb: str, target: str, word: str
+) -> None:
+    assert shell(f"{SUBMIT} --run-dir run").returncode == 0
+    where = "cd run && " if verb == "status ." else ""
+    done = shell(f"{where}{HPC_ELASTIC} {verb} {target}")
+    assert (done.returncode, done.stdout) == (74, "")
+    assert re.fullmatch(rf"(no site named.*\n)?hpc-elastic: error: cannot write the output: {word}.*\n", done.stderr)
+
+
+def test_standard_error_that_is_closed_costs_nothing(fake_slurm: FakeSlurm) -> None:
+    done = shell(f"{SUBMIT} --dry-run 2>&-")
+    assert done.returncode == 0
+    assert done.stdout.startswith("#!")
+
+
+@pytest.mark.parametrize("verb", ["check", "render", "submit"])
+def test_folder_that_was_removed_is_named(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
+    gone = workplace / "gone"
+    gone.mkdir()
+    line = f"cd {gone} && rmdir {gone} && {HPC_ELASTIC} {verb} {workplace}/job.yaml --site generic-slurm"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "the folder that this shell is in was removed" in done.stderr
+    assert fake_slurm.calls("sbatch") == []
+
+
+def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    assert shell(f"{SUBMIT} --run-dir run").returncode == 0
+    gone = workplace / "gone"
+    gone.mkdir()
+    for verb in ("list", f"status {workplace}/run", "status 42", "status"):
+        gone.mkdir(exist_ok=True)
+        done = shell(f"cd {gone} && rmdir {gone} && {HPC_ELASTIC} {verb}")
+        assert done.returncode == 0, done.stderr
+        assert "digits" in done.stdout
