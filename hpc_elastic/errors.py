@@ -64,10 +64,18 @@ class SiteError(JobError):
     """A site file is wrong, or the site that was asked for does not exist. Exit code 3."""
 
 
+class UnknownSiteError(SiteError):
+    """The site that was asked for does not exist, or its file cannot be read. Exit code 3."""
+
+
 class TemplateError(HpcElasticError):
     """A template is missing or does not render, or a value cannot stand in a script. Exit code 3."""
 
     exit_code = ExitCode.SETUP
+
+
+class UnknownTemplateError(TemplateError):
+    """The template that was asked for does not exist. Exit code 3."""
 
 
 class AllocationError(HpcElasticError):

@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 
 import hpc_elastic
 from hpc_elastic.api.known_runs import DEFAULT_ROOT
-from hpc_elastic.errors import UsageError
+from hpc_elastic.errors import UnknownSiteError, UnknownTemplateError, UsageError
+from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -127,7 +128,14 @@ def find_site_of(
     """
     if site_name and is_site_path(site_name):
         site_name = os.path.abspath(site_name)  # on the command line relative to here, in a job file to the file
-    return find_site(site_name or job.site or choose_site_name(say), job_dir=source.directory, environ=os.environ)
+    name = site_name or job.site or choose_site_name(say)
+    try:
+        return find_site(name, job_dir=source.directory, environ=os.environ)
+    except UnknownSiteError as error:
+        place = "--site" if site_name else find_place(source.text, source.file, ("site",))
+        raise UnknownSiteError(
+            [f"{place}{problem.removeprefix('site')}" for problem in error.problems], tip=error.tip
+        ) from error
 
 
 def new_identity(job: JobSpec, now: float) -> str:
@@ -161,8 +169,23 @@ def plan_run(
     )
     plan = resolve_plan(job, site, context)
     templates = templates or Templates(source.directory)
-    script = render_script(plan, *templates.load(plan.template))
+    try:
+        template = templates.load(plan.template)
+    except UnknownTemplateError as error:
+        raise UnknownTemplateError(
+            f"{_place_of_template(source, job, site)}: {error.message}", tip=error.tip
+        ) from error
+    script = render_script(plan, *template)
     return PreparedRun(source=source, plan=plan, script=script)
+
+
+def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str:
+    """The file and the line that name the template."""
+    if job.template:
+        return find_place(source.text, source.file, ("template",))
+    with open(site.path, encoding="utf-8") as file:
+        text = file.read()
+    return find_place(text, site.path, ("defaults", "template") if site.defaults.template else ("template",))
 
 
 def choose_site_name(say: Callable[[str], None] = _say) -> str:

@@ -163,3 +163,11 @@ class _Conversion:
     def _add(self, node: Any, path: KeyPath, message: str) -> None:
         line = node.start_mark.line + 1 if self.has_lines else None
         self.document.problems.append(Problem(file=self.document.file, line=line, path=path, message=message))
+
+
+def find_place(text: str, file: str, path: KeyPath) -> str:
+    """Where a key stands in a file, as `job.yaml:3: site`; its name alone if it is not there."""
+    document = Document(file=file)
+    document.read(text)
+    key = format_path(path)
+    return f"{file}:{document.lines[path]}: {key}" if file and path in document.lines else key

@@ -30,8 +30,15 @@ def check_references(text: str) -> None:
             )
 
 
-def expand_references(text: str, environ: Mapping[str, str]) -> str:
+def expand_references(
+    text: str, environ: Mapping[str, str], *, advice: str = "is not set on this node; set it in setup or env"
+) -> str:
     """The text with each `${NAME}` replaced by the variable, each `$$` by a dollar sign; values are not expanded again.
+
+    Args:
+        text: the text.
+        environ: the variables.
+        advice: what to say of one that is not set.
 
     Raises:
         BadReferenceError: the grammar is violated, or a variable is not set.
@@ -43,7 +50,7 @@ def expand_references(text: str, environ: Mapping[str, str]) -> str:
         if name is None:
             return "$"
         if name not in environ:
-            raise BadReferenceError(f"${{{name}}} is not set on this node; set it in setup or env, or write $$ for a $")
+            raise BadReferenceError(f"${{{name}}} {advice}, or write $$ for a $")
         return environ[name]
 
     return _DOLLAR.sub(replace, text)

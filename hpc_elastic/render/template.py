@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined, TemplateSyntaxError, meta, nodes
 
-from hpc_elastic.errors import TemplateError
+from hpc_elastic.errors import TemplateError, UnknownTemplateError
 from hpc_elastic.render.lint import (
     BLOCKS,
     find_blocks,
@@ -222,8 +222,9 @@ def _find(name: str, job_dir: str) -> str:
     for candidate in candidates:
         if os.path.isfile(candidate):
             return os.path.abspath(candidate)
-    raise TemplateError(
-        f"no template {name}: neither {candidates[0]} nor {candidates[1]} is a file",
+    where = "there is no such file" if candidates[0] == candidates[1] else "neither {} nor {} is a file"
+    raise UnknownTemplateError(
+        f"no template {name}: {where.format(*candidates)}",
         tip="`template` is a name such as slurm/job.sh.j2, or a path relative to the job file",
     )
 

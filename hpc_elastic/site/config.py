@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictStr, WithJsonSchema
+from pydantic import AfterValidator, Field, PrivateAttr, StrictStr, WithJsonSchema
 
 from hpc_elastic.job import values
 from hpc_elastic.job.spec import JobDefaults, Section
@@ -55,7 +55,9 @@ class NetworkConfig(Section):
 
 
 class SiteConfig(Section):
-    """One site, as its file says it."""
+    """One site, as its file says it; `path` is the file, for messages."""
+
+    _path: str = PrivateAttr("")
 
     name: values.Name = Field(description="the site's name, as the file is called")
     contact: values.Line = Field(description="who answers questions about this file")
@@ -76,3 +78,14 @@ class SiteConfig(Section):
     wait_all_nodes: values.Switch | None = _key("Slurm starts the job only when every node is booted")
     max_nodes: values.Positive | None = _key("a job may ask for at most so many nodes")
     max_time: values.PositiveDuration | None = _key("a job may ask for at most so much time")
+
+    @property
+    def path(self) -> str:
+        """The site file."""
+        return self._path
+
+    def at(self, path: str) -> SiteConfig:
+        """The same, of this file."""
+        site = self.model_copy()
+        site._path = path
+        return site

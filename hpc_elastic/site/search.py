@@ -6,7 +6,8 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 
-from hpc_elastic.errors import SiteError
+from hpc_elastic.errors import SiteError, UnknownSiteError
+from hpc_elastic.job.document import find_place
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site.config import SiteConfig
@@ -27,11 +28,12 @@ def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteCon
         SiteError: there is none, or it is wrong.
     """
     path = _find(name, job_dir, environ)
-    site = parse_site(_read(path), path=path)
+    text = _read(path)
+    site = parse_site(text, path=path).at(path)
     template = site.template
     if template and template.startswith("."):
         template = os.path.normpath(os.path.join(os.path.dirname(path), template))
-    return site.model_copy(update={"template": template, "run_root": _expand(site.run_root, path, environ)})
+    return site.model_copy(update={"template": template, "run_root": _expand(site.run_root, text, path, environ)})
 
 
 def search_folders(job_dir: str, environ: Mapping[str, str]) -> list[str]:
@@ -67,7 +69,7 @@ def _find(name: str, job_dir: str, environ: Mapping[str, str]) -> str:
     known = known_sites(job_dir, environ)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {close[0]}?" if close else ""
-    raise SiteError(
+    raise UnknownSiteError(
         [f"site: there is no site {name!r}{guess}"],
         tip=f"known sites: {', '.join(known)}; or give the path of a site file",
     )
@@ -90,13 +92,13 @@ def _read(path: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SiteError([f"cannot read the site file {path}: {reason}"]) from error
+        raise UnknownSiteError([f"site: cannot read the site file {path}: {reason}"]) from error
 
 
-def _expand(run_root: str | None, path: str, environ: Mapping[str, str]) -> str | None:
+def _expand(run_root: str | None, text: str, path: str, environ: Mapping[str, str]) -> str | None:
     if run_root is None:
         return None
     try:
-        return expand_references(run_root, environ)
+        return expand_references(run_root, environ, advice="is not set here; export it before you submit")
     except BadReferenceError as error:
-        raise SiteError([f"{path}: run_root: {error}"]) from error
+        raise SiteError([f"{find_place(text, path, ('run_root',))}: {error}"]) from error

@@ -169,5 +169,5 @@ def test_a_site_rejects_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_run_root_rejects_a_variable_that_is_not_set(tmp_path: Path) -> None:
     path = write_site(tmp_path, "mine", "run_root: ${NO_SUCH_VARIABLE}/runs\n")
-    with pytest.raises(SiteError, match=r"mine\.yaml: run_root: \$\{NO_SUCH_VARIABLE\} is not set"):
+    with pytest.raises(SiteError, match=r"mine\.yaml:\d+: run_root: \$\{NO_SUCH_VARIABLE\} is not set here; export it"):
         find_site(str(path), job_dir="/", environ=environment(tmp_path))
