@@ -17,8 +17,9 @@ class Allocation:
     """This node's place in one start by the scheduler.
 
     `nodes` are the names of all nodes of the step, by node id. `is_local` is the local backend,
-    where every node is this machine, with a loopback address of its own. The `job_id` of a task of
-    an array is `<array>_<task>`.
+    where every node is this machine, with a loopback address of its own, and shares it with other runs of
+    an array: so many are at work at once, this one among them. The `job_id` of a task of an array is
+    `<array>_<task>`.
     """
 
     job_id: str
@@ -27,6 +28,7 @@ class Allocation:
     node_id: int
     nodes: tuple[str, ...]
     is_local: bool
+    runs_at_once: int = 1
 
     @property
     def node(self) -> str:
@@ -92,6 +94,7 @@ def _derive_local(environ: Mapping[str, str]) -> Allocation:
         node_id=node_id,
         nodes=tuple(f"local{number}" for number in range(count)),
         is_local=True,
+        runs_at_once=max(1, _number(environ, "HPC_ELASTIC_LOCAL_RUNS_AT_ONCE", default=1)),
     )
 
 

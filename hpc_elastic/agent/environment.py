@@ -25,11 +25,15 @@ _AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What this node adds to every worker. `gloo_interface` holds the published address."""
+    """What this node adds to every worker.
+
+    `gloo_interface` holds the published address; `threads` is a worker's share of the local backend's machine.
+    """
 
     node: str
     role: RolePlan
     gloo_interface: str | None
+    threads: int | None = None
 
 
 def worker_environment(
@@ -124,9 +128,9 @@ def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, s
         # gloo and TCPStore look peers up in reverse; a silent name server would cost 5 s a look-up.
         "RES_OPTIONS": "timeout:1 attempts:1",
     }
-    cpus = plan.resources.cpus_per_worker
-    if cpus is not None or assign.workers > 1:
-        defaults["OMP_NUM_THREADS"] = str(cpus or 1)
+    threads = plan.resources.cpus_per_worker or facts.threads
+    if threads is not None or assign.workers > 1:
+        defaults["OMP_NUM_THREADS"] = str(threads or 1)
     if facts.gloo_interface is not None:
         defaults["GLOO_SOCKET_IFNAME"] = facts.gloo_interface
     if plan.network.nccl_socket_ifname is not None:

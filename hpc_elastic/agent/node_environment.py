@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.cpus import threads_of_worker
 from hpc_elastic.agent.environment import NodeFacts, worker_directory, worker_environment, world_variables
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -38,7 +39,7 @@ def node_environment(base: Mapping[str, str], plan: LaunchPlan, allocation: Allo
         AllocationError: `env` or `workdir` names a variable that is not set.
     """
     role = plan.role_on(allocation.node_id, len(allocation.nodes))
-    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None)
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
     first, second = rehearse(plan, allocation, attempt=1), rehearse(plan, allocation, attempt=2)
     last = second.workers - 1
     one = worker_environment(base, plan, first, facts, 0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.cpus import threads_of_worker
 from hpc_elastic.agent.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.gpus import count_visible_gpus, gpu_problem
 from hpc_elastic.agent.network import interface_of, is_own_address, own_address
@@ -64,7 +65,9 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
     except HpcElasticError as error:
         problem = f"{error.message}; {error.tip}" if error.tip else error.message
     role = _role(plan, allocation)
-    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=interface)
+    facts = NodeFacts(
+        node=allocation.node, role=role, gloo_interface=interface, threads=threads_of_worker(plan, allocation)
+    )
     return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=problem)
 
 
@@ -107,7 +110,7 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
     """Why the workers could not start here, None if they could."""
     rehearsal = rehearse(plan, allocation)
     role = _role(plan, allocation)
-    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None)
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
     worker_target(plan, role, environment)
     directory = worker_directory(plan, environment)

@@ -44,6 +44,7 @@ def render_array_script(
         "array_dir": checked(root, field="the array's folder"),
         "tasks": len(plans),
         "limit": limit or 1,
+        "at_once": min(limit or 1, len(plans)),
         **{name: values[name] for name in ("name", "site", "created", "version")},
     }
     return render_template(template, own)

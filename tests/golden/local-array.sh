@@ -25,7 +25,7 @@ for ((hpc_elastic_task = 0; hpc_elastic_task < 3; hpc_elastic_task++)); do
     # Who makes the output file decides: the task, and it starts, or who cancels it, and it never does. By then the
     # task's process is there, with its id in its environment.
     hpc_elastic_id=${hpc_elastic_array}_$hpc_elastic_task
-    HPC_ELASTIC_LOCAL_ARRAY_TASK=$hpc_elastic_id bash -c '
+    HPC_ELASTIC_LOCAL_ARRAY_TASK=$hpc_elastic_id HPC_ELASTIC_LOCAL_RUNS_AT_ONCE=1 bash -c '
         cd -- "$0" && (umask 077 && set -o noclobber && : >"$1") 2>/dev/null || exit
         exec >>"$1" 2>&1
         set -- # a setup line may source what reads them
