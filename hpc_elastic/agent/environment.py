@@ -65,24 +65,32 @@ def worker_environment(
     return environment | _asked_variables(plan, facts.role, environment) | world
 
 
-def worker_target(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> tuple[str, list[str]]:
+def worker_target(
+    plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str], *, is_restart: bool
+) -> tuple[str, list[str]]:
     """What a worker runs: its script, module, program or function's file, and the arguments.
 
     Args:
         plan: the launch plan.
         role: the worker's.
         environment: the worker's whole environment, for `${NAME}` in the arguments.
+        is_restart: whether the run had an attempt before this one, of this start of the job or of an earlier one.
 
     Raises:
         AllocationError: an argument names a variable that is not set.
     """
     entrypoint = role.entrypoint
-    target, key = entrypoint.target, plan.key_in(role, "entrypoint.args")
+    target = entrypoint.target
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
     elif entrypoint.kind == "function":
         target = RunLayout(plan.run_dir).function
-    arguments = [_expand(argument, environment, f"{key}[{index}]") for index, argument in enumerate(entrypoint.args)]
+    given = {"args": entrypoint.args} | ({"restart_args": entrypoint.restart_args} if is_restart else {})
+    arguments = [
+        _expand(argument, environment, f"{plan.key_in(role, f'entrypoint.{key}')}[{index}]")
+        for key, values in given.items()
+        for index, argument in enumerate(values)
+    ]
     return target, arguments
 
 

@@ -205,7 +205,7 @@ class LocalWorkers:
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
-            target, arguments = worker_target(plan, facts.role, environment)
+            target, arguments = worker_target(plan, facts.role, environment, is_restart=assign.attempt > 1)
             orders.append(
                 WorkerOrder(
                     rank=rank,

@@ -112,7 +112,7 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
     role = _role(plan, allocation)
     facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
-    worker_target(plan, role, environment)
+    worker_target(plan, role, environment, is_restart=True)  # which has all arguments
     directory = worker_directory(plan, environment)
     if not os.path.isdir(directory):
         return f"workdir {directory} is not a directory on this node"

@@ -34,12 +34,13 @@ class Resources(TypedDict, total=False):
 
 
 class Entrypoint(TypedDict, total=False):
-    """`entrypoint`: exactly one of script, module and command, and its arguments."""
+    """`entrypoint`: exactly one of script, module and command, and its arguments, at first and after a restart."""
 
     script: Path
     module: str
     command: Path
     args: Sequence[Scalar]
+    restart_args: Sequence[Scalar]
 
 
 class WorkerEnv(TypedDict, total=False):

@@ -19,10 +19,12 @@ MOST_TASKS = 10_000  # Slurm's MaxArraySize allows 1,001 unless a site raises it
 # Where `${NAME}` may stand; "*" is any key of a map.
 _REFERENCES: Sequence[KeyPath] = (
     ("entrypoint", "args", ITEM),
+    ("entrypoint", "restart_args", ITEM),
     ("env", "*"),
     ("workdir",),
     ("metrics", "textfile"),
     ("roles", ITEM, "entrypoint", "args", ITEM),
+    ("roles", ITEM, "entrypoint", "restart_args", ITEM),
     ("roles", ITEM, "env", "*"),
 )
 _RANGE = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})(?:\.\.([0-9]{1,15}))?", re.ASCII)

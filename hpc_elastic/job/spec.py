@@ -51,6 +51,9 @@ class EntrypointSpec(Section):
         "a Python function, module:name, which only hpc_elastic.submit can hand over"
     )
     args: tuple[values.Argument, ...] | None = _key("its arguments; ${NAME} expands on the node, $$ is a $")
+    restart_args: tuple[values.Argument, ...] | None = _key(
+        "more arguments behind args from the second attempt on, for a script whose resume is an option"
+    )
 
 
 class WorkerEnvSpec(Section):

@@ -119,9 +119,9 @@ class NetworkPlan:
 class LaunchPlan:
     """One run, with nothing left to decide. Durations are seconds, sizes bytes, paths absolute.
 
-    `env`, `workdir`, `metrics_textfile` and the roles' `env` and `entrypoint.args` keep `${NAME}` and
-    `$$`, which `plan.references` expands on the node; in a path a dollar sign of the file system stands
-    as `$$` already. `roles` has at least one; `nodes` is the sum of theirs, and the spares.
+    `env`, `workdir`, `metrics_textfile` and the roles' `env` and arguments keep `${NAME}` and `$$`, which
+    `plan.references` expands on the node; in a path a dollar sign of the file system stands as `$$`
+    already. `roles` has at least one; `nodes` is the sum of theirs, and the spares.
     `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
     `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
     """

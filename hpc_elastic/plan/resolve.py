@@ -162,7 +162,12 @@ def _role(role: RoleSpec, spec: JobSpec) -> RolePlan:
 def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:
     kinds: tuple[EntrypointKind, ...] = ("script", "module", "command", "function")
     kind = next(kind for kind in kinds if getattr(entrypoint, kind) is not None)
-    return EntrypointPlan(kind=kind, target=getattr(entrypoint, kind), args=entrypoint.args or ())
+    return EntrypointPlan(
+        kind=kind,
+        target=getattr(entrypoint, kind),
+        args=entrypoint.args or (),
+        restart_args=entrypoint.restart_args or (),
+    )
 
 
 def _textfile(metrics: MetricsSpec | None, job_dir: str) -> str | None:

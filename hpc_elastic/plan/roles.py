@@ -24,11 +24,13 @@ class EntrypointPlan:
     """What a worker runs. `target` is a script's path, a module's name or a command's first word.
 
     Of a function it is the name for people, `module:name`; the function itself is in the run directory.
+    `restart_args` stand behind `args` in every attempt but the first.
     """
 
     kind: EntrypointKind
     target: str
     args: tuple[str, ...] = ()
+    restart_args: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

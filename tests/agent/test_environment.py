@@ -175,14 +175,20 @@ def test_what_is_wrong_with_a_role_names_its_place_in_the_list() -> None:
     with pytest.raises(AllocationError, match=r"^roles\[1\]\.env\.A: \$\{B\} is not set"):
         worker_environment({}, asked, ASSIGN, replace(FACTS, role=bad), 0)
     with pytest.raises(AllocationError, match=r"^roles\[1\]\.entrypoint\.args\[0\]: \$\{NO\} is not set"):
-        worker_target(asked, bad, {})
+        worker_target(asked, bad, {}, is_restart=False)
 
 
 def target(
-    kind: Literal["script", "module", "command"], name: str, *args: str, **changes: Any
+    kind: Literal["script", "module", "command"],
+    name: str,
+    *args: str,
+    restart_args: tuple[str, ...] = (),
+    is_restart: bool = False,
+    **changes: Any,
 ) -> tuple[str, list[str]]:
-    asked = plan(entrypoint=EntrypointPlan(kind=kind, target=name, args=args), **changes)
-    return worker_target(asked, asked.roles[0], environment(asked))
+    entrypoint = EntrypointPlan(kind=kind, target=name, args=args, restart_args=restart_args)
+    asked = plan(entrypoint=entrypoint, **changes)
+    return worker_target(asked, asked.roles[0], environment(asked), is_restart=is_restart)
 
 
 def test_a_script_is_in_its_workdir_and_its_arguments_are_expanded() -> None:
@@ -200,6 +206,20 @@ def test_a_module_a_command_and_an_absolute_script_stay_as_they_are(
 def test_an_argument_rejects_a_variable_that_is_not_set() -> None:
     with pytest.raises(AllocationError, match=r"entrypoint\.args\[1\]"):
         target("script", "train.py", "a", "${NOPE}")
+
+
+@pytest.mark.parametrize("kind", ["script", "module", "command"])
+def test_restart_arguments_stand_behind_the_others_after_a_restart_only(
+    kind: Literal["script", "module", "command"],
+) -> None:
+    more = ("--resume=${HPC_ELASTIC_RUN_DIR}", "$$")
+    assert target(kind, "/a", "--x", restart_args=more)[1] == ["--x"]
+    assert target(kind, "/a", "--x", restart_args=more, is_restart=True)[1] == ["--x", "--resume=/runs/my run", "$"]
+
+
+def test_a_restart_argument_that_cannot_be_expanded_is_named() -> None:
+    with pytest.raises(AllocationError, match=r"^entrypoint\.restart_args\[1\]: \$\{NOPE\} is not set"):
+        target("script", "train.py", "a", restart_args=("b", "${NOPE}"), is_restart=True)
 
 
 def test_the_workdir_expands_and_a_dollar_of_the_file_system_stays() -> None:

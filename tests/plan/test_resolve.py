@@ -10,6 +10,7 @@ from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, dump_plan, parse_plan
 from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
+from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams, Std
 from hpc_elastic.site.parse import parse_site
 
@@ -344,3 +345,14 @@ def test_the_prefix_is_the_jobs_else_that_of_torchs_variable_else_ours(job: str,
 def test_workers_get_torchs_template_as_it_was_written() -> None:
     plan = resolve("env: {TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: '[${rank}]:', A: '${B}'}")
     assert plan.env == {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[$${rank}]:", "A": "${B}"}
+
+
+def test_a_plan_of_an_older_version_without_restart_arguments_is_read() -> None:
+    text = "entrypoint: {script: train.py, args: [a], restart_args: [--resume, '${HOME}']}"
+    plan = resolve_plan(parse_job(text, file="job.yaml"), parse_site(SITE_HEAD, path="here.yaml"), CONTEXT)
+    assert plan.roles[0].entrypoint.restart_args == ("--resume", "${HOME}")
+    data = json.loads(dump_plan(plan))
+    del data["roles"][0]["entrypoint"]["restart_args"]
+    assert parse_plan(json.dumps(data)).roles[0].entrypoint == EntrypointPlan(
+        kind="script", target="train.py", args=("a",)
+    )
