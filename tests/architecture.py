@@ -26,6 +26,7 @@ LAYERS = {
     "hpc_elastic.plan.resources": "resolve",
     "hpc_elastic.plan.resolve": "resolve",
     "hpc_elastic.plan.resolve_logs": "resolve",
+    "hpc_elastic.plan.unapplied": "resolve",
     "hpc_elastic.render": "render",
     "hpc_elastic.scheduler": "scheduler",
     "hpc_elastic.elastic": "elastic",

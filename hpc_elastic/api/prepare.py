@@ -18,6 +18,7 @@ from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
+from hpc_elastic.plan.unapplied import find_unapplied
 from hpc_elastic.render.script import render_script
 from hpc_elastic.render.template import Templates
 from hpc_elastic.rundir.create import run_identity
@@ -42,11 +43,12 @@ class JobSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A run with nothing left to decide, and nothing made yet."""
+    """A run with nothing left to decide, and nothing made yet; `unapplied` are keys on which nothing acts here."""
 
     source: JobSource
     plan: LaunchPlan
     script: str
+    unapplied: tuple[str, ...] = ()
 
 
 def _say(line: str) -> None:
@@ -176,7 +178,7 @@ def plan_run(
             f"{_place_of_template(source, job, site)}: {error.message}", tip=error.tip
         ) from error
     script = render_script(plan, *template)
-    return PreparedRun(source=source, plan=plan, script=script)
+    return PreparedRun(source=source, plan=plan, script=script, unapplied=find_unapplied(job, site))
 
 
 def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str:

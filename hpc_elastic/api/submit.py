@@ -11,6 +11,7 @@ from typing import Any
 
 from hpc_elastic.api.functions import function_name, pickle_function
 from hpc_elastic.api.job import Job
+from hpc_elastic.api.preflight import check_submission
 from hpc_elastic.api.prepare import JobSource, PreparedRun, prepare_run, read_job_file
 from hpc_elastic.api.run import Run
 from hpc_elastic.api.schedulers import make_scheduler
@@ -75,13 +76,15 @@ def prepare(
             tip="arguments of a script go to entrypoint={'args': [...]}",
         )
     source, overrides = _source(job, arguments, keys)
-    return prepare_run(
+    prepared = prepare_run(
         source,
         overrides=overrides,
         site_name=None if site is None else os.fspath(site),
         run_dir=None if run_dir is None else os.fspath(run_dir),
         say=_LOG.info,
     )
+    check_submission(prepared, overrides=overrides, warn=_LOG.warning)
+    return prepared
 
 
 def _source(job: JobLike, arguments: tuple[Any, ...], keys: Mapping[str, Any]) -> tuple[JobSource, list[str]]:

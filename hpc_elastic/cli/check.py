@@ -37,7 +37,9 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
+    from hpc_elastic.cli.look import warn
 
     prepared = prepare_run(
         read_job_file(arguments.job_file),
@@ -45,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
         site_name=arguments.site,
         run_dir=arguments.run_dir,
     )
+    check_submission(prepared, overrides=arguments.overrides, warn=warn)
     print(f"{arguments.job_file} is fine")
     for label, text in describe_plan(prepared.plan):
         print(f"  {label:<14} {text}")
@@ -74,12 +77,19 @@ def _describe_roles(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         role = plan.roles[0]
         yield "workers a node", _workers(role)
         yield "runs", _command(plan, role)
+        yield from _restarted(role)
         return
     for role in plan.roles:
         nodes = "1 node" if role.nodes.max == 1 else f"{_range(role.nodes)} nodes"
         yield "role", f"{role.name}: {nodes}, workers a node {_workers(role)}"
         yield "  runs", _command(plan, role)
+        yield from _restarted(role, indent="  ")
         yield "  a failure", _RESTARTS[role.restart]
+
+
+def _restarted(role: RolePlan, indent: str = "") -> Iterator[tuple[str, str]]:
+    if role.entrypoint.restart_args:
+        yield f"{indent}if restarted", f"with {shlex.join(role.entrypoint.restart_args)} behind that"
 
 
 def _losses(plan: LaunchPlan) -> str:

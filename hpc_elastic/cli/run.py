@@ -58,7 +58,9 @@ def make_parser() -> VerbParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the verb and returns the exit code."""
     arguments = make_parser().parse_args(argv)
+    from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
+    from hpc_elastic.cli.look import warn
 
     allocation = find_allocation(os.environ)
     is_job_file = not arguments.module and arguments.target.endswith((".yaml", ".yml"))
@@ -78,6 +80,7 @@ def main(argv: Sequence[str]) -> int:
     site = arguments.site or ("local" if allocation is None else None if is_job_file else "generic-slurm")
     prepared = prepare_run(source, overrides=overrides, site_name=site, run_dir=arguments.run_dir)
     check_allocation(prepared.plan, allocation, os.environ)
+    check_submission(prepared, overrides=overrides, warn=warn)
     from hpc_elastic.cli.run_foreground import run_in_foreground
 
     return run_in_foreground(prepared, allocation)

@@ -68,7 +68,9 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.cli.submit_array import submit_array_of
 
         return submit_array_of(arguments)
+    from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
+    from hpc_elastic.cli.look import warn
 
     prepared = prepare_run(
         read_job_file(arguments.job_file),
@@ -76,6 +78,7 @@ def main(argv: Sequence[str]) -> int:
         site_name=arguments.site,
         run_dir=arguments.run_dir,
     )
+    check_submission(prepared, overrides=arguments.overrides, warn=warn)
     if arguments.dry_run:
         return _show_what_would_be(prepared)
     from hpc_elastic.api.submission import submit_run

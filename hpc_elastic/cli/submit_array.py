@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.api.array import array_script, submit_array
 from hpc_elastic.api.look_at_array import ArrayWatch
+from hpc_elastic.api.preflight import check_files
 from hpc_elastic.api.prepare import read_job_file
 from hpc_elastic.api.prepare_array import PreparedArray, prepare_array
 from hpc_elastic.api.schedulers import make_scheduler
@@ -34,6 +35,7 @@ def submit_array_of(arguments: Namespace) -> int:
         run_dir=arguments.run_dir,
         say=_say,
     )
+    check_files(prepared.runs, overrides=arguments.overrides, warn=warn)
     plan = prepared.runs[0].plan
     if arguments.dry_run:
         return _show_what_would_be(prepared, arguments.array_limit)

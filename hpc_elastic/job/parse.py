@@ -78,6 +78,23 @@ def names_in_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> froz
     return find_references(_read(text, file, overrides).data)
 
 
+def locate_problems(
+    text: str, *, file: str, overrides: Sequence[str], problems: Sequence[tuple[KeyPath, str]]
+) -> list[str]:
+    """Problems with values of a job that parses, a line each, with where the value stands.
+
+    Args:
+        text: what is in the file.
+        file: its name.
+        overrides: `key.path=value`, of `--set`.
+        problems: paths of keys, and what is wrong with their values.
+    """
+    document = _read(text, file, overrides)
+    for path, message in problems:
+        document.add_problem(path, message)
+    return format_problems(document.problems)
+
+
 def _read(text: str, file: str, overrides: Sequence[str]) -> Document:
     document = Document(file=file, text_paths=TEXT_PATHS)
     document.read(text)

@@ -14,6 +14,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
 _SECRET_BYTES = 32
+_TIP = "choose another --run-dir, or leave it out: every run gets a directory of its own then"
 
 
 def run_identity(name: str, moment: datetime, token: str) -> str:
@@ -26,6 +27,17 @@ def run_identity(name: str, moment: datetime, token: str) -> str:
     """
     safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:80] or "run"
     return f"{safe}-{moment:%Y%m%d-%H%M%S}-{token}"
+
+
+def check_vacant(root: str) -> None:
+    """Looks whether a run could have this directory, which may not exist yet.
+
+    Raises:
+        RunDirectoryError: it is not empty, or no directory.
+    """
+    with store.file_system_errors(root, "read"):
+        if os.path.lexists(root) and os.listdir(root):
+            raise RunDirectoryError(f"the run directory {root} is not empty", tip=_TIP)
 
 
 class CreatedRunDirectory:
@@ -88,13 +100,11 @@ def create_run_directory(
 
 def _occupy(layout: RunLayout) -> None:
     """Takes the directory for this run; of two submissions into one directory, one gets here."""
-    tip = "choose another --run-dir, or leave it out: every run gets a directory of its own then"
-    if os.listdir(layout.root):
-        raise RunDirectoryError(f"the run directory {layout.root} is not empty", tip=tip)
+    check_vacant(layout.root)
     try:
         os.mkdir(layout.allocations, store.DIRECTORY_MODE)
     except FileExistsError:
-        raise RunDirectoryError(f"the run directory {layout.root} was just taken by another run", tip=tip) from None
+        raise RunDirectoryError(f"the run directory {layout.root} was just taken by another run", tip=_TIP) from None
 
 
 def _fill(layout: RunLayout, *, job_yaml: str, plan: LaunchPlan, script: str) -> None:

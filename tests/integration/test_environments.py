@@ -163,7 +163,8 @@ def test_the_python_may_come_from_setup(environments: Environments, outside: Doo
 def test_a_python_that_is_missing_or_too_old_ends_the_run_with_3(outside: Door, version: str | None) -> None:
     python = find_python(version) if version else outside.folder / "nowhere" / "python"
     outside.write("look.py", LOOK)
-    outside.write("job.yaml", f"{JOB}python: {python}\nentrypoint: {{script: look.py}}\n")
+    keys = f"python: {python}\nsetup: ['true']\n"  # setup might make it, so that it is submitted
+    outside.write("job.yaml", f"{JOB}{keys}entrypoint: {{script: look.py}}\n")
     run = outside.submit("job.yaml", wait=True, exit_code=3)
     result = run.result()
     assert (result["state"], result["exit_code"]) == ("FAILED", 3)

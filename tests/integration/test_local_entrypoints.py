@@ -71,21 +71,21 @@ def test_a_binary_that_dies_of_a_signal_is_recorded(door: Door) -> None:
 
 
 def test_a_program_that_is_not_there_is_named(door: Door) -> None:
-    run = submit(door, "{command: no-such-program}", nodes=1, exit_code=1)
+    run = submit(door, "{command: no-such-program}", nodes=1, more="setup: ['true']", exit_code=1)
     assert "no-such-program" in run.result()["cause"]
     assert "not found" in run.result()["cause"]
 
 
 def test_a_script_that_is_not_there_is_named(door: Door) -> None:
-    run = submit(door, "{script: nowhere.py}", nodes=1, exit_code=3)
+    run = submit(door, "{script: nowhere.py}", nodes=1, more="setup: ['true']", exit_code=3)
     assert "nowhere.py is not a file" in run.result()["cause"]
 
 
 def test_a_working_directory_that_is_not_there_is_named(door: Door) -> None:
     door.write("who.py", WHO)
     write_job(door, "{script: who.py}", more=f"workdir: {door.folder / 'nowhere'}")
-    run = door.submit("job.yaml", wait=True, exit_code=3)
-    assert f"no such workdir: {door.folder / 'nowhere'}" in run.result()["cause"]
+    done = door.run("submit", "job.yaml", "--wait", exit_code=3)
+    assert f"workdir: there is no directory {door.folder / 'nowhere'}" in done.stderr
 
 
 def test_ranks_that_end_first_wait_for_the_last(door: Door) -> None:

@@ -1,0 +1,152 @@
+"""Looks at what a submission needs of this machine's files, before anything is made.
+
+On the local backend a node sees what this process sees, so what is missing is an error. Compute nodes may see more than
+the login node, and setup lines may make what is missing: there it is a warning. What bash cannot read, and a run
+directory that is taken, are errors everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hpc_elastic.api.prepare import PreparedRun
+from hpc_elastic.errors import JobError
+from hpc_elastic.job.parse import locate_problems
+from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.references import expand_references, has_reference
+from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.rundir.create import check_vacant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with the value of a key; `is_certain`: on the nodes, too."""
+
+    path: KeyPath
+    message: str
+    is_certain: bool
+
+
+def check_submission(prepared: PreparedRun, *, overrides: Sequence[str] = (), warn: Callable[[str], None]) -> None:
+    """Looks at everything that one run needs.
+
+    Args:
+        prepared: the run.
+        overrides: `key.path=value` of `--set`, to say where a value came from.
+        warn: takes a line about what may be wrong.
+
+    Raises:
+        JobError: something is missing or cannot be read by bash; all of it.
+        RunDirectoryError: the run directory is not empty.
+    """
+    check_files([prepared], overrides=overrides, warn=warn)
+    check_vacant(prepared.plan.run_dir)
+
+
+def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), warn: Callable[[str], None]) -> None:
+    """The same of all runs of an array, but for their folder; what is the same for all is said once."""
+    source, is_local = runs[0].source, runs[0].plan.scheduler == "local"
+    if unapplied := dict.fromkeys(key for run in runs for key in run.unapplied):
+        warn(f"nothing on this machine acts on {', '.join(unapplied)}")
+    findings = list(dict.fromkeys(finding for run in runs for finding in _missing(run.plan)))
+    scripts = {run.plan.setup: run for run in runs}
+    findings += dict.fromkeys(finding for run in scripts.values() for finding in _unreadable_by_bash(run))
+
+    def lines(wanted: bool) -> list[str]:
+        found = [(finding.path, finding.message) for finding in findings if finding.is_certain is wanted]
+        return locate_problems(source.text, file=source.file, overrides=overrides, problems=found)
+
+    for line in lines(False):
+        warn(f"{line}{'' if is_local else '; the compute nodes may see what this machine does not'}")
+    if problems := lines(True):
+        raise JobError(problems)
+
+
+def _missing(plan: LaunchPlan) -> Iterator[Finding]:
+    """Files and programs that are not here; a path with `${NAME}` in it is the node's to know."""
+    is_local, has_setup = plan.scheduler == "local", bool(plan.setup)
+    directory = None if has_reference(plan.workdir) else expand_references(plan.workdir, {})
+    if directory is not None and not os.path.isdir(directory):
+        yield Finding(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
+        directory = None
+    if (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
+        yield Finding(path=("python",), message=message, is_certain=is_local and not has_setup)
+    for index, role in enumerate(plan.roles):
+        above: KeyPath = ("entrypoint",) if len(plan.roles) == 1 else ("roles", index, "entrypoint")
+        is_path_known = not has_setup and "PATH" not in plan.env and "PATH" not in role.env
+        message = _why_not_run(role.entrypoint, directory, is_path_known=is_path_known)
+        if message is not None:
+            path = (*above, role.entrypoint.kind)
+            yield Finding(path=path, message=message, is_certain=is_local and not has_setup)
+
+
+def _why_not_run(entrypoint: EntrypointPlan, directory: str | None, *, is_path_known: bool) -> str | None:
+    if entrypoint.kind == "command":
+        return _why_no_program(entrypoint.target, directory, is_path_known=is_path_known)
+    if entrypoint.kind != "script" or (directory is None and not os.path.isabs(entrypoint.target)):
+        return None
+    return _why_unreadable(os.path.join(directory or "/", entrypoint.target))
+
+
+def _why_unreadable(path: str) -> str | None:
+    try:
+        if not stat.S_ISFIFO(os.stat(path).st_mode):  # whose other end nobody has opened
+            os.close(os.open(path, os.O_RDONLY))
+            if os.path.isdir(path):
+                return f"cannot read {path}: Is a directory"
+    except OSError as error:
+        return f"cannot read {path}: {error.strerror}"
+    return None
+
+
+def _why_no_program(name: str, directory: str | None, *, is_path_known: bool) -> str | None:
+    """Why a program cannot be run; one without a slash in its name is looked for in PATH."""
+    if os.sep not in name:
+        is_there = not is_path_known or shutil.which(name) is not None
+        return None if is_there else f"no program {name} is in PATH"
+    if directory is None and not os.path.isabs(name):
+        return None
+    path = os.path.normpath(os.path.join(directory or "/", name))
+    if not os.path.exists(path):
+        return f"cannot run {path}: No such file or directory"
+    if os.path.isdir(path) or not os.access(path, os.X_OK):
+        return f"cannot run {path}: it may not be executed"
+    return None
+
+
+def _unreadable_by_bash(run: PreparedRun) -> Iterator[Finding]:
+    """What of the script bash cannot read: the setup lines that are to blame, else the template."""
+    complaint = _bash_complaint(run.script)
+    if complaint is None:
+        return
+    to_blame = [(number, why) for number, line in enumerate(run.plan.setup) if (why := _bash_complaint(line))]
+    for number, why in to_blame:
+        yield Finding(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
+    if not to_blame:
+        message = f"bash cannot read the script that {run.plan.template} makes: {complaint}"
+        yield Finding(path=("template",), message=message, is_certain=True)
+
+
+def _bash_complaint(script: str) -> str | None:
+    """Why bash cannot read a script, which does not run; None if it can, or if there is no bash here."""
+    try:
+        done = subprocess.run(
+            ["bash", "-O", "extglob", "-n"],  # a line may switch extglob on, and only running it would tell
+            input=script,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
+    except OSError:
+        return None
+    if done.returncode == 0:
+        return None
+    first = next(iter(done.stderr.splitlines()), "a syntax error")
+    return first.removeprefix("bash: ").removeprefix("line 1: ")
