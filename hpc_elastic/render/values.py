@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 LAUNCHER = "launch.py"  # below the package's folder; runs a module of it under any Python
 AGENT_MODULE = "hpc_elastic.agent.main"
+KILL_WAIT_S = 30  # Slurm's default of KillWait; here it begins when the workers have had their grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "max_workers_per_node": plan.most_workers_on_a_node,
         "cpus_per_worker": plan.resources.cpus_per_worker,
         "gpus_per_node": plan.resources.gpus_per_node,
+        "time_limit": None if plan.time_s is None else math.ceil(plan.time_s),
+        "kill_wait": math.ceil(plan.signals.grace_s + KILL_WAIT_S),
     }
     if plan.scheduler == "slurm":
         values |= {

@@ -59,7 +59,7 @@ def multirun(
 
 def tasks(door: Door) -> list[Run]:
     """The runs of the sweep's jobs."""
-    submissions = sorted((door.folder / "multirun" / ".submitit").rglob("submission.json"))
+    submissions = sorted((door.folder / "multirun").rglob("submission.json"))
     return [Run.at(path.parent) for path in submissions]
 
 

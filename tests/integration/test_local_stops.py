@@ -269,3 +269,19 @@ def test_an_exception_restarts_all_ranks_although_a_thread_of_its_process_never_
     assert {rank: (failure["exitcode"], failure["class"]) for rank, failure in failures.items()} == {
         "0": (1, "exception")
     }
+
+
+def test_the_time_limit_ends_a_run_as_slurms_does(door: Door) -> None:
+    door.write("train.py", WAITS)
+    door.write(
+        "job.yaml",
+        "name: probe\nsite: local\nnodes: 2\nworkers_per_node: 1\ntime: 15s\nentrypoint: {script: train.py}\n",
+    )
+    run = door.submit("job.yaml", wait=True, exit_code=10)
+    result = run.result()
+    assert (result["state"], result["reason"], result["exit_code"]) == ("CANCELLED", "terminated", 10), run.story()
+    assert "a time limit" in result["cause"]
+    assert "stopped by SIGTERM" in run.stdout(1, 0)
+    assert "the time limit of 15 s is over" in (run.path / f"{run.job_id}.out").read_text()
+    run.assert_nothing_left()
+    run.assert_records_valid()

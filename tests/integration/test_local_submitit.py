@@ -252,6 +252,17 @@ def test_a_function_without_checkpoint_ends_at_its_time_limit_and_says_so(execut
     assert run_of(job).attempts() == [1]
 
 
+def test_a_script_may_empty_its_log_folder_as_submitits_mnist_does(tmp_path: Path) -> None:
+    folder = tmp_path / "mnist_logs"
+    for turn in range(2):
+        if folder.exists():
+            for file in folder.iterdir():
+                file.unlink()
+        executor = submitit.AutoExecutor(folder=folder, cluster="hpcelastic")
+        executor.update_parameters(timeout_min=10, hpcelastic_site="local", hpcelastic_start="spawn")
+        assert executor.submit(add, turn, 1).result() == turn + 1
+
+
 def talk() -> None:
     os.write(1, b"said\n")
     os.write(2, b"complained\n")

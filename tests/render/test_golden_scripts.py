@@ -52,6 +52,7 @@ SCRIPTS: dict[str, LaunchPlan] = {
         sbatch={"comment": "a # b \\ \"c\" 'd' $(touch canary)"},
     ),
     "local-plain.sh": make_local_plan(setup=("export A=1",)),
+    "local-limit.sh": make_local_plan(time_s=3600, setup=("export A=1",)),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -33,6 +34,7 @@ while [[ $1 == --* ]]; do shift; done
 [ -n "${STUB_STATUS-}" ] || exec "$@"
 exit "$STUB_STATUS"
 """
+TEMPLATE = Path(__file__).parents[2] / "templates" / "local" / "job.sh.j2"
 # In the place of the package's launch.py.
 AGENT = """
 import json, os, signal, sys
@@ -512,3 +514,69 @@ def test_the_local_script_leaves_with_the_exit_code_of_the_run(tmp_path: Path) -
     scene = make_scene(tmp_path, local=True)
     (scene.run_dir / "exit_code").write_text("0\n")
     assert scene.run(STUB_STATUS_1="137")[0] == 0
+
+
+def kill_wait_of(scene: Scene, seconds: str) -> Scene:
+    """The same with another pause before KILL."""
+    source = TEMPLATE.read_text()
+    assert source.count("{{ kill_wait }}") == 1
+    template = scene.root / "short.sh.j2"
+    template.write_text(source.replace("{{ kill_wait }}", seconds))
+    return dataclasses.replace(scene, plan=dataclasses.replace(scene.plan, template=str(template)))
+
+
+def test_the_local_script_ends_its_agents_at_the_time_limit(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, time_s=3.0)
+    for node in range(2):
+        os.mkfifo(scene.stubs / f"gate{node}")
+    process = scene.start(STUB_STATUS_0="10", STUB_STATUS_1="10")
+    scene.wait_for("terminated0")
+    scene.wait_for("terminated1")
+    assert process.poll() is None, "it waits for them"
+    for node in range(2):
+        (scene.stubs / f"gate{node}").write_text("go\n")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 10
+    assert errors == "hpc_elastic: the time limit of 3 s is over\n"
+    assert (scene.stubs / "terminated0").read_text() == "TERM\n", "a second one would mean: at once"
+
+
+def test_the_local_script_kills_what_the_time_limits_term_does_not_end(tmp_path: Path) -> None:
+    scene = kill_wait_of(make_scene(tmp_path, local=True, time_s=3.0), "1")
+    for node in range(2):
+        os.mkfifo(scene.stubs / f"gate{node}")
+    process = scene.start()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert (scene.stubs / "terminated0").exists()
+
+
+def test_the_time_limit_of_the_local_script_holds_for_setup(tmp_path: Path) -> None:
+    ends = f"sleep 1000; touch {tmp_path}/went-on"
+    status, _, errors = make_scene(tmp_path, local=True, time_s=1.0, setup=(ends,)).run()
+    assert status != 0
+    assert errors.splitlines()[0] == "hpc_elastic: the time limit of 1 s is over"
+    assert not (tmp_path / "went-on").exists()
+    assert not (tmp_path / "stubs" / "agent0.runs").exists()
+
+
+@pytest.mark.parametrize("setup", [(), ("exit 4",), ("sleep 1000 & echo $! >pid",)])
+def test_nobody_waits_for_the_time_limit_of_a_script_that_is_over(setup: tuple[str, ...], tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=setup)
+    process = scene.start(("setsid", "--wait"))
+    process.wait(timeout=60)
+    if (left := tmp_path / "work" / "pid").exists():
+        os.kill(int(left.read_text()), signal.SIGKILL)  # which held the script's end of the pipe
+    process.communicate(timeout=60)  # who waits would hold standard error
+
+
+def test_agents_do_not_hold_what_tells_that_the_script_is_over(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, time_s=3600.0, nodes=NodesPlan(min=1, max=1))
+    os.mkfifo(scene.stubs / "gate0")
+    process = scene.start()
+    scene.wait_for("agent0.runs")
+    pipes = [os.readlink(entry) for entry in Path(f"/proc/{scene.agent()['pid']}/fd").iterdir()]
+    assert [pipe for pipe in pipes if pipe.startswith("pipe:")] == []
+    (scene.stubs / "gate0").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 0

@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ class HpcElasticExecutor(core.Executor):
         """One directory, or for an array the folders 0, 1, 2 ... of one; none of them is there yet."""
         name = str(job_of(self.parameters)["name"])
         identity = run_identity(name, datetime.fromtimestamp(time.time(), timezone.utc), os.urandom(4).hex())
-        root = utils.JobPaths.get_first_id_independent_folder(self.folder) / RUNS / identity
+        root = runs_folder(utils.JobPaths.get_first_id_independent_folder(self.folder)) / identity
         return [str(root)] if count == 1 else [str(root / str(task)) for task in range(count)]
 
     def _plan(self, run_dir: str) -> PreparedRun:
@@ -116,7 +117,7 @@ class HpcElasticExecutor(core.Executor):
 
         text = self._job_text(self.parameters, pickle=_pickle_of(run_dir))
         source = JobSource(text=text, file="", directory=os.getcwd())
-        return prepare_run(source, site_name=self._site(), run_dir=run_dir)
+        return _without_limit(prepare_run(source, site_name=self._site(), run_dir=run_dir))
 
     def _submit(self, runs: Sequence[PreparedRun]) -> Sequence[Submission]:
         from hpc_elastic.api.array import submit_array
@@ -178,6 +179,29 @@ class HpcElasticExecutor(core.Executor):
             job["env"] = {"PYTHONUNBUFFERED": "1", **(env or {}), **ours}
         job["entrypoint"] = {"module": WORKER, "args": [_plain(str(self.folder))]}
         return job_text(job)
+
+
+def runs_folder(folder: Path) -> Path:
+    """Where the runs of a log folder are: beside it, for users list that one and delete what they find.
+
+    Where nothing may be made beside it, in it.
+    """
+    beside = folder.absolute().parent
+    return beside / f"{folder.absolute().name}.{RUNS}" if os.access(beside, os.W_OK) else folder / RUNS
+
+
+def _without_limit(run: PreparedRun) -> PreparedRun:
+    """The run with a script that sees to no time limit: on this machine the limit is of each start of the function.
+
+    Slurm would requeue the job, and the limit would begin again; here the workers start again in the same job.
+    """
+    if run.plan.scheduler != "local" or run.plan.time_s is None:
+        return run
+    from hpc_elastic.render.script import render_script
+    from hpc_elastic.render.template import Templates
+
+    template = Templates(run.source.directory).load(run.plan.template)
+    return replace(run, script=render_script(replace(run.plan, time_s=None), *template))
 
 
 def _pickle_of(run_dir: str) -> str:
