@@ -46,7 +46,8 @@ def listing() -> list[str]:
 
 def _commands() -> dict[int, str]:
     lines = {int(entry): _read(f"/proc/{entry}/cmdline") for entry in os.listdir("/proc") if entry.isdigit()}
-    return {pid: line.replace(b"\0", b" ").decode(errors="replace").strip() for pid, line in lines.items() if line}
+    words = {pid: line.replace(b"\0", b" ").decode(errors="replace").split() for pid, line in lines.items() if line}
+    return {pid: " ".join(each) for pid, each in words.items()}  # one line, whatever an argument holds
 
 
 def _abstract_sockets() -> set[str]:

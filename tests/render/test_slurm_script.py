@@ -30,7 +30,7 @@ print("agent on", node, flush=True)
 with open(os.path.join(run_dir, node + ".json.new"), "w") as file:
     json.dump(seen, file)
 os.rename(file.name, file.name[:-4])
-while os.path.exists(os.path.join(run_dir, "wait")) and not signals:
+while os.path.exists(os.path.join(run_dir, "wait")) and not {"SIGTERM", "request"} & {*signals}:
     with open(os.path.join(run_dir, "requests.jsonl")) as file:
         if file.read():
             signals.append("request")
