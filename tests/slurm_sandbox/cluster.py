@@ -105,10 +105,14 @@ class Cluster(Sandbox):
     def leftovers(self, *, within_s: float) -> list[str]:
         """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.
 
+        A node that Slurm has set DOWN is resumed first: it is asked again at once then, and else up to 50 s after its
+        cable is back, and as long a job that lost it may be COMPLETING (all releases).
+
         Raises:
             AssertionError: a node does not come back.
         """
         self.mend()
+        self._resume_nodes()
         try:
             wait_until(lambda: not self._jobs_that_go_on(), "no job goes on", within_s=within_s)
             wait_until(lambda: not self.job_ids(), "no job is left", within_s=max(within_s, _NODE_BACK_WITHIN_S))

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -210,6 +211,16 @@ def test_reaches_a_node_again_if_its_cable_is_plugged_in(slurm: Cluster) -> None
     assert not connects()
     slurm.heal("node2")
     wait_until(connects, "the node can be reached")
+
+
+def test_a_node_that_was_set_down_is_back_at_once_for_the_next_test(slurm: Cluster) -> None:
+    job_id = slurm.submit("--no-requeue", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600")
+    slurm.wait_for_job(job_id, "RUNNING")
+    slurm.cut("node2")
+    wait_until(lambda: slurm.node_states()["node2"] == "down*", "it is set down", within_s=120)
+    begin = time.monotonic()
+    assert slurm.leftovers(within_s=15) == []
+    assert time.monotonic() - begin < 15
 
 
 def test_shows_the_processes_of_a_node(slurm: Cluster) -> None:
