@@ -122,6 +122,7 @@ def require_run_directory(path: str) -> RunLayout:
         RunDirectoryError: there is none.
     """
     path = os.path.expanduser(path)
+    _check_permission(RunLayout(path))
     if not os.path.isdir(path):
         raise RunDirectoryError(f"there is no directory {path}", tip="`hpc-elastic list` shows the runs")
     if not is_run_directory(path):
@@ -129,3 +130,33 @@ def require_run_directory(path: str) -> RunLayout:
             f"{path} is not a run directory: there is no plan.json in it", tip="`hpc-elastic list` shows the runs"
         )
     return RunLayout(path)
+
+
+def _check_permission(layout: RunLayout) -> None:
+    """Tells another user's run from none.
+
+    Raises:
+        RunDirectoryError: we may not look into the directory.
+    """
+    try:
+        os.stat(layout.plan)
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"{layout.root}: permission denied", tip=f"{_owner(layout.root)} may look at it, and `chmod` it for others"
+        ) from error
+    except OSError:
+        return
+
+
+def _owner(path: str) -> str:
+    """Who owns the directory, or the one above that can be seen."""
+    import pwd
+
+    while True:
+        try:
+            user = os.stat(path).st_uid
+            return pwd.getpwuid(user).pw_name
+        except PermissionError:
+            path = os.path.dirname(path)
+        except KeyError:
+            return f"user {user}"

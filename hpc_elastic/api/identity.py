@@ -20,6 +20,11 @@ def user_name() -> str:
         return str(os.getuid())
 
 
+def as_text(path: str) -> str:
+    """A path as records hold it: the same in every locale, and text also where it is no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def working_directory() -> str | None:
     """The folder that this process works in, without symbolic links; None if it was removed."""
     try:

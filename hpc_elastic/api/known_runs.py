@@ -50,7 +50,8 @@ def is_of_this_folder(entry: IndexEntry) -> bool:
     here = working_directory()
     if here is None:
         return False
-    if entry.folder and os.path.realpath(entry.folder) == here:
+    folder = os.fsdecode(entry.folder.encode("utf-8", "surrogateescape"))  # a path of this locale
+    if folder and os.path.realpath(folder) == here:
         return True
     return os.path.realpath(os.path.dirname(entry.run_dir)) == os.path.join(here, DEFAULT_ROOT)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 import hpc_elastic
+from hpc_elastic.api.identity import as_text
 from hpc_elastic.api.known_runs import DEFAULT_ROOT
-from hpc_elastic.errors import UnknownSiteError, UnknownTemplateError, UsageError
+from hpc_elastic.errors import JobError, UnknownSiteError, UnknownTemplateError, UsageError
 from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
@@ -25,6 +26,13 @@ from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.search import find_site, is_site_path
+
+_ENCODINGS = (  # by their byte order marks; that of UTF-32 begins as that of UTF-16
+    (b"\xff\xfe\x00\x00", "UTF-32"),
+    (b"\x00\x00\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +77,54 @@ def read_job_file(path: str) -> JobSource:
             "a job file has `entrypoint: {script: " + os.path.basename(path) + "}`",
         )
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        with open(path, "rb") as file:
+            content = file.read()
     except FileNotFoundError as error:
         raise UsageError(f"there is no job file {path}", tip="give the path of a job.yaml") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the job file {path}: {error}", tip="it must be a UTF-8 text file") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(
+            f"cannot read the job file {path}: {reason}", tip="expected a text file, such as job.yaml"
+        ) from error
+    text = _decode(content, path).replace("\r\n", "\n").replace("\r", "\n")
     return JobSource(text=text, file=path, directory=os.path.dirname(os.path.abspath(path)))
+
+
+def _decode(content: bytes, path: str) -> str:
+    """The text of a job file.
+
+    Raises:
+        JobError: it is in another encoding than UTF-8.
+    """
+    if encoding := next((name for mark, name in _ENCODINGS if content.startswith(mark)), None):
+        tip = f"`iconv -f {encoding} -t UTF-8` converts it; editors call it the encoding"
+        raise JobError([f"{path}:1: found {encoding} text, expected UTF-8"], tip=tip)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"found the byte 0x{content[error.start]:02x}, expected UTF-8 text"
+        tip = "`file` guesses its encoding, and `iconv -f ISO-8859-1 -t UTF-8` converts it"
+        raise JobError([f"{path}:{line}: {found}"], tip=tip) from None
+
+
+def _check_locale(*paths: str) -> None:
+    """Refuses paths that this locale cannot name, although they are UTF-8.
+
+    Raises:
+        JobError: there is one.
+    """
+    for path in paths:
+        if any("\udc80" <= letter <= "\udcff" for letter in path) and "\ufffd" not in as_text(path):
+            names = ("LC_ALL", "LC_CTYPE", "LANG")  # the first one that is set decides
+            decides = next((name for name in names if os.environ.get(name)), None)
+            given = ", ".join(
+                f"{name}={os.environ[name]}" for name in (decides, "PYTHONUTF8") if name and name in os.environ
+            )
+            raise JobError(
+                [f"the locale ({given or 'none is set'}) has no letters for the path {as_text(path)}"],
+                tip="use one of UTF-8: `export LC_ALL=C.UTF-8`, and `unset PYTHONUTF8`",
+            )
 
 
 def prepare_run(
@@ -160,6 +209,7 @@ def plan_run(
     Raises:
         JobError, TemplateError: job and site do not go together, or the template is wrong.
     """
+    _check_locale(run_dir, source.directory, sys.executable)
     context = SubmissionContext(
         run=run,
         run_dir=run_dir,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hpc_elastic.api.identity import host_name, user_name, working_directory
+from hpc_elastic.api.identity import as_text, host_name, user_name, working_directory
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.codec import Json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -152,7 +152,7 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
         run_dir=directory,
         submitted=submitted.submitted,
         tasks=tasks,
-        folder=working_directory() or "",
+        folder=as_text(working_directory() or ""),
     )
     try:
         append_entry(index_path(os.environ), entry)
