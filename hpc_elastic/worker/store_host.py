@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -34,6 +35,8 @@ from typing import Any
 from hpc_elastic.worker.death_signal import die_with_parent
 
 PACKET_LIMIT = 64 * 1024
+# Before, torch's libuv store hangs on a listening socket (2.2, 2.3) or refuses it (2.4 to 2.7): pytorch/pytorch#150215.
+LIBUV_LISTENS_SINCE = (2, 8)
 CONNECT_TIMEOUT = timedelta(seconds=30)  # of the store's own client, to a socket of this machine
 
 Store = Any  # torch's TCPStore; torch is imported late
@@ -94,6 +97,7 @@ def open_store(address: str, port: int, listener: int) -> Store:
     Raises:
         RuntimeError: torch cannot (torch.distributed.DistError and its kind).
     """
+    from torch import __version__
     from torch.distributed import TCPStore
 
     return TCPStore(
@@ -103,8 +107,17 @@ def open_store(address: str, port: int, listener: int) -> Store:
         wait_for_workers=False,
         timeout=CONNECT_TIMEOUT,
         master_listen_fd=listener,
-        use_libuv=True,
+        use_libuv=takes_listener_with_libuv(str(__version__)),
     )
+
+
+def takes_listener_with_libuv(torch: str) -> bool:
+    """Return whether the libuv store of this version of torch can be given a listening socket.
+
+    The older store, which is there in every version, can always; it is slower with thousands of clients.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", torch)
+    return numbers is None or (int(numbers[1]), int(numbers[2])) >= LIBUV_LISTENS_SINCE
 
 
 def send(agent: socket.socket, message: dict[str, Any]) -> None:

@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch", reason="there is no torch")
+
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, to_map
 from torch.distributed.elastic.multiprocessing.api import Std as TorchStd
 

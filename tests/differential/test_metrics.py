@@ -7,6 +7,9 @@ import random
 import re
 
 import pytest
+
+pytest.importorskip("torch", reason="there is no torch")
+
 from torch.distributed.elastic.agent.server import api, local_elastic_agent
 from torch.distributed.elastic.metrics import api as torch_metrics
 

@@ -6,6 +6,9 @@ import random
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.elastic import Worker, WorkerGroup, WorkerSpec
 from hpc_elastic.elastic.group import NodeRanks
 from hpc_elastic.integrations.torch_types import from_torch_worker

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="there is no torch")
+
 from torch.distributed.elastic.agent.server import api
 from torch.distributed.elastic.events import api as events
 from torch.distributed.elastic.multiprocessing.api import Std as TorchStd

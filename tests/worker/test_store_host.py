@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpc_elastic.worker.store_host import serve
+from hpc_elastic.worker.store_host import open_store, serve
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
@@ -154,6 +154,24 @@ def test_each_attempt_has_a_fresh_store_and_early_clients_are_served(
             assert connect(second.getsockname()[1]).check(["address of rank 0"]) is False
         agent.end.shutdown(socket.SHUT_RDWR)
         assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.local
+def test_a_torch_whose_libuv_store_takes_no_listener_serves_early_clients_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.2 and 2.3 never answer and 2.4 to 2.7 raise NotImplementedError; the older store is there in all."""
+    distributed = pytest.importorskip("torch.distributed")
+    monkeypatch.setattr("torch.__version__", "2.7.1+cu128")
+    with socket.create_server((ADDRESS, 0), backlog=4096) as listener, ThreadPoolExecutor(8) as clients:
+        port = listener.getsockname()[1]
+        early = [
+            clients.submit(distributed.TCPStore, ADDRESS, port, is_master=False, timeout=CLIENT_TIMEOUT)
+            for _ in range(8)
+        ]
+        served = open_store(ADDRESS, port, listener.detach())
+        stores = [future.result(WAIT_S) for future in early]
+    assert served.libuvBackend is False
+    stores[0].set("address of rank 0", "new")
+    assert stores[7].get("address of rank 0") == b"new"
 
 
 def test_host_is_killed_if_its_agent_is_gone_already(runner: Runner) -> None:
