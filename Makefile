@@ -3,6 +3,8 @@
 #              needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
 # make test-all   also the slower variants, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
+# make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
+# RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make soak       all three: simulate, soak-local and soak-restarts
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
@@ -21,11 +23,13 @@ SLURM ?= own
 WORKERS ?= 3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+RECORDED := $(if $(RECORD),--record-tested docs/reference/tested-on.json)
+WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -43,13 +47,20 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 
 test: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm own,24.11
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm own,24.11 $(RECORDED)
+	$(WRITTEN)
 
 test-all: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm own,24.11,26.05
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm own,24.11,26.05 $(RECORDED)
+	$(WRITTEN)
 
 test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slurm --slurm $(SLURM)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slurm --slurm $(SLURM) $(RECORDED)
+	$(WRITTEN)
+
+test-pythons: .venv/.installed
+	$(BIN)/python -m tests.pythons $(RECORDED)
+	$(WRITTEN)
 
 # An environment as users have it, for tests/compat: torch is that of .venv, and nothing of ours is in it. These
 # packages bring numpy, which would change what torch does in all other tests.
@@ -105,4 +116,4 @@ plots: .venv-plots/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-compat .venv-hydra .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-py* .venv-compat .venv-hydra .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist

@@ -23,6 +23,14 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 Sandboxes = Callable[[str], Cluster]
 
+pytest_plugins = ["tests.tested_on"]
+with contextlib.suppress(ImportError):  # a machine with other work on it is slow, and no test of values fails for that
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any machine")
 _FAILED = pytest.StashKey[bool]()
 _SLURMS = pytest.StashKey[Sequence[str]]()
 _REQUIRED = pytest.StashKey[Sequence[str]]()
