@@ -194,3 +194,43 @@ def test_the_package_works_if_it_is_installed_read_only(environments: Environmen
         look(door, environments.trains)
     finally:
         subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+
+
+CRASHES_ONCE = """
+import os, sys
+print(*sys.version_info[:2], os.environ["RANK"], os.environ["HPC_ELASTIC_ATTEMPT"], flush=True)
+if os.environ["HPC_ELASTIC_ATTEMPT"] == "1" and os.environ["RANK"] == "3":
+    raise ValueError("only the first time")
+"""
+
+
+def pairs_of_pythons() -> list[tuple[str, str]]:
+    """Each Python of `make test-pythons` submits once and trains once, the newest one the oldest one and so on."""
+    here = [version for version in found("3.10", "3.11", "3.12", "3.13") if _environment_of(version).exists()]
+    return [(submits, trains) for submits, trains in zip(here, reversed(here), strict=True) if submits != trains]
+
+
+def _environment_of(version: str) -> Path:
+    return REPOSITORY / f".venv-py{version.replace('.', '')}" / "bin" / "python"
+
+
+@pytest.mark.parametrize(("submits", "trains"), pairs_of_pythons() or [("3.10", "3.13")])
+def test_a_run_restarts_if_submission_and_training_have_different_pythons(
+    door: Door, submits: str, trains: str
+) -> None:
+    if not pairs_of_pythons():
+        pytest.skip("there are not two Pythons that `make test-pythons` has made environments for")
+    environ = {name: value for name, value in door.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    other = Door(door.folder, environ, command=(str(_environment_of(submits)), "-m", "hpc_elastic"))
+    other.write("once.py", CRASHES_ONCE)
+    other.write("where.sh", f"#!/bin/sh\nexec {find_python(trains)} once.py\n").chmod(0o700)
+    for entrypoint in ("{script: once.py}", "{command: ./where.sh}"):
+        job = JOB.replace("max_restarts: 0", "max_restarts: 1")
+        other.write("job.yaml", f"{job}python: {find_python(trains)}\nentrypoint: {entrypoint}\n")
+        run = other.submit("job.yaml", wait=True)
+        assert run.result()["state"] == "SUCCEEDED", run.story()
+        seen = [run.stdout(attempt, 3).split() for attempt in (1, 2)]
+        assert seen == [[*trains.split("."), "3", attempt] for attempt in ("1", "2")]
+        assert "only the first time" in Path(run.layout.stderr(1, 3)).read_text()
+        run.assert_nothing_left()
+        run.assert_records_valid()
