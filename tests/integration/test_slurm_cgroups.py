@@ -1,0 +1,163 @@
+"""A Slurm that tracks and confines processes by cgroups, as most do: nobody escapes, and what is given is seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Door
+from tests.integration.slurm_jobs import (
+    DIES,
+    STUBBORN,
+    WAITS,
+    agent_pid,
+    assert_over,
+    start,
+    wait_for_ranks,
+    write_job,
+)
+from tests.slurm_sandbox.cgroups import why_no_cgroups
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.versions import why_impossible
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+# Tells its cgroups and CPUs, and those of the process that it was forked from or started by.
+TELLS = """
+import os
+print("cpus", sorted(os.sched_getaffinity(0)), os.environ.get("HPC_ELASTIC_ATTEMPT"), flush=True)
+print("freezer", next(line.split(":")[2] for line in open("/proc/self/cgroup").read().split() if ":freezer:" in line))
+"""
+# Takes more than it is given, page by page.
+GREEDY = """
+import os
+print("waiting", os.environ["RANK"], flush=True)
+kept = [bytearray(os.urandom(1 << 20)) * 8 for _ in range(100)]
+"""
+
+
+@pytest.fixture(scope="module")
+def confining_session() -> Iterator[Cluster]:
+    """A Slurm with proctrack/cgroup, task/cgroup and task/affinity."""
+    if reason := why_impossible() or why_no_cgroups():
+        pytest.skip(reason)
+    cluster = Cluster.start(2, owner=os.getpid(), cgroups=True)
+    yield cluster
+    cluster.down()
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/{cluster.layout.login_interface}"))
+
+
+@pytest.fixture
+def confining(confining_session: Cluster) -> Iterator[Cluster]:
+    """That Slurm, all nodes idle."""
+    yield confining_session
+    assert not confining_session.leftovers(within_s=15)
+
+
+@pytest.fixture
+def confined_door(confining: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """The command on its login node."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Door(folder, {**confining.environment, "XDG_STATE_HOME": str(tmp_path / "state")})
+
+
+def only_slurm_is_left(cluster: Cluster) -> None:
+    """No process of a job is left on any node, by whatever parent or session."""
+    wait_until(
+        lambda: not any(cluster.processes(node) for node in cluster.nodes),
+        "no process is left",
+        within_s=30,
+        otherwise=lambda: {node: cluster.processes(node) for node in cluster.nodes},
+    )
+
+
+def test_workers_have_the_cpus_of_the_whole_job_on_their_node(confined_door: Door, confining: Cluster) -> None:
+    """task/affinity would bind the step's one task, the agent; all workers are in the job's cgroup."""
+    write_job(confined_door, TELLS, nodes="2", workers=str(os.cpu_count()))
+    run = confined_door.submit("job.yaml", wait=True)
+    for rank in range(2 * (os.cpu_count() or 1)):
+        told = run.stdout(1, rank)
+        assert f"cpus {sorted(range(os.cpu_count() or 1))}" in told, run.story()
+        assert f"/job_{run.job_id}/step_0" in told, told
+    only_slurm_is_left(confining)
+
+
+def test_workers_share_one_cpu_if_the_job_has_one(confined_door: Door, confining: Cluster) -> None:
+    write_job(confined_door, TELLS, nodes="2", workers="1")
+    run = confined_door.submit("job.yaml", wait=True)
+    assert [run.stdout(1, rank).count("cpus [0]") + run.stdout(1, rank).count("cpus [1]") for rank in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize("start_by", ["spawn", "fork"])
+def test_a_crash_is_followed_by_a_restart_in_the_same_step(
+    confined_door: Door, confining: Cluster, start_by: str
+) -> None:
+    crash = "import os, sys\nif os.environ['HPC_ELASTIC_ATTEMPT'] == '1' and os.environ['RANK'] == '1': sys.exit(3)\n"
+    write_job(confined_door, crash + TELLS, nodes="2", workers="1", more=f"start: {start_by}")
+    run = confined_door.submit("job.yaml", wait=True)
+    assert run.attempts() == [1, 2]
+    assert f"/job_{run.job_id}/step_0" in run.stdout(2, 1), run.story()
+    only_slurm_is_left(confining)
+
+
+def test_a_cancelled_run_leaves_no_process_not_even_with_a_session_and_variables_of_its_own(
+    confined_door: Door, confining: Cluster
+) -> None:
+    run = start(confined_door, STUBBORN, ranks=2, nodes="2", workers="1")
+    confining.run("scancel", run.job_id)  # whoever ignores TERM is killed after KillWait, and so are the agents
+    confining.wait_for_job(run.job_id, "CANCELLED")
+    only_slurm_is_left(confining)
+    assert '"CANCELLED"' in confined_door.run("status", run.layout.root, "--json", exit_code=None).stdout
+
+
+def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining: Cluster) -> None:
+    """Also a grandchild that has thrown the run's variables away, which only cgroups find."""
+    run = start(confined_door, STUBBORN, ranks=2, nodes="2", workers="1")
+    os.kill(agent_pid(run, "node2"), signal.SIGKILL)
+    result = run.wait_until_over()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "node_lost"), result
+    confining.wait_for_job(run.job_id, "FAILED")
+    only_slurm_is_left(confining)
+
+
+def test_two_killed_workers_are_one_restart(confined_door: Door, confining: Cluster) -> None:
+    run = start(confined_door, DIES, ranks=2, nodes="2", workers="1", more="start: spawn\nrestart: {max_restarts: 2}")
+    for rank in (0, 1):
+        os.kill(run.worker_pid(rank), signal.SIGKILL)
+    wait_for_ranks(run, 2, attempt=2)
+    confined_door.run("cancel", run.layout.root)
+    assert_over(run, "CANCELLED", 10)
+    only_slurm_is_left(confining)
+
+
+def test_a_worker_over_its_memory_is_killed_and_its_agent_lives_to_tell(
+    confined_door: Door, confining: Cluster
+) -> None:
+    """The kernel kills the process that takes most of the step's memory; ours says by what signal, not yet why."""
+    more = "start: spawn\nrestart: {max_restarts: 0}"
+    write_job(confined_door, GREEDY, nodes="2", workers="1", more=more)
+    run = confined_door.submit("job.yaml", "--set", "resources.memory_per_node=200M", wait=True, exit_code=1)
+    result = run.result()
+    assert (result["state"], result["reason"]) == ("FAILED", "restarts_used_up"), result
+    assert "was killed by SIGKILL" in result["cause"]
+    only_slurm_is_left(confining)
+
+
+def test_a_requeued_run_goes_on(confined_door: Door, confining: Cluster) -> None:
+    once = "import os, sys\nif os.environ.get('SLURM_RESTART_COUNT', '0') != '0': sys.exit(0)\n"
+    run = start(confined_door, once + WAITS, ranks=2, nodes="2", workers="1")
+    confining.run("scontrol", "requeue", run.job_id)
+    assert_over(run, "SUCCEEDED", 0)
+    only_slurm_is_left(confining)
+
+
+def test_the_null_device_can_be_used_by_workers(confined_door: Door, confining: Cluster) -> None:
+    """The sandbox's GPUs are copies of it: were devices confined, no job could write there."""
+    assert stat.S_ISCHR(os.stat(confining.layout.path("gpu0")).st_mode)
+    write_job(confined_door, "open('/dev/null', 'w').write('x')\n", nodes="2", workers="1")
+    confined_door.submit("job.yaml", wait=True)
