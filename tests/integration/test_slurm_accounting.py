@@ -1,0 +1,124 @@
+"""A Slurm with slurmdbd: what became of a job that the controller has forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import popen, write_job
+from tests.slurm_sandbox.accounting import why_no_accounting
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.versions import why_impossible
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+FORGETS_WITHIN_S = 60  # it looks for old jobs twice a minute
+
+
+@pytest.fixture(scope="module")
+def accounted_session() -> Iterator[Cluster]:
+    """A Slurm with accounting, whose controller forgets a job 2 s after its end."""
+    if reason := why_impossible() or why_no_accounting():
+        pytest.skip(reason)
+    cluster = Cluster.start(2, owner=os.getpid(), accounting=True, settings={"MinJobAge": "2"})
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def accounted(accounted_session: Cluster) -> Iterator[Cluster]:
+    """That Slurm, all nodes idle."""
+    yield accounted_session
+    accounted_session.leftovers(within_s=15)
+
+
+@pytest.fixture
+def accounted_door(accounted: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+    """The command on its login node."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Door(folder, {**accounted.environment, "XDG_STATE_HOME": str(tmp_path / "state")})
+
+
+def held(door: Door) -> Run:
+    """A run whose job waits until it is cancelled: nobody but Slurm can tell its end."""
+    write_job(door, nodes="2", workers="1")
+    return door.submit("job.yaml", "--set", "sbatch.hold=true")
+
+
+def forget(cluster: Cluster, job_id: str) -> None:
+    """Waits until the controller does not know the job any more."""
+    wait_until(
+        lambda: not cluster.job(job_id),
+        f"job {job_id} is forgotten",
+        within_s=FORGETS_WITHIN_S,
+        otherwise=cluster.controller_log,
+    )
+
+
+def test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten(
+    accounted_door: Door, accounted: Cluster
+) -> None:
+    run = held(accounted_door)
+    accounted.run("scancel", run.job_id)
+    forget(accounted, run.job_id)
+    shown = accounted_door.run("status", run.layout.root, "--json", exit_code=None).stdout
+    assert '"CANCELLED"' in shown, shown
+    assert run.result()["state"] == "CANCELLED"
+    assert "CANCELLED by 0" in str(run.result()) or "cancel" in run.result()["cause"].lower(), run.result()
+
+
+def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
+    accounted_door: Door, accounted: Cluster
+) -> None:
+    """The command is stopped while the controller forgets the job, as a laptop that sleeps."""
+    write_job(accounted_door, nodes="2", workers="1")
+    command = [
+        *accounted_door.command,
+        "submit",
+        "job.yaml",
+        "--wait",
+        "--set",
+        "sbatch.hold=true",
+        "--set",
+        "start=spawn",
+    ]
+    waiting = popen(accounted_door, *command)
+    wait_until(lambda: len(accounted.job_ids()) == 1, "the job is in the queue")
+    (job_id,) = accounted.job_ids()
+    waiting.send_signal(signal.SIGSTOP)
+    try:
+        accounted.run("scancel", job_id)
+        forget(accounted, job_id)
+    finally:
+        waiting.send_signal(signal.SIGCONT)
+    _, error = waiting.communicate(timeout=90)
+    assert waiting.returncode == 10, error
+    assert "Traceback" not in error
+    assert "CANCELLED" in error, error
+
+
+def test_status_says_that_a_job_is_gone_if_slurmdbd_does_not_answer(accounted_door: Door, accounted: Cluster) -> None:
+    run = held(accounted_door)
+    accounted.run_on("controller", "pkill", "-STOP", "-x", "slurmdbd")
+    try:
+        assert '"PENDING"' in accounted_door.run("status", run.layout.root, "--json", exit_code=None).stdout
+        accounted.run("scancel", run.job_id)
+        forget(accounted, run.job_id)
+        shown = accounted_door.run("status", run.layout.root, "--json", exit_code=None)  # no traceback
+        assert '"CANCELLED"' not in shown.stdout, shown
+    finally:
+        accounted.run_on("controller", "pkill", "-CONT", "-x", "slurmdbd")
+
+
+def test_what_is_charged_stands_in_accounting_after_a_run(accounted_door: Door, accounted: Cluster) -> None:
+    write_job(accounted_door, "print('done')\n", nodes="2", workers="1")
+    run = accounted_door.submit("job.yaml", wait=True)
+    wait_until(
+        lambda: f"{run.job_id}|COMPLETED" in accounted.run("sacct", "-nXPj", run.job_id, "-oJobID,State").stdout,
+        "accounting has the end of the job",
+    )
