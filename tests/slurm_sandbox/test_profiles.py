@@ -1,0 +1,75 @@
+"""Sandboxes of other kinds: with accounting, with cgroups, with settings of one's own."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.slurm_sandbox.accounting import why_no_accounting
+from tests.slurm_sandbox.cgroups import why_no_cgroups
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.sandbox import Sandbox
+from tests.slurm_sandbox.test_sandbox import keeper_of, traces
+from tests.slurm_sandbox.versions import why_impossible
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+OWNER = """
+import os, time
+from tests.slurm_sandbox.sandbox import Sandbox
+print(Sandbox.start(1, owner=os.getpid(), accounting=True, cgroups=True).layout.slot, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    if reason := why_impossible() or why_no_accounting() or why_no_cgroups():
+        pytest.skip(reason)
+
+
+@contextmanager
+def started(**kind: object) -> Iterator[Cluster]:
+    cluster = Cluster.start(1, owner=os.getpid(), **kind)  # type: ignore[arg-type]
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def remains(slot: int) -> list[str]:
+    """The traces of a sandbox, and its cgroups."""
+    return [*traces(slot), *glob.glob(f"/sys/fs/cgroup/*/hpce-slurm{slot}")]
+
+
+def test_data_base_and_cgroups_are_gone_if_the_keeper_was_killed_and_another_one_starts() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        slot = int(owner.stdout.readline())
+        assert any("mariadbd" in trace for trace in remains(slot))
+        assert any("cgroup" in trace for trace in remains(slot))
+        os.kill(keeper_of(owner.pid), signal.SIGKILL)
+        owner.kill()
+    Sandbox.start(1).down()
+    wait_until(lambda: not remains(slot), "nothing is left", otherwise=lambda: remains(slot))
+
+
+def test_the_data_base_is_on_no_network() -> None:
+    with started(accounting=True) as cluster:
+        listening = cluster.run_on("controller", "cat", "/proc/net/tcp", "/proc/net/tcp6")
+        assert f":{3306:04X} " not in listening
+        assert f":{6819:04X} " in listening  # slurmdbd's
+
+
+def test_settings_take_the_place_of_the_sandboxs_own() -> None:
+    with started(settings={"KillWait": "7", "MinJobAge": "11"}) as cluster:
+        shown = " ".join(cluster.run("scontrol", "show", "config").stdout.split())
+        assert "KillWait = 7 sec" in shown
+        assert "MinJobAge = 11 sec" in shown
