@@ -89,6 +89,7 @@ soak-restarts: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json
 	$(BIN)/python -m benchmarks.agent_cost --json docs/benchmarks/agent_cost.json
+	$(BIN)/python -m benchmarks.local_share --json docs/benchmarks/local_share.json
 	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
 	$(BIN)/python -m benchmarks.rendezvous_scale --json docs/benchmarks/rendezvous_scale.json
 	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json

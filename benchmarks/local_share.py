@@ -47,8 +47,10 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=10, help="how many turns")
     parser.add_argument("--steps", type=int, default=100, help="steps that are measured")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--without", choices=CASES[1:], action="append", default=[], help="a case that is left out")
     arguments = parser.parse_args()
-    report = measure(arguments.n, arguments.steps)
+    cases = [case for case in CASES if case not in arguments.without]
+    report = measure(arguments.n, arguments.steps, cases=cases)
     print("\n".join(table(report)))
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")

@@ -45,7 +45,7 @@ site: local
 nodes: {{min: {min_nodes}, max: {max_nodes}}}
 spares: {spares}
 workers_per_node: {workers}
-time: 1h
+time: 2d
 entrypoint: {{script: {script}, args: [{folder}]}}
 elastic: {{lease: {lease_s}s, join_timeout: 60s, rejoin: {rejoin}}}
 restart: {{max_restarts: 1000, max_node_losses: 1000}}
@@ -57,7 +57,7 @@ site: local
 nodes: {{min: {min_nodes}, max: {max_nodes}}}
 spares: {spares}
 workers_per_node: 1
-time: 1h
+time: 2d
 entrypoint:
   script: {script}
   args: [--record, {folder}/record, --pause, '0.02', --checkpoint, {folder}/checkpoint.pt]
