@@ -63,6 +63,7 @@ def test_what_is_missing_here_is_a_warning_if_compute_nodes_may_see_it(
 
 
 def test_a_script_that_may_not_be_read_is_an_error(workplace: Path, capsys: Capture) -> None:
+    assert main(["check", "job.yaml", *LOCAL]) == 0  # which imports all that the other user may not read
     (workplace / "train.py").chmod(0)
     owner, closed = os.geteuid(), [folder for folder in workplace.parents if folder.stat().st_mode & 0o777 == 0o700]
     for folder in closed:  # pytest's own
