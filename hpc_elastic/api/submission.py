@@ -80,7 +80,7 @@ def record(room: Reservation, data: Json, job_id: str) -> None:
     except RunDirectoryError as error:
         raise RunDirectoryError(
             f"job {job_id} was submitted and goes on, but its record is missing: {error.message}",
-            tip=f"`scancel {job_id}` ends it; `hpc-elastic status` shows it by its run directory",
+            tip=f"its files are kept; once it has started, `hpc-elastic cancel {os.path.dirname(room.path)}` stops it",
         ) from error
 
 

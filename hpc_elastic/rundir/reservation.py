@@ -21,7 +21,7 @@ class Reservation:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         directory, name = os.path.split(path)
         self._temporary = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.tmp")
         try:
@@ -42,7 +42,7 @@ class Reservation:
         Raises:
             RunDirectoryError: the file system failed all the same.
         """
-        with store.file_system_errors(self._path):
+        with store.file_system_errors(self.path):
             descriptor = os.open(self._temporary, os.O_WRONLY)
             try:
                 store.write_all(descriptor, content)
@@ -50,7 +50,7 @@ class Reservation:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        store.rename(self._temporary, self._path)
+        store.rename(self._temporary, self.path)
 
     def give_up(self) -> None:
         """Frees the room."""

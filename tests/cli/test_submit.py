@@ -219,14 +219,20 @@ def test_read_only_place_is_one_message(
     assert "Read-only file system" in capsys.readouterr().err
 
 
-def test_job_whose_submission_cannot_be_recorded_is_cancelled(
+def test_job_whose_submission_cannot_be_recorded_is_kept_with_all_its_files(
     tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:
     subprocess.run(["mount", "-o", "remount,size=64k", str(tiny_disk)], check=True)
-    fake_slurm.script("sbatch", f"head -c 1000000 /dev/zero >{tiny_disk}/ballast 2>/dev/null; echo 42")
-    assert main(["submit", "job.yaml", "--run-dir", str(tiny_disk / "run"), *SITE]) == 5
-    assert fake_slurm.calls("scancel") == ["scancel 42"]
-    assert [path.name for path in tiny_disk.iterdir()] == ["ballast"]
+    fake_slurm.script("sbatch", f"mount -o remount,ro {tiny_disk} && echo 42")
+    run_dir = tiny_disk / "run"
+    assert main(["submit", "job.yaml", "--run-dir", str(run_dir), *SITE]) == 5
+    error = capsys.readouterr().err
+    assert "job 42 was submitted and goes on, but its record is missing" in error
+    assert "Read-only file system" in error
+    assert fake_slurm.calls("scancel") == []
+    assert {"plan.json", "job.sh", "secret", "requests.jsonl"} <= {path.name for path in run_dir.iterdir()}
+    assert main(["status", "42"]) == 0
+    assert "there is no submission.json" in " ".join(capsys.readouterr().out.split())
 
 
 def test_index_that_cannot_be_written_stops_nothing(
