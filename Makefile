@@ -93,6 +93,7 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
 	$(BIN)/python -m benchmarks.rendezvous_scale --json docs/benchmarks/rendezvous_scale.json
 	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json
+	$(BIN)/python -m benchmarks.slurm_versions --json docs/benchmarks/slurm_versions.json
 	$(MAKE) bench-recovery
 
 bench-recovery: .venv/.installed

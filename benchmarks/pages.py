@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.restart.tables import bar_table, bars, conditions, headline, tables
+from benchmarks.versions.tables import version_conditions, version_notes, version_table
 
 REPOSITORY = Path(__file__).parents[1]
 FIGURES = REPOSITORY / "docs/benchmarks"
@@ -25,10 +26,12 @@ def main() -> None:
 
 def contents() -> dict[str, list[str]]:
     """What belongs between the marks, by their name."""
-    report, agent_cost = read("recovery.json"), read("agent_cost.json")
+    report, agent_cost, versions = read("recovery.json"), read("agent_cost.json"), read("slurm_versions.json")
     found = {f"recovery {name}": table for name, table in tables(report).items()}
     found["recovery bars"] = list(bar_table(bars(report, agent_cost)))
     found["recovery conditions"] = [conditions(report)]
+    found["slurm versions"] = [*version_table(versions), "", *version_notes(versions)]
+    found["slurm versions conditions"] = [version_conditions(versions)]
     found["agent cost"] = list(agent_table(agent_cost["processes"]))
     if (line := headline(report)) is not None:
         found["recovery headline"] = [line]

@@ -12,6 +12,7 @@ from benchmarks.restart.launchers import DEFAULT, OURS, SHARING_OFF
 from benchmarks.restart.pairs import Tries
 from benchmarks.restart.report import growth_report, pairs_report
 from benchmarks.restart.tables import bars, calls_table, case_table, growth_table, headline
+from benchmarks.versions.tables import version_conditions, version_notes, version_table
 
 MACHINE = {
     "processor": "Some",
@@ -115,6 +116,46 @@ def test_the_headline_says_what_was_found(report: dict[str, Any]) -> None:
     assert "The machine was busy" in str(headline(report))
     del report["recovery"]["crash"][SHARING_OFF.name]
     assert headline(report) is None
+
+
+@pytest.fixture
+def versions() -> dict[str, Any]:
+    held = {"n": 3, "broken": [], "median_s": 0.5, "least_s": 0.25, "most_s": 1.0}
+    broken = {"n": 3, "broken": ["exit code 0, found 70\nTraceback"]}
+    run = {"missing": None, "n": 3, "busy_cores_before": 0.1}
+    return {
+        "machine": MACHINE,
+        "rows": {
+            "list": ["`list`", "the command"],
+            "cancel": ["`cancel`", "to the result"],
+            "status": ["`status`", "nobody tried it"],
+        },
+        "versions": {
+            "22.05": {**run, "slurm": "slurm 22.05.8", "rows": {"list": held, "cancel": broken}},
+            "24.11": {**run, "slurm": "slurm 24.11.5", "rows": {"list": held}},
+            "26.05": {"slurm": None, "missing": "it cannot be fetched", "n": 0, "rows": {}},
+        },
+    }
+
+
+def test_the_table_of_versions_says_what_was_broken_and_what_was_not_run(versions: dict[str, Any]) -> None:
+    assert list(version_table(versions)) == [
+        "| | seconds | slurm 22.05.8 | slurm 24.11.5 | 26.05 |",
+        "|---|---|---|---|---|",
+        "| `list` | the command | 0.50 (0.25 to 1.00) | 0.50 (0.25 to 1.00) | not run |",
+        "| `cancel` | to the result | **broken in 1 of 3** | not run | not run |",
+    ]
+    assert list(version_notes(versions)) == [
+        "- Slurm 22.05, `cancel`: what was promised is not so: exit code 0, found 70.",
+        "- Slurm 26.05 was not run: it cannot be fetched.",
+    ]
+
+
+def test_the_conditions_of_versions_say_that_the_machine_was_busy(versions: dict[str, Any]) -> None:
+    quiet = "Some, 2 cores, Linux 6.1, Python 3.11.7; n = 3 on 22.05, 3 on 24.11."
+    assert version_conditions(versions) == f"{quiet} The machine did nothing else (at most 0.1 cores busy before)."
+    versions["versions"]["24.11"]["busy_cores_before"] = 1.9
+    assert "**The machine was busy**: others used up to 1.9 cores" in version_conditions(versions)
 
 
 def test_a_page_is_filled_between_its_marks_alone() -> None:
