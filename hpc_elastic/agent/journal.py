@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.chain import ClaimChain
@@ -46,25 +46,13 @@ from hpc_elastic.rundir.store import (
     write_bytes,
     write_json,
 )
+from hpc_elastic.scheduler.protocol import NodeQuestions
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
 class PredecessorUnknownError(RunDirectoryError):
     """The scheduler does not say now whether the run's earlier allocation is over. Exit code 5."""
-
-
-class Questions(Protocol):
-    """What the scheduler says about jobs of the run, as `scheduler.liveness.JobQuestions` has it."""
-
-    def is_over(self, job_id: str) -> bool | None:
-        """Return whether nothing of a job can be running any more; None if nobody can tell."""
-
-    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
-        """Return whether this start of a job is stopped in order to start it again; None if nobody can tell."""
-
-    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
-        """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +79,7 @@ class Journal:
         plan: LaunchPlan,
         allocation: Allocation,
         *,
-        questions: Questions,
+        questions: NodeQuestions,
     ) -> None:
         self._layout = layout
         self._plan = plan

@@ -1,8 +1,8 @@
-"""What a scheduler does for a run: submit, query, cancel."""
+"""What a scheduler does for a run: submit, query, cancel; and what a node asks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -87,3 +87,16 @@ class ArrayScheduler(Scheduler, Protocol):
         Raises:
             SchedulerError: it was refused, or the scheduler does not answer.
         """
+
+
+class NodeQuestions(Protocol):
+    """What a node asks about jobs of its run; `scheduler.liveness.JobQuestions` asks for real."""
+
+    def is_over(self, job_id: str) -> bool | None:
+        """Return whether nothing of a job can be running any more; None if nobody can tell."""
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether this start of a job is stopped in order to start it again; None if nobody can tell."""
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
+        """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""
