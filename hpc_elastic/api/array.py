@@ -16,7 +16,7 @@ from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.api.submission import add_to_index, deferred_interrupt, make_run_directory, make_submission, record
 from hpc_elastic.codec import to_json
-from hpc_elastic.errors import UsageError
+from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.template import load_array_template, load_template
@@ -73,8 +73,14 @@ def submit_array(
         submissions = _submissions(layout, prepared, given, job_id)
         array_submission = _array_record(array or os.path.basename(layout.root), submissions, job_id, limit)
         add_to_index(array_submission, layout.root)
+        errors = []
         for room, said in zip(rooms, (array_submission, *submissions), strict=True):
-            record(room, to_json(said), job_id)
+            try:
+                record(room, to_json(said), job_id)
+            except RunDirectoryError as error:  # the other runs have theirs all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
     return submissions
 
 

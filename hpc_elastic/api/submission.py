@@ -78,6 +78,7 @@ def record(room: Reservation, data: Json, job_id: str) -> None:
     try:
         room.fill(store.dump_json(data))
     except RunDirectoryError as error:
+        room.give_up()
         raise RunDirectoryError(
             f"job {job_id} was submitted and goes on, but its record is missing: {error.message}",
             tip=f"its files are kept; once it has started, `hpc-elastic cancel {os.path.dirname(room.path)}` stops it",

@@ -80,13 +80,16 @@ def test_a_refused_array_leaves_nothing(workplace: Path, fake_slurm: FakeSlurm) 
     assert names(workplace) == before
 
 
-def test_an_array_that_cannot_be_recorded_is_cancelled(workplace: Path, fake_slurm: FakeSlurm) -> None:
+def test_an_array_that_cannot_be_recorded_is_kept_with_all_its_files(workplace: Path, fake_slurm: FakeSlurm) -> None:
     fake_slurm.script("sbatch", "mkdir -p 1/submission.json/in-the-way; echo 42")
-    with pytest.raises(RunDirectoryError):
-        submit_array(prepare(workplace, 2), SlurmScheduler())
-    assert fake_slurm.calls("scancel") == ["scancel 42"]
-    left = {path.relative_to(workplace).as_posix() for path in (workplace / "sweep").rglob("*")}
-    assert left == {"sweep/1", "sweep/1/submission.json", "sweep/1/submission.json/in-the-way"}
+    with pytest.raises(RunDirectoryError, match="job 42 was submitted and goes on, but its record is missing"):
+        submit_array(prepare(workplace, 3), SlurmScheduler())
+    assert fake_slurm.calls("scancel") == []
+    folder = workplace / "sweep"
+    assert (folder / "array.json").is_file()
+    assert [(folder / task / "submission.json").is_file() for task in "012"] == [True, False, True]
+    assert all((folder / task / "plan.json").is_file() for task in "012")
+    assert list(folder.rglob("*.tmp")) == []
 
 
 @pytest.mark.parametrize("error", [RunDirectoryError("the disk is full"), KeyboardInterrupt()])
