@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from benchmarks.versions.turn import LEFT, NODES, PATIENCE_S, Turn, ended, promise, written
+from benchmarks.versions.turn import LEFT, NODES, PATIENCE_S, Turn, ended, promise, returns, written
 from tests.integration import arrays
 
 SCANCEL_BOUND_S = 5.0
@@ -49,13 +49,14 @@ def watch(turn: Turn) -> None:
             promise("RUNNING" in shown and run.job_id in shown, f"list has the run as RUNNING, found\n{shown}")
         logs = turn.begin("logs", run.job_id, "--follow")
         turn.stop()
+        followed, logged = returns(following, logs)
+        turn.took("submit_follow", written(run), followed)
+        turn.took("logs_follow", written(run), logged)
         with turn.promising("submit_follow"):
             output = ended(following, 0)
-            turn.took("submit_follow", written(run))
             promise("step of rank 0" in output and "rank 0 is done" in output, f"rank 0's lines, found\n{output}")
         with turn.promising("logs_follow"):
             output = ended(logs, 0)
-            turn.took("logs_follow", written(run))
             promise("step of rank 0" in output and "rank 0 is done" in output, f"rank 0's lines, found\n{output}")
         turn.finish(run)
         turn.wait_for_job(run, "COMPLETED")

@@ -33,7 +33,7 @@ def cell(found: Mapping[str, Any], row: str) -> str:
 
 
 def version_notes(report: Mapping[str, Any]) -> Iterator[str]:
-    """Which Slurm is missing and why, and what was broken, in the words of the first time."""
+    """Which Slurm is missing and why, and what was broken, in the words of the first time; or that nothing was."""
     for name, found in report["versions"].items():
         if found["missing"]:
             yield f"- Slurm {name} was not run: {found['missing']}."
@@ -41,6 +41,8 @@ def version_notes(report: Mapping[str, Any]) -> Iterator[str]:
             if figures["broken"]:
                 words = figures["broken"][0].splitlines()[0]
                 yield f"- Slurm {name}, {report['rows'][row][0]}: what was promised is not so: {words}."
+    if not any(found["broken"] for found in report["versions"].values()):
+        yield "- Each promise was held each time."
 
 
 def version_conditions(report: Mapping[str, Any]) -> str:

@@ -141,6 +141,20 @@ def written(run: Run) -> float:
     return Path(run.layout.result).stat().st_mtime
 
 
+def returns(*watching: subprocess.Popen[str]) -> list[float]:
+    """When each of these commands returned; Unix seconds."""
+    found: dict[int, float] = {}
+
+    def have_all_returned() -> bool:
+        for command in watching:
+            if command.poll() is not None:
+                found.setdefault(command.pid, time.time())
+        return len(found) == len(watching)
+
+    wait_until(have_all_returned, "the commands return", within_s=PATIENCE_S)
+    return [found[command.pid] for command in watching]
+
+
 def ended(watching: subprocess.Popen[str], code: int) -> str:
     """What a watching command printed; it has ended with this code, and without a traceback."""
     output, errors = watching.communicate(timeout=PATIENCE_S)

@@ -122,7 +122,7 @@ def test_the_headline_says_what_was_found(report: dict[str, Any]) -> None:
 def versions() -> dict[str, Any]:
     held = {"n": 3, "broken": [], "median_s": 0.5, "least_s": 0.25, "most_s": 1.0}
     broken = {"n": 3, "broken": ["exit code 0, found 70\nTraceback"]}
-    run = {"missing": None, "n": 3, "busy_cores_before": 0.1}
+    run = {"missing": None, "n": 3, "broken": 0, "busy_cores_before": 0.1}
     return {
         "machine": MACHINE,
         "rows": {
@@ -131,9 +131,9 @@ def versions() -> dict[str, Any]:
             "status": ["`status`", "nobody tried it"],
         },
         "versions": {
-            "22.05": {**run, "slurm": "slurm 22.05.8", "rows": {"list": held, "cancel": broken}},
+            "22.05": {**run, "broken": 1, "slurm": "slurm 22.05.8", "rows": {"list": held, "cancel": broken}},
             "24.11": {**run, "slurm": "slurm 24.11.5", "rows": {"list": held}},
-            "26.05": {"slurm": None, "missing": "it cannot be fetched", "n": 0, "rows": {}},
+            "26.05": {"slurm": None, "missing": "it cannot be fetched", "n": 0, "broken": 0, "rows": {}},
         },
     }
 
@@ -149,6 +149,11 @@ def test_the_table_of_versions_says_what_was_broken_and_what_was_not_run(version
         "- Slurm 22.05, `cancel`: what was promised is not so: exit code 0, found 70.",
         "- Slurm 26.05 was not run: it cannot be fetched.",
     ]
+
+
+def test_the_notes_of_versions_say_that_nothing_was_broken(versions: dict[str, Any]) -> None:
+    del versions["versions"]["22.05"], versions["versions"]["26.05"]
+    assert list(version_notes(versions)) == ["- Each promise was held each time."]
 
 
 def test_the_conditions_of_versions_say_that_the_machine_was_busy(versions: dict[str, Any]) -> None:
