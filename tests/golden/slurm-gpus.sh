@@ -140,7 +140,8 @@ for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
     do :; done
     [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
 done
-[ -z "$hpc_elastic_watch" ] || kill "$hpc_elastic_watch" 2>/dev/null
+# KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
+[ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
 
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one.
 ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
