@@ -97,4 +97,4 @@ def test_every_program_is_run_by_a_test() -> None:
         for path in (REPOSITORY / "benchmarks").glob("*.py")
         if re.search(r'^if __name__ == "__main__":$', path.read_text(), re.MULTILINE)
     }
-    assert programs == {*SMALL, *SMALL_ON_SLURM, *IN_PAGES, "rendezvous_scale", "torch_rendezvous"}
+    assert programs == {*SMALL, *SMALL_ON_SLURM, *IN_PAGES, "local_share", "rendezvous_scale", "torch_rendezvous"}

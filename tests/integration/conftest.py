@@ -51,7 +51,8 @@ class Run:
         return Path(self.layout.result).exists()
 
     def attempts(self) -> list[int]:
-        return sorted(int(path.name) for path in Path(self.layout.attempts).iterdir())
+        """Those that were claimed; a head that is about to has put its roster there before."""
+        return sorted(int(path.parent.name) for path in Path(self.layout.attempts).glob("*/claim.json"))
 
     def stdout(self, attempt: int, rank: int) -> str:
         path = Path(self.layout.stdout(attempt, rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -55,12 +56,14 @@ def test_a_cancellation_is_found_by_status(slurm_door: Door, slurm: Cluster, no_
     run = start(slurm_door, WAITS, ranks=4, workers="1")
     slurm.run("scancel", run.job_id)
     slurm.wait_for_job(run.job_id, "CANCELLED")
-    wait_until(
-        lambda: '"CANCELLED"' in slurm_door.run("status", run.layout.root, "--json", exit_code=None).stdout,
+    wait_until(  # who looks at it makes the result when the job has been over for a minute (observe.diagnosis.SETTLE_S)
+        lambda: json.loads(slurm_door.run("status", run.layout.root, "--json").stdout)["state"] == "CANCELLED",
         "status says that the run is cancelled",
+        within_s=120,
         otherwise=run.story,
     )
     assert run.result()["state"] == "CANCELLED"
+    assert run.result()["written_by"] == "login"
     run.assert_nothing_left(within_s=40)
 
 
