@@ -15,7 +15,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.slurm_sandbox.processes import SandboxError
+from tests.slurm_sandbox.processes import SandboxError, die_with_parent
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LOADED = re.compile(r"lib(?!systemd-shared|pam-modules|c-gconv)|zlib1g|slurm-wlm-")  # what programs load
@@ -38,7 +38,7 @@ class Release:
         self._scratch = scratch
         for folder in ("lists/partial", "cache/archives/partial", "packages", "none"):
             os.makedirs(os.path.join(scratch, folder))
-        for path, text in {"status": "", "sources.list": _source(suite), "apt.conf": self._configuration()}.items():
+        for path, text in {"status": "", "sources.list": source_line(suite), "apt.conf": self._configuration()}.items():
             with open(os.path.join(scratch, path), "w") as file:
                 file.write(text)
         self._apt("apt-get", "--error-on=any", "--quiet", "update", timeout_s=_UPDATE_S)
@@ -122,22 +122,36 @@ def make_native(root: str, home: str, plugins: str) -> None:
             raise SandboxError(f"{os.path.basename(program)} lacks libraries: {'; '.join(lost)}")
 
 
-def _source(suite: str) -> str:
+def source_line(suite: str) -> str:
     """A source list with one release of Debian, from the mirror that has this computer's own release.
 
     Raises:
         SandboxError: there is none.
     """
+    mirrors = _fetched_mirrors() or _named_mirrors()
+    if not mirrors:
+        raise SandboxError(f"apt has no mirror of Debian here, which {suite} could come from")
+    signed_by = f"[signed-by={_KEYRING}] " if os.path.exists(_KEYRING) else ""
+    return f"deb {signed_by}{mirrors[0]} {suite} main\n"
+
+
+def _fetched_mirrors() -> list[str]:
+    """The mirrors whose releases say that they are Debian's; none before `apt-get update`."""
+    rows = _index_targets("$(REPO_URI) $(COMPONENT) $(ORIGIN) $(LABEL)")
+    return [mirror for mirror, *of_what in rows if of_what == ["main", "Debian", "Debian"]]
+
+
+def _named_mirrors() -> list[str]:
+    """The mirrors that should have this computer's own release of Debian: images often come without package lists."""
     release = _run(["sh", "-c", '. /etc/os-release && echo "$ID $VERSION_CODENAME"']).split()
-    listed = _run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
-    )
-    for line in listed.splitlines():
-        mirror, *of_what = line.split()
-        if release[:1] == ["debian"] and of_what == [release[-1], "main"]:
-            signed_by = f"[signed-by={_KEYRING}] " if os.path.exists(_KEYRING) else ""
-            return f"deb {signed_by}{mirror} {suite} main\n"
-    raise SandboxError(f"apt has no mirror of Debian here, which {suite} could come from")
+    rows = _index_targets("$(REPO_URI) debian $(RELEASE) $(COMPONENT)", "--no-release-info")
+    return [mirror for mirror, *of_what in rows if of_what == [*release, "main"]]
+
+
+def _index_targets(form: str, *options: str) -> list[list[str]]:
+    """The words that apt tells of each list of packages that its sources name."""
+    told = _run(["apt-get", "indextargets", *options, "--format", form, "Created-By: Packages"])
+    return [line.split() for line in told.splitlines()]
 
 
 def _programs(root: str) -> Iterator[str]:
@@ -168,6 +182,7 @@ def _run(
             capture_output=True,
             text=True,
             timeout=timeout_s,
+            preexec_fn=die_with_parent,  # or it would write on where the next process begins anew
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxError(str(error)) from error
