@@ -34,6 +34,7 @@ with contextlib.suppress(ImportError):  # a machine with other work on it is slo
 _FAILED = pytest.StashKey[bool]()
 _SLURMS = pytest.StashKey[Sequence[str]]()
 _REQUIRED = pytest.StashKey[Sequence[str]]()
+_REQUIREMENT = pytest.StashKey[str]()  # as it was said; a test may have cleared its environment
 _ENDS_WITHIN_S = 20
 
 
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[_SLURMS] = slurm_choice.parse_versions(config.getoption("--slurm"), own=own)
         config.stash[_REQUIRED] = slurm_choice.parse_required(os.environ, own=own)
+        config.stash[_REQUIREMENT] = f"{slurm_choice.REQUIRED}={os.environ.get(slurm_choice.REQUIRED, '')}"
         slurm_choice.check(config.stash[_SLURMS], config.stash[_REQUIRED])
     except slurm_choice.ChoiceError as error:
         raise pytest.UsageError(str(error)) from error
@@ -108,17 +110,21 @@ def _subject(item: pytest.Item) -> str:
     return str(named) if named in versions.SUPPORTED else _version(item) or versions.own() or slurm_choice.OWN
 
 
+def _may_not_skip(item: pytest.Item) -> bool:
+    """Whether this test's Slurm is required; nobody can install what one marked `cgroups` needs of the computer."""
+    is_possible = item.get_closest_marker("slurm") is not None and item.get_closest_marker("cgroups") is None
+    return is_possible and _subject(item) in item.config.stash[_REQUIRED]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Notes which tests failed, and makes a skip a failure where that Slurm is required."""
     report = yield
-    version = _subject(item)
-    if report.skipped and item.get_closest_marker("slurm") and version in item.config.stash[_REQUIRED]:
+    if report.skipped and _may_not_skip(item):
         report.outcome = "failed"
-        name = f"{slurm_choice.REQUIRED}={os.environ[slurm_choice.REQUIRED]}"
-        report.longrepr = f"skipped although {name}: {report.longrepr}"
+        report.longrepr = f"skipped although {item.config.stash[_REQUIREMENT]}: {report.longrepr}"
     if report.failed:
         item.stash[_FAILED] = True
     return report

@@ -85,6 +85,25 @@ def test_a_test_that_boots_another_version_itself_may_skip_unless_that_one_is_re
 
 
 @pytest.mark.long
+def test_a_skip_is_a_failure_if_the_test_has_cleared_the_environment(tmp_path: Path) -> None:
+    text = (
+        "import pytest\n@pytest.mark.slurm\ndef test_it(monkeypatch):\n"
+        f"    monkeypatch.delenv('{slurm_choice.REQUIRED}')\n    pytest.skip('no Slurm here')\n"
+    )
+    done = run_session(tmp_path, text, required="1")
+    assert f"skipped although {slurm_choice.REQUIRED}=1" in done.stdout, done.stdout
+    assert "1 failed" in done.stdout
+
+
+@pytest.mark.long
+def test_a_test_of_cgroups_may_skip_although_its_slurm_is_required(tmp_path: Path) -> None:
+    text = "import pytest\n@pytest.mark.slurm\n@pytest.mark.cgroups\ndef test_it(): pytest.skip('no cgroups here')\n"
+    done = run_session(tmp_path, text, required="1")
+    assert "1 skipped" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.long
 def test_every_slurm_runs_what_is_marked_and_only_the_first_one_the_rest(tmp_path: Path) -> None:
     done = run_session(tmp_path, TESTS, "--slurm", "26.05,24.11")
     said = [line.lstrip(".") for line in done.stdout.splitlines() if " on " in line or "without" in line]

@@ -25,7 +25,7 @@ from tests.slurm_sandbox.cgroups import why_no_cgroups
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.cgroups, pytest.mark.xdist_group("slurm")]
 
 # Tells its cgroups and CPUs, and those of the process that it was forked from or started by.
 TELLS = """

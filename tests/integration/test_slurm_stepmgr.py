@@ -16,7 +16,6 @@ from tests.slurm_sandbox.versions import why_impossible
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
-VERSION = "24.11"
 CRASHES = """
 import os, sys
 if os.environ["HPC_ELASTIC_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
@@ -34,13 +33,19 @@ if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" or os.environ["WORLD_SIZE"]
 )
 
 
+@pytest.fixture(scope="module", params=["24.11"])
+def version(request: pytest.FixtureRequest) -> str:
+    """The Slurm that these tests boot, whatever `--slurm` names."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def managed_session() -> Iterator[Cluster]:
+def managed_session(version: str) -> Iterator[Cluster]:
     """A Slurm with 4 nodes whose jobs have a step manager each."""
-    if reason := why_impossible(VERSION):
+    if reason := why_impossible(version):
         pytest.skip(reason)
     settings = {"SlurmctldParameters": "enable_stepmgr", "PrologFlags": "contain"}
-    cluster = Cluster.start(4, owner=os.getpid(), version=VERSION, settings=settings)
+    cluster = Cluster.start(4, owner=os.getpid(), version=version, settings=settings)
     yield cluster
     cluster.down()
 

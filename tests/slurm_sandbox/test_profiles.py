@@ -31,7 +31,7 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def _possible() -> None:
-    if reason := why_impossible() or why_no_accounting() or why_no_cgroups():
+    if reason := why_impossible() or why_no_accounting():
         pytest.skip(reason)
 
 
@@ -49,6 +49,8 @@ def remains(slot: int) -> list[str]:
     return [*traces(slot), *glob.glob(f"/sys/fs/cgroup/*/hpce-slurm{slot}")]
 
 
+@pytest.mark.cgroups
+@pytest.mark.skipif(why_no_cgroups() is not None, reason=str(why_no_cgroups()))
 def test_data_base_and_cgroups_are_gone_if_the_keeper_was_killed_and_another_one_starts() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
