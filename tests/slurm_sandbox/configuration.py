@@ -163,12 +163,16 @@ def slurm_text(layout: Layout) -> str:
     return text
 
 
-def cgroup_text() -> str:
-    """cgroup.conf: cores and memory are confined; devices are not, for the GPUs are copies of the null device."""
-    return (
-        "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n"
+def cgroup_text(layout: Layout) -> str:
+    """cgroup.conf: cores and memory are confined; devices are not, for the GPUs are copies of the null device.
+
+    The version is said where cgroups are not used either: slurmd would find version 2, look for systemd, and end.
+    """
+    confined = (
+        "CgroupMountpoint=/sys/fs/cgroup\n"
         "ConstrainCores=yes\nConstrainRAMSpace=yes\nConstrainSwapSpace=no\nConstrainDevices=no\n"
     )
+    return "CgroupPlugin=cgroup/v1\n" + (confined if layout.has_cgroups else "")
 
 
 def _nodes_text(layout: Layout) -> str:

@@ -24,11 +24,10 @@ def write_files(layout: Layout) -> None:
     texts = {
         layout.slurm_conf: configuration.slurm_text(layout),
         os.path.join(layout.configuration, "gres.conf"): configuration.gres_text(layout),
+        os.path.join(layout.configuration, "cgroup.conf"): configuration.cgroup_text(layout),
         layout.path("hosts"): configuration.hosts_text(layout),
         layout.path("resolv.conf"): configuration.resolv_text(),
     }
-    if layout.has_cgroups:
-        texts[os.path.join(layout.configuration, "cgroup.conf")] = configuration.cgroup_text()
     for path, text in texts.items():
         with open(path, "w") as file:
             file.write(text)

@@ -163,6 +163,7 @@ def _redirect_errors(layout: Layout) -> None:
 
 def main(wanted: Layout, owner: int | None) -> None:
     """Runs a sandbox for as long as it is wanted, in any slot; says on standard output which one it took."""
+    os.umask(0o022)  # munged refuses a socket that not everybody can reach
     stop_signal, stop_write = os.pipe()
     os.set_blocking(stop_write, False)
     signal.set_wakeup_fd(stop_write)

@@ -67,6 +67,7 @@ class Sandbox:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "tests.slurm_sandbox.keeper", *arguments],
             cwd=_REPOSITORY,
+            env={**os.environ, versions.CACHE_VARIABLE: versions.CACHE},  # which tests clear
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,

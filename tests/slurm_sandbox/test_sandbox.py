@@ -105,6 +105,26 @@ def test_leaves_nothing_if_processes_are_killed(
     assert outside() == before
 
 
+def test_starts_and_leaves_nothing_if_the_umask_keeps_everybody_else_out(slurm: Cluster) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, umask=0o077) as owner:
+        assert owner.stdout
+        slot = int(owner.stdout.readline())
+        keeper = keeper_of(owner.pid)
+        owner.kill()
+    wait_until_traceless(slot, keeper)
+
+
+def test_starts_if_the_computer_has_cgroups_of_version_2_only(slurm: Cluster) -> None:
+    hide = 'umount --recursive --lazy /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        slot = int(owner.stdout.readline())
+        keeper = keeper_of(owner.pid)
+        owner.kill()
+    wait_until_traceless(slot, keeper)
+
+
 def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
     other = Cluster.start(2, owner=os.getpid())
     try:
@@ -124,9 +144,12 @@ def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
         pytest.param("26.05", marks=pytest.mark.variant(of="test_runs_a_slurm_of_another_release_beside_the_first")),
     ],
 )
-def test_runs_a_slurm_of_another_release_beside_the_first(slurm: Cluster, version: str, tmp_path: Path) -> None:
+def test_runs_a_slurm_of_another_release_beside_the_first(
+    slurm: Cluster, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if reason := versions.why_impossible(version):
         pytest.skip(reason)
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))  # as others clear it, after the folder was chosen
     script = "srun --version; srun sh -c 'srun --version; scontrol show config | grep ^SLURM_VERSION; hostname'"
     with contextlib.ExitStack() as stack:
         other = Cluster.start(2, owner=os.getpid(), version=version)

@@ -17,7 +17,8 @@ from tests.slurm_sandbox import debian
 from tests.slurm_sandbox.processes import SandboxError
 
 SUPPORTED = ("22.05", "24.11", "26.05")
-CACHE = os.environ.get("HPC_ELASTIC_SLURM_CACHE", "/var/cache/hpc-elastic-slurm")
+CACHE_VARIABLE = "HPC_ELASTIC_SLURM_CACHE"
+CACHE = os.path.abspath(os.environ.get(CACHE_VARIABLE) or "/var/cache/hpc-elastic-slurm")  # programs name it in full
 DAEMON_FOLDERS = ("/usr/sbin", "/sbin")  # of the daemons and `ip`; not everybody's PATH has them
 
 _SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
