@@ -6,7 +6,8 @@
 # make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
-# make soak       all three: simulate, soak-local and soak-restarts
+# make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
+# make soak       all four: simulate, fuzz, soak-local and soak-restarts
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
@@ -18,6 +19,7 @@ N ?= 20000
 FIRST ?= 0
 FAULTS ?= 200
 CYCLES ?= 1000
+COUNT ?= 100000
 SLURM ?= own
 # Slurm tests mostly wait, so one more than most machines' cores; each has a Slurm of its own of each version.
 WORKERS ?= 3
@@ -29,7 +31,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate soak soak-local soak-restarts bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate fuzz soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -77,7 +79,10 @@ demo: .venv/.installed
 simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
 
-soak: simulate soak-local soak-restarts
+fuzz: .venv/.installed
+	$(BIN)/python -m tests.scheduler.slurm.fuzz --first $(FIRST) --count $(COUNT)
+
+soak: simulate fuzz soak-local soak-restarts
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)

@@ -29,6 +29,7 @@ FOLDERS = ("", "docs", "examples", "site-configs", "templates")
 PAGES = sorted({page for folder in FOLDERS for page in (REPOSITORY / folder).glob("**/*.md" if folder else "*.md")})
 NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+CONTRIBUTING = REPOSITORY / "CONTRIBUTING.md"
 every_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
 
@@ -100,6 +101,39 @@ def test_commands_exist(page: Path) -> None:
         assert verb in MODULES, verb
         for option in our_options(verb, words):
             assert option in options_of(verb), f"hpc-elastic {verb} {option}"
+
+
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+
+
+def made(page: Path) -> list[list[str]]:
+    """The words after `make` on a page: targets and variables."""
+    lines = [line.partition("#")[0] for text in fences(page, "bash") for line in text.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text()))
+    return [line.split()[1:] for line in lines if line.startswith("make ")]
+
+
+@every_page
+def test_make_makes_what_pages_name(page: Path) -> None:
+    for word in [word for words in made(page) for word in words]:
+        name, is_variable, _ = word.partition("=")
+        form = rf"^{name} \?=|\$\({name}\)" if is_variable else rf"^{re.escape(name)}:"
+        assert re.search(form, MAKEFILE, re.M), word
+
+
+def test_contributing_names_targets() -> None:
+    """Else the test above would hold whatever the Makefile makes."""
+    assert {"check", "test", "test-all", "test-slurm", "soak", "fuzz"} <= {words[0] for words in made(CONTRIBUTING)}
+
+
+@every_page
+def test_programs_and_files_of_the_tests_that_pages_name_are_there(page: Path) -> None:
+    text = page.read_text()
+    for module in re.findall(r"python3? -m ((?:tests|benchmarks)[\w.]*\w)", text):
+        path = REPOSITORY / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    for name in re.findall(r"(?<![\w/.(])((?:tests|benchmarks|hpc_elastic)/[\w/]+\.\w+)", text):
+        assert (REPOSITORY / name).exists(), name
 
 
 def test_the_readme_has_commands() -> None:
