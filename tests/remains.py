@@ -32,7 +32,7 @@ def processes_of(mark: str) -> dict[int, str]:
 
 
 def listing() -> list[str]:
-    """Return a line for everything on this machine that tests could have left there."""
+    """Return a line of ASCII for everything on this machine that tests could have left there, in order."""
     lines = [f"network interface {name}" for name in os.listdir("/sys/class/net")]
     lines += [f"mount {line.split()[1]}" for line in _read("/proc/mounts").decode(errors="replace").splitlines()]
     lines += [f"abstract socket {name}" for name in _abstract_sockets()]
@@ -41,7 +41,7 @@ def listing() -> list[str]:
     for pattern in _UNTOUCHED:
         lines += [f"file {path} {hashlib.sha256(_read(path)).hexdigest()[:12]}" for path in glob.glob(pattern)]
     lines += [f"process {text}" for text in _commands().values() if any(name in text for name in _PROGRAMS)]
-    return sorted(lines)
+    return sorted(line.encode("unicode_escape").decode() for line in lines)  # names are bytes of any kind
 
 
 def _commands() -> dict[int, str]:

@@ -192,6 +192,18 @@ def test_what_is_left_on_a_machine_is_listed(tmp_path: Path) -> None:
         left.unlink()
 
 
+def test_files_of_any_name_are_listed_on_a_line_each(tmp_path: Path) -> None:
+    left = Path("/dev/shm", f"left-by-{tmp_path.name}-{os.getpid()}-" + os.fsdecode(b"\xff\nx"))
+    left.touch()
+    try:
+        command = [sys.executable, "-m", "tests.remains"]
+        listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert [line for line in listed if line.endswith(f"{os.getpid()}-\\udcff\\nx")]
+        assert sorted(listed) == listed
+    finally:
+        left.unlink()
+
+
 def variants() -> Iterator[tuple[str, str]]:
     """Where each test is that `make test` leaves out, and the test that keeps its promise there."""
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
