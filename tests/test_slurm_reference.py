@@ -194,7 +194,7 @@ def test_each_cell_says_how_it_is_known(title: str) -> None:
     for name, row in tables()[title].items():
         assert all(CELL.fullmatch(cell) for cell in row), name
         tested = {release for release, cell in zip(RELEASES, row, strict=True) if cell[0] == "T"}
-        assert tested in (set(), set(REAL)), name
+        assert title == "sacct" or tested in (set(), set(REAL)), name
 
 
 def test_every_change_has_a_source_and_is_met_by_a_row() -> None:
@@ -212,3 +212,10 @@ def test_every_change_has_a_source_and_is_met_by_a_row() -> None:
     for mark, words in changes.items():
         assert re.search(r"\b\d\d\.\d\d", words), mark
         assert re.search(r"NEWS|CHANGELOG|RELEASE_NOTES|man page|test", words), mark
+
+
+@pytest.mark.parametrize("release", REAL)
+def test_sacct_is_said_to_be_tested_where_its_answers_were_captured(release: str) -> None:
+    is_captured = (REPOSITORY / f"tests/captured/slurm-{release}/accounting-completed.json").exists()
+    marks = {cells[RELEASES.index(release)][0] for cells in tables()["sacct"].values()}
+    assert marks == {"T" if is_captured else "r"}
