@@ -44,6 +44,7 @@ def no_commands(slurm: Cluster, tmp_path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.every_slurm
 def test_a_requeue_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster, no_commands: None) -> None:
     run = start(slurm_door, WAITS_ONCE, ranks=4, workers="1")
     slurm.run("scontrol", "requeue", run.job_id)

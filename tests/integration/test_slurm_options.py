@@ -36,6 +36,7 @@ def test_every_option_that_we_use_is_tried() -> None:
     assert set(GIVEN) == named("sbatch")
 
 
+@pytest.mark.every_slurm
 @pytest.mark.parametrize("option", GIVEN)
 def test_sbatch_accepts_the_option(option: str, slurm: Cluster) -> None:
     done = slurm.run("sbatch", "--test-only", *GIVEN[option], "--wrap=true", check=False)
@@ -49,6 +50,7 @@ def test_sbatch_refuses_what_is_none(slurm: Cluster) -> None:
     assert "unrecognized option" in done.stderr
 
 
+@pytest.mark.every_slurm
 def test_a_step_has_the_variables_that_agents_read(slurm: Cluster, tmp_path: Path) -> None:
     """Those of an array's task; SLURM_RESTART_COUNT is there after a requeue only."""
     output = tmp_path / "environment"

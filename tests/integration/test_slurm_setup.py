@@ -104,6 +104,7 @@ def sick(door: Door) -> str:
     return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 4s}}"
 
 
+@pytest.mark.every_slurm
 def test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there(slurm_door: Door) -> None:
     run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", more=sick(slurm_door))
     result = run.result()

@@ -96,7 +96,8 @@ def assert_went_on(job: submitit.Job[list[int]], *, requeues: int = 1) -> None:
     assert len(starts[0]) == requeues + 1, starts
     assert all(earlier < later for earlier, later in zip(starts[0], starts[0][1:], strict=False)), starts
     run = run_of(job)
-    assert (run.result()["attempts"], run.result()["restarts"]) == (requeues + 1, 0)
+    result = run.wait_until_over()  # the values are there before the agents have written it
+    assert (result["attempts"], result["restarts"]) == (requeues + 1, 0)
     assert len(list((run.path / "allocations").iterdir())) == requeues + 1
     run.assert_nothing_left(within_s=40)
 
@@ -150,6 +151,7 @@ def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     assert_went_on(job)
 
 
+@pytest.mark.every_slurm
 def test_the_time_limit_requeues_a_checkpointable_in_time(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(timeout_min=1, hpcelastic_signal_delay_s=50)
     job = executor.submit(Counter(), str(tmp_path / "finish"))
