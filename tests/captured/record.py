@@ -119,6 +119,12 @@ def _record_arrays(cluster: Cluster, recorder: Recorder) -> None:
     recorder.queue("array-task-cancelled", f"{array}_3")
 
 
+def _record_heterogeneous(cluster: Cluster, recorder: Recorder) -> None:
+    """A job of two parts: squeue shows both where the first was asked for, whose number the job has."""
+    job_id = cluster.submit("--nodelist=node1", *script("--nodes=1", ":", "--nodelist=node2", "--nodes=1"))
+    recorder.queue("heterogeneous", job_id, shows="RUNNING", rows=2)
+
+
 def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
     submit, wait = cluster.submit, cluster.wait_for_job
     done = submit(*script(command="true"))
@@ -250,6 +256,7 @@ def main(version: str | None) -> None:
     """Records all cases of one Slurm."""
     cluster = Cluster.start(4, owner=os.getpid(), version=version)
     parts = [_record_arrays, _record_plain_states, _record_of_another_user, _record_slow_states, _record_lost_nodes]
+    parts.append(_record_heterogeneous)
     if cluster.version >= _EXPEDITES_SINCE:
         parts.append(_record_expediting)
     try:

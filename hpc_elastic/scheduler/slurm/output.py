@@ -30,13 +30,13 @@ _STATES = {
     "BOOT_FAIL": JobState.NODE_FAIL,
     "DEADLINE": JobState.TIMEOUT,
     "OUT_OF_MEMORY": JobState.FAILED,
-    "REVOKED": JobState.CANCELLED,
     "LAUNCH_FAILED": JobState.FAILED,
     "RECONFIG_FAIL": JobState.FAILED,
     "SUSPENDED": JobState.RUNNING,
     "STOPPED": JobState.RUNNING,
     "RESIZING": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
+    "REVOKED": JobState.RUNNING,  # or it waits: another cluster of the federation has it, and knows
 }
 # Of an array's tasks, the one that is furthest from a good end stands for all.
 _URGENCY = (
@@ -52,8 +52,10 @@ _URGENCY = (
     JobState.COMPLETED,
 )
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
-# In a row: `7`, `7_3`, of tasks together `7_[2-3%2]`; the words of squeue, and of sacct `CANCELLED by 1000`, `FAILED+`.
-_ROW_ID = re.compile(r"[0-9]+(?:_(?:[0-9]+|\[[-0-9,:%.]*\]))?")
+# In a row: `7`, `7_3`, of tasks together `7_[2-3%2]`, of a part of a heterogeneous job `7+1`; the words of squeue, and
+# of sacct `CANCELLED by 1000`, `FAILED+`.
+_ROW_ID = re.compile(r"[0-9]+(?:\+[0-9]+|_(?:[0-9]+|\[[-0-9,:%.]*\]))?")
+_PART = re.compile(r"[_+]")
 _NATIVE_STATE = re.compile(r"([A-Z][A-Z0-9_]*)\+?(?: by [^|]+)?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
@@ -200,13 +202,13 @@ def _read_rows(
     Raises:
         SchedulerError: a line is no row, or of a job that nobody asked for: then what was asked for is unknown.
     """
-    asked = {*job_ids, *map(_array_of, job_ids)}
+    asked = {*job_ids, *map(_whole_of, job_ids)}
     found = []
     for line in filter(str.strip, stdout.split("\n")):
         values = line.removesuffix(SEPARATOR).split(SEPARATOR, len(fields) - 1)
         try:
             named, status = read(dict(zip(fields, map(str.strip, values), strict=True)))
-            if asked.isdisjoint((*named, *map(_array_of, named))):
+            if asked.isdisjoint((*named, *map(_whole_of, named))):
                 raise ValueError(f"nobody asked for {named[1]}")
             if not line.isprintable():
                 raise ValueError("it has control characters")
@@ -220,9 +222,9 @@ def _read_rows(
     return found
 
 
-def _array_of(name: str) -> str:
-    """The array of a task, or of tasks that have a row together: `7` for `7_3` and `7_[2-3%2]`."""
-    return name.partition("_")[0]
+def _whole_of(name: str) -> str:
+    """The job that this is a part of: `7` for the task `7_3`, the tasks `7_[2-3%2]` and the heterogeneous `7+1`."""
+    return _PART.split(name, maxsplit=1)[0]
 
 
 def _queue_status(row: Mapping[str, str]) -> _Named:
@@ -268,7 +270,8 @@ def _by_id(rows: Sequence[_Named], job_ids: Sequence[str]) -> dict[str, JobStatu
     for job_id in job_ids:
         split = split_task_id(job_id)
         candidates = tasks.get(job_id) or named.get(job_id) or (rests.get(split[0]) if split else None)
-        chosen = min(candidates or (), key=lambda status: _URGENCY.index(status.state), default=None)
+        at_home = [status for status in candidates or () if status.native_state != "REVOKED"]
+        chosen = min(at_home or candidates or (), key=lambda status: _URGENCY.index(status.state), default=None)
         if chosen:
             found[job_id] = replace(chosen, job_id=job_id)
     return found

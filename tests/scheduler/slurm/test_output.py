@@ -106,6 +106,35 @@ def test_queue_knows_the_tasks_that_were_cancelled_while_they_waited(version: st
     assert queue(version, "array-task-cancelled") == []
 
 
+def test_queue_tells_a_heterogeneous_job_by_the_part_that_was_asked_for(version: str) -> None:
+    """A torchrun that a step of one part starts asks about it by the number of the job, which its first part has."""
+    capture = captured(version, "queue-heterogeneous")
+    (job_id,) = capture.job_ids
+    second = str(int(job_id) + 1)
+    found = output.parse_queue(capture.output, [job_id, second])
+    assert [(found[each].state, found[each].nodes) for each in (job_id, second)] == [
+        (JobState.RUNNING, "node1"),
+        (JobState.RUNNING, "node2"),
+    ]
+    assert set(queue(version, "heterogeneous")) == {found[job_id]}
+
+
+def test_a_job_that_another_cluster_of_the_federation_has_taken_is_not_over(version: str) -> None:
+    row = captured(version, "queue-running").output.stdout
+    job_id = row.partition("|")[0]
+    taken = row.replace("RUNNING", "REVOKED")
+    assert not parse(taken, job_id).state.is_terminal
+    assert parse(taken, job_id).native_state == "REVOKED"
+    for there in ("PENDING", "RUNNING", "COMPLETED"):  # where squeue shows all clusters: what the other one says
+        theirs = row.replace("RUNNING", there)
+        assert parse(taken + theirs, job_id).state is parse(theirs + taken, job_id).state is JobState(there)
+
+
+def parse(stdout: str, job_id: str) -> JobStatus:
+    """What squeue's output says of a job."""
+    return output.parse_queue(CommandOutput(returncode=0, stdout=stdout, stderr=""), [job_id])[job_id]
+
+
 @pytest.mark.parametrize(
     ("case", "left"),
     [
