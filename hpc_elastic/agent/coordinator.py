@@ -287,11 +287,12 @@ class Coordinator:
         """Why a stop from outside is not the run's end; None if it is.
 
         As long as the scheduler cannot be asked, the next start of the job may be on its way, which a result would
-        end: without an answer in time nothing is written, and whoever looks at the run later finds out.
-        Nor is the job ended then, for it may have been put back into the queue.
+        end: without an answer in time nothing is written, and whoever looks at the run later finds out. Nor is the job
+        ended then, for it may be in the queue again. If a person asks for the end, no start goes on with the run.
         """
         ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
-        while (is_requeued := await self._loop.run_in_executor(None, self._journal.is_requeued)) is None:
+        ask = partial(self._loop.run_in_executor, None, self._journal.is_requeued)
+        while (is_requeued := await ask()) is None and not self._watch.is_stop_requested:
             if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
                 return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
             await asyncio.sleep(ASKS_AGAIN_AFTER_S)

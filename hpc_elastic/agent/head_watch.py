@@ -57,6 +57,7 @@ class HeadWatch:
         self._disk = disk
         self._diagnose = diagnose
         self._is_stop_told = False
+        self.is_stop_requested = False  # as soon as the thread has seen it, whatever the head is doing
         self._loop = asyncio.get_running_loop()
         self._has_found = asyncio.Event()
         self._is_over = threading.Event()
@@ -88,7 +89,9 @@ class HeadWatch:
     def _watch(self) -> None:
         nothing = Look()
         while not self._is_over.wait(LOOK_EVERY_S):
-            if self._look(self._head.attempt) != nothing:
+            look = self._look(self._head.attempt)
+            self.is_stop_requested |= look.stop_by is not None
+            if look != nothing:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
                     self._loop.call_soon_threadsafe(self._has_found.set)
 

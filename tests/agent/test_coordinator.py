@@ -347,3 +347,24 @@ def test_a_stop_from_outside_ends_the_run_only_if_slurm_says_that_the_job_does_n
         assert (json.loads(result.read_text())["state"] if result.exists() else None) == state
 
     play(tmp_path, scene, answers=Answers(is_requeued=is_requeued))
+
+
+def test_whoever_asks_for_the_end_while_slurm_is_silent_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start of the job, should there be one, would only find the request."""
+    monkeypatch.setattr(coordination, "ASKS_AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.01)
+    layout = RunLayout(tmp_path)
+
+    class Silent(Answers):
+        def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+            if not Path(layout.requests).exists():
+                append_line(layout.requests, {"kind": "stop", "by": "ada@login1", "time": "now"})
+            return None
+
+    async def scene(made: Scene) -> None:
+        assert (await terminate(made)).exit_code == ExitCode.STOPPED
+        assert json.loads(Path(made.layout.result).read_text())["state"] == "CANCELLED"
+
+    play(tmp_path, scene, answers=Silent())
