@@ -66,6 +66,7 @@ REFUSED = {
     "open-mode": _IN_RUN_DIRECTORY,
     "signal": "use the keys signals.notice and signals.lead",
     "array": "a run is one job; `hpc-elastic submit --array` makes an array of runs",
+    "clusters": "set SLURM_CLUSTERS in your shell: status and cancel have to ask the same cluster",
     "no-kill": _ALWAYS_SET,
     "requeue": "use the key requeue",
     "no-requeue": "use the key requeue",

@@ -44,6 +44,7 @@ def test_an_option_has_one_name_in_every_spelling(name: str, option: str) -> Non
         ("output -o out error -e err open-mode open_mode open", "the run directory"),
         ("signal --signal sig", "signals.notice"),
         ("array -a arr", "submit --array"),
+        ("clusters --clusters -M cluster", "SLURM_CLUSTERS"),
         ("no-kill -k no_kill", "set by hpc_elastic itself"),
         ("requeue no-requeue requ", "the key requeue"),
         ("chdir -D", "the key workdir"),

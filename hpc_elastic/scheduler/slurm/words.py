@@ -43,7 +43,7 @@ _TIPS = (
     ("[Ll]icense", "`scontrol show licenses` lists them with their numbers: `sbatch: {licenses: ...}`"),
     (
         "--clusters?\\b|--cluster\\.",
-        "`sacctmgr show clusters` lists those that can be named: `sbatch: {clusters: ...}`",
+        "`sacctmgr show clusters` lists those that SLURM_CLUSTERS can name",
     ),
     (
         "partition configuration not available|[Rr]equired partition",
