@@ -45,7 +45,8 @@ class JobQuestions:
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         """Return whether the scheduler stops this start of a job in order to start it again; None if unknown.
 
-        Slurm (22.05 to 26.05) counts the restart before it sends the TERM.
+        Slurm (22.05 to 26.05) counts the restart before it sends the TERM of a requeue. The TERM with which the
+        GraceTime of a preemption begins comes before that: such a job is not known to start again.
         """
         if _is_local(job_id):
             return False
