@@ -14,7 +14,14 @@ from functools import partial
 
 from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.api.prepare import PreparedRun
-from hpc_elastic.api.submission import add_to_index, deferred_interrupt, make_run_directory, make_submission, record
+from hpc_elastic.api.submission import (
+    add_to_index,
+    deferred_interrupt,
+    make_run_directory,
+    make_submission,
+    record,
+    submitted_line,
+)
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError, UsageError
 from hpc_elastic.job_ids import array_task_id
@@ -59,7 +66,7 @@ def submit_array(
     runs = [partial(make_run_directory, run) for run in prepared]
     created = create_array(layout, job_yaml=prepared[0].source.text, script=script, runs=runs)
     given = list(parameters) or [{} for _ in prepared]
-    with deferred_interrupt():  # a job without a record would be runs that nobody finds
+    with deferred_interrupt() as interruption:  # a job without a record would be runs that nobody finds
         rooms: list[Reservation] = []
         try:
             for path in (layout.record, *(run.layout.submission for run in created.runs)):
@@ -70,6 +77,7 @@ def submit_array(
                 room.give_up()
             created.remove()
             raise
+        interruption.outcome = submitted_line(prepared[0].plan.name, job_id, layout.root)
         submissions = _submissions(layout, prepared, given, job_id)
         array_submission = _array_record(array or os.path.basename(layout.root), submissions, job_id, limit)
         add_to_index(array_submission, layout.root)

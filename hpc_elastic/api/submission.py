@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -53,7 +54,7 @@ def start_run(
     """
     plan = prepared.plan
     created = make_run_directory(prepared)
-    with deferred_interrupt():  # a job without a record would be a run that nobody finds
+    with deferred_interrupt() as interruption:  # a job without a record would be a run that nobody finds
         room: Reservation | None = None
         try:
             room = Reservation(created.layout.submission)
@@ -63,6 +64,7 @@ def start_run(
                 room.give_up()
             created.remove()
             raise
+        interruption.outcome = submitted_line(plan.name, job_id, plan.run_dir)
         submission = make_submission(plan, job_id, is_foreground=is_foreground)
         add_to_index(submission, plan.run_dir)
         record(room, to_json(submission), job_id)
@@ -97,20 +99,43 @@ def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
     )
 
 
+class Interruption:
+    """What Ctrl-C has met: nothing that goes on, or a job, which `outcome` names."""
+
+    outcome = ""
+
+
 @contextmanager
-def deferred_interrupt() -> Iterator[None]:
-    """Holds Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway."""
+def deferred_interrupt() -> Iterator[Interruption]:
+    """Holds Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway.
+
+    Raises:
+        KeyboardInterrupt: it came; its text is the outcome.
+    """
+    interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield interruption
         return
     interrupted: list[object] = []
-    previous = signal.signal(signal.SIGINT, lambda *arguments: interrupted.append(arguments))
+
+    def note(*arguments: object) -> None:
+        if not interrupted:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nhpc-elastic: the submission is under way; this ends once it is answered\n")
+        interrupted.append(arguments)
+
+    previous = signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield interruption
     finally:
         signal.signal(signal.SIGINT, previous)
     if interrupted:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(interruption.outcome)
+
+
+def submitted_line(name: str, job_id: str, directory: str) -> str:
+    """What must be known of a job that was submitted, whatever else fails."""
+    return f"submitted {name} as job {job_id}; run directory: {directory}"
 
 
 def make_submission(

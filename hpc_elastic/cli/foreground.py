@@ -60,6 +60,11 @@ class ForegroundScheduler:
                 starter.write(RunLayout(plan.run_dir).script_output(job_id).encode() + b"\n")
         return job_id
 
+    @property
+    def has_started(self) -> bool:
+        """Whether there is a child."""
+        return self._child is not None
+
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
         """Whether the script runs, or how it ended."""
         code = self._child.poll() if self._child else None

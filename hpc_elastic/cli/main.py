@@ -36,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
     except HpcElasticError as error:
         _complain(error)
         return int(error.exit_code)
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:  # its text names what goes on all the same
+        print(f"{PROGRAM}: interrupted{printable(f'; {interrupt}' if str(interrupt) else '')}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `hpc-elastic logs | head`: the reader has what it wanted
         drop_output()

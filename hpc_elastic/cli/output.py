@@ -42,9 +42,11 @@ def drop_output() -> None:
 
 @contextmanager
 def said_at_least(line: str) -> Iterator[None]:
-    """Says a line on standard error if the block cannot write its output, whose reader may be gone."""
+    """Says a line on standard error if the block cannot write its output, or is interrupted meanwhile."""
     try:
         yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(line) from None
     except OSError as error:
         if isinstance(error, BrokenPipeError) or is_output_error(error):
             print(line, file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from hpc_elastic.api.prepare import PreparedRun
@@ -22,13 +23,21 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
     plan = prepared.plan
     layout = RunLayout(plan.run_dir)
     scheduler = ForegroundScheduler(allocation if plan.scheduler == "slurm" else None)
-    start_run(
-        prepared,
-        lambda made: scheduler.submit(plan, made.script),
-        is_foreground=plan.scheduler == "slurm",
-    )
+    is_interrupted = False
+    try:
+        start_run(
+            prepared,
+            lambda made: scheduler.submit(plan, made.script),
+            is_foreground=plan.scheduler == "slurm",
+        )
+    except KeyboardInterrupt:
+        if not scheduler.has_started:
+            raise
+        is_interrupted = True
     print(f"run directory: {layout.root}", file=sys.stderr, flush=True)
     with stop_on_signals(layout, scheduler):
+        if is_interrupted:
+            signal.raise_signal(signal.SIGINT)
         snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
         code = attend(layout, snapshots, is_followed=True, output=sys.stdout)
         scheduler.wait()

@@ -81,12 +81,12 @@ def main(argv: Sequence[str]) -> int:
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
     if arguments.dry_run:
         return _show_what_would_be(prepared)
-    from hpc_elastic.api.submission import submit_run
+    from hpc_elastic.api.submission import submit_run, submitted_line
 
     scheduler = make_scheduler(prepared.plan.scheduler)
     submission = submit_run(prepared, scheduler)
     layout = RunLayout(prepared.plan.run_dir)
-    with said_at_least(f"submitted {submission.name} as job {submission.job_id}; run directory: {layout.root}"):
+    with said_at_least(submitted_line(submission.name, submission.job_id, layout.root)):
         _announce(submission, layout, arguments)
     if arguments.wait or arguments.follow:
         return _attend(submission, layout, scheduler, arguments)

@@ -13,6 +13,7 @@ from hpc_elastic.api.preflight import check_files
 from hpc_elastic.api.prepare import read_job_file
 from hpc_elastic.api.prepare_array import PreparedArray, prepare_array
 from hpc_elastic.api.schedulers import make_scheduler
+from hpc_elastic.api.submission import submitted_line
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.look import warn
 from hpc_elastic.cli.output import said_at_least
@@ -47,7 +48,7 @@ def submit_array_of(arguments: Namespace) -> int:
         parameters=prepared.parameters,
     )
     job_id = submissions[0].job_id.rpartition("_")[0]
-    with said_at_least(f"submitted {submissions[0].name} as job {job_id}; the folder: {prepared.layout.root}"):
+    with said_at_least(submitted_line(submissions[0].name, job_id, prepared.layout.root)):
         _announce(submissions, prepared.layout, arguments, job_id)
     return _wait(prepared.layout, job_id) if arguments.wait else 0
 

@@ -53,6 +53,7 @@ def run_command(
             encoding="utf-8",
             errors="replace",
             timeout=timeout_s,
+            start_new_session=True,  # Ctrl-C is for this process: an sbatch that it ends may have submitted
         )
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(
