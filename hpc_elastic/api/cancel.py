@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 
 from hpc_elastic.api.identity import host_name
+from hpc_elastic.api.known_runs import find_original
 from hpc_elastic.api.schedulers import in_background, make_scheduler
 from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
@@ -41,9 +43,10 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
 
     Raises:
         StillRunningError: it goes on.
-        RunDirectoryError: the run directory cannot be written, or no job is known.
+        RunDirectoryError: the run directory cannot be written, is a copy of another one, or no job is known.
         SchedulerError: the scheduler refused, or does not answer.
     """
+    check_no_copy(layout.root)
     scheduler = make_scheduler(snapshot.scheduler, run_dir=layout.root)
     run_watch = RunWatch(layout, in_background(scheduler), settle_s=SETTLE_S)
     ask_to_stop(layout, by)
@@ -52,6 +55,19 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
         say(f"asked {snapshot.name} to stop; its workers have {grace_s:g} s")
         snapshot = _look_until_over(run_watch, grace_s + REACTION_S)
     return snapshot if snapshot.is_over else _cancel_job(layout, snapshot, scheduler, run_watch, say)
+
+
+def check_no_copy(path: str) -> None:
+    """Refuses a copy of a run, or of an array: its job is that of the original.
+
+    Raises:
+        RunDirectoryError: it is one.
+    """
+    if (original := find_original(path)) is not None:
+        raise RunDirectoryError(
+            f"{path} is a copy, and the run goes on in {original}",
+            tip=f"to stop that one: `hpc-elastic cancel {shlex.quote(original)}`",
+        )
 
 
 def _has_agents(snapshot: Snapshot) -> bool:

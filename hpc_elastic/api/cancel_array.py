@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningError, grace_of
+from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningError, check_no_copy, grace_of
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.look_at_array import ArrayWatch
 from hpc_elastic.api.schedulers import make_scheduler
@@ -30,12 +30,13 @@ def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) ->
 
     Raises:
         StillRunningError: a task goes on.
-        RunDirectoryError: a run directory cannot be written.
+        RunDirectoryError: a run directory cannot be written, or the folder is a copy of another one.
         SchedulerError: the scheduler refused, or does not answer.
     """
     array_watch = ArrayWatch(layout, warn=say, settle_s=SETTLE_S)
     runs = [run for run, _ in array_watch.facts.runs if not os.path.exists(run.result)]
     if runs:
+        check_no_copy(layout.root)
         _check_host(array_watch)
     for run in runs:  # before the first look, which gives a task that is gone the result of one that nobody stopped
         ask_to_stop(run, by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
@@ -50,10 +51,12 @@ def is_of_this_folder(entry: IndexEntry) -> bool:
     here = working_directory()
     if here is None:
         return False
-    folder = os.fsdecode(entry.folder.encode("utf-8", "surrogateescape"))  # a path of this locale
-    if folder and os.path.realpath(folder) == here:
-        return True
-    return os.path.realpath(os.path.dirname(entry.run_dir)) == os.path.join(here, DEFAULT_ROOT)
+    above, default = os.path.dirname(entry.run_dir), os.path.join(here, DEFAULT_ROOT)
+    with contextlib.suppress(ValueError):  # no path: the index is damaged
+        folder = os.fsdecode(entry.folder.encode("utf-8", "surrogateescape"))  # a path of this locale
+        if folder and os.path.realpath(folder) == here:
+            return True
+    return above == default or os.path.realpath(above) == default
 
 
 def is_array(path: str) -> bool:
@@ -66,16 +69,40 @@ def is_run_directory(path: str) -> bool:
     return os.path.isfile(RunLayout(path).plan)
 
 
+def find_original(path: str) -> str | None:
+    """The directory that the run itself knows as its own, if this is a copy of it; None if it is this one, or is gone.
+
+    The agents and the job of a copied run work in the original. A folder that was moved is no copy.
+    """
+    own = _own_directory(path)
+    try:
+        is_copy = os.stat(own).st_ino != os.stat(path).st_ino  # the same one may have several names, and mounts
+    except OSError:
+        return None
+    return own if is_copy else None
+
+
+def _own_directory(path: str) -> str:
+    """Where the plan says that the run is, or the array; `path` if that run is not there."""
+    is_task = is_array(path)
+    plan = RunLayout(ArrayLayout(path).task(0).root if is_task else path).plan
+    own = str(_record(plan).get("run_dir") or path)
+    if _record(RunLayout(own).plan).get("run") != _record(plan).get("run"):
+        return path
+    return os.path.dirname(own) if is_task else own
+
+
 def _lost_runs(index: str) -> list[IndexEntry]:
-    """The runs below the default place that are not in the index, newest first."""
+    """The runs below the default place that are not in the index, newest first; a copy counts as its original."""
     here = working_directory()
     root = os.path.join(here, DEFAULT_ROOT) if here else ""
     try:
         paths = {os.path.join(root, name) for name in os.listdir(root)} if root else set()
     except OSError:
         return []
-    lost = (paths - indexed_directories(index)) if paths else paths
-    entries = [_entry(path) for path in lost if is_run_directory(path) or is_array(path)]
+    lost = (paths - indexed_directories(index, among=paths)) if paths else paths
+    own = {_own_directory(path) for path in lost if is_run_directory(path) or is_array(path)}
+    entries = [_entry(path) for path in own - indexed_directories(index, among=own)]
     return sorted(entries, key=lambda entry: entry.submitted, reverse=True)
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from hpc_elastic.rundir import store
@@ -73,13 +73,15 @@ def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:
                 yield entry
 
 
-def indexed_directories(path: str) -> set[str]:
-    """The directories of all runs and arrays in the index, without parsing its lines."""
+def indexed_directories(path: str, *, among: Collection[str]) -> set[str]:
+    """Which of these directories are those of runs and arrays in the index; only their lines are parsed."""
     found = set()
     for line in _lines(path):
         if match := _RUN_DIR.search(line):
             with contextlib.suppress(ValueError):
-                found.add(json.loads(match[1]))
+                directory = json.loads(match[1])
+                if directory in among and _parse(line):  # of a torn line the run is in no list
+                    found.add(directory)
     return found
 
 

@@ -31,7 +31,8 @@ def slurm(fake_slurm: FakeSlurm) -> FakeSlurm:
     fake_slurm.script("sbatch", f"cd {fake_slurm.folder}/jobs; id=$(($(ls | wc -l) + 1)); echo PENDING >$id; echo $id")
     fake_slurm.script(
         "squeue",
-        f'cd {fake_slurm.folder}/jobs; for id in *; do echo "$id|$id|$(cat $id)|0|0||None|"; done',
+        f'cd {fake_slurm.folder}/jobs; [[ "$*" =~ --jobs=([^\\ ]*) ]]; '
+        'for id in ${BASH_REMATCH[1]//,/ }; do echo "$id|$id|$(cat $id)|0|0||None|"; done',
     )
     fake_slurm.script("scancel", f'for id in "$@"; do echo CANCELLED >{fake_slurm.folder}/jobs/$id; done')
     return fake_slurm
@@ -330,10 +331,99 @@ def test_run_of_an_index_without_folders_is_of_the_folder_above_the_default_plac
     assert cancelled(slurm) == [job]
 
 
-def test_copy_of_a_folder_has_the_copied_runs(a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+def test_folder_that_was_moved_has_its_runs(a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     _, run_dir = submit(a, capsys)
     moved = a.rename(workplace / "moved")
     os.chdir(moved)
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["run_dir"]
     assert found == RunLayout(moved / "hpc-elastic-runs" / Path(run_dir).name).root
+
+
+@pytest.mark.parametrize("options", [(), ("--array", "env.SEED=0..1")])
+def test_copy_of_a_folder_has_not_the_runs_of_the_original(
+    a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, options: tuple[str, ...]
+) -> None:
+    job, run_dir = submit(a, capsys, *options)
+    copy = Path(shutil.copytree(a, workplace / "copy"))
+    os.chdir(copy)
+    assert main(["list", "--json"]) == 0
+    assert [item["run_dir"] for item in json.loads(capsys.readouterr().out)] == [run_dir]
+    assert main(["cancel"]) == 2
+    assert "no run was submitted in this folder; elsewhere 1 run is not over" in capsys.readouterr().err
+    own, _ = submit(copy, capsys)
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [own]
+    os.unlink(index_path(os.environ))
+    capsys.readouterr()
+    assert main(["status", job, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
+
+
+@pytest.mark.parametrize("options", [(), ("--array", "env.SEED=0..1")])
+def test_copy_of_a_run_is_not_cancelled_in_place_of_the_original(
+    a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture, options: tuple[str, ...]
+) -> None:
+    _, run_dir = submit(a, capsys, *options)
+    copy = Path(shutil.copytree(run_dir, workplace / "copy"))
+    os.chdir(copy)
+    for verb in (["cancel"], ["cancel", str(copy)]):
+        assert main(verb) == 5
+        assert f"{copy} is a copy, and the run goes on in {run_dir}" in capsys.readouterr().err
+    assert cancelled(slurm) == []
+    assert [path for path in copy.rglob("requests.jsonl") if path.stat().st_size] == []
+
+
+def test_run_that_has_two_names_is_no_copy(a: Path, workplace: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    job, run_dir = submit(a, capsys)
+    (workplace / "link").symlink_to(run_dir)
+    assert main(["cancel", str(workplace / "link")]) == 0
+    assert cancelled(slurm) == [job]
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_folders_that_share_the_place_of_their_runs_have_their_own(
+    a: Path, b: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, has_index: bool
+) -> None:
+    (tmp_path / "shared").mkdir()
+    for folder in (a, b):
+        (folder / "hpc-elastic-runs").symlink_to(tmp_path / "shared")
+    job, run_dir = submit(a, capsys)
+    _, newer = submit(b, capsys)
+    if not has_index:
+        os.unlink(index_path(os.environ))
+    os.chdir(a)
+    assert main(["list", "--json"]) == 0
+    assert [item["run_dir"] for item in json.loads(capsys.readouterr().out)] == [newer, run_dir]
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+def test_run_of_a_torn_line_of_the_index_is_found_below_its_folder(
+    a: Path, b: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    job, run_dir = submit(a, capsys)
+    index = Path(index_path(os.environ))
+    index.write_text(index.read_text().partition('"submitted"')[0])
+    _, newer = submit(b, capsys)
+    assert len(index.read_text().splitlines()) == 1
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == newer
+    os.chdir(a)
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_dir"] == run_dir
+    assert main(["cancel", "digits"]) == 0
+    assert cancelled(slurm) == [job]
+
+
+@pytest.mark.parametrize("folder", ["\\u0000", "\\ud800"])
+def test_folder_in_the_index_that_is_no_path_is_passed_over(
+    a: Path, slurm: FakeSlurm, capsys: Capture, folder: str
+) -> None:
+    job, _ = submit(a, capsys)
+    index = Path(index_path(os.environ))
+    line = json.loads(index.read_text()) | {"run_dir": "/", "folder": "here"}
+    with index.open("a") as file:
+        file.write(json.dumps(line).replace("here", folder) + "\n")
+    assert main(["cancel"]) == 0
+    assert cancelled(slurm) == [job]
