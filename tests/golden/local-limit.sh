@@ -12,29 +12,57 @@ if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; th
 fi
 
 # The time limit, which Slurm would see to: TERM, and KILL for what is left later. Whoever waits for it reads from
-# this script: a line when the agents are launched, and the end of input when the script is over.
-hpc_elastic_limit() {
-    local hpc_elastic_child hpc_elastic_children=() hpc_elastic_parent hpc_elastic_line='' hpc_elastic_seconds=3600
-    read -rt "$hpc_elastic_seconds" hpc_elastic_line &&
-        read -rt "$((hpc_elastic_seconds > SECONDS ? hpc_elastic_seconds - SECONDS : 1))"
-    [ "$?" -gt 128 ] || exit 0
-    read -r _ _ _ hpc_elastic_parent _ </proc/self/stat
-    [ "$hpc_elastic_parent" = "$$" ] || exit 0 # what setup has started may hold the input open
-    echo "hpc_elastic: the time limit of $hpc_elastic_seconds s is over" >&2
-    read -ra hpc_elastic_children <"/proc/$$/task/$$/children"
-    if [ -z "$hpc_elastic_line" ]; then # nobody passes it on yet
-        for hpc_elastic_child in "${hpc_elastic_children[@]}"; do
-            [ "$hpc_elastic_child" = "$BASHPID" ] || kill -TERM "$hpc_elastic_child"
-        done
-    fi
-    kill -TERM "$$"
-    read -rt 90
-    [ "$?" -gt 128 ] || exit 0
-    for hpc_elastic_child in "${hpc_elastic_children[@]}"; do
-        [ "$hpc_elastic_child" = "$BASHPID" ] || kill -KILL "$hpc_elastic_child"
+# this script: a line when the agents are launched, and the end of input when the script is over. What setup starts may
+# hold the input open, so the script's process is looked at, too. The one who waits is no child of the script's: a `wait`
+# in a setup line would wait for all of these.
+hpc_elastic_is_over() {
+    local hpc_elastic_text hpc_elastic_script
+    { hpc_elastic_text=$(<"/proc/$$/stat"); } 2>/dev/null || return 0
+    read -ra hpc_elastic_script <<<"${hpc_elastic_text##*) }"
+    [[ ${hpc_elastic_script[0]} == [ZX] || ${hpc_elastic_script[19]} != "${hpc_elastic_birth:=${hpc_elastic_script[19]}}" ]]
+}
+hpc_elastic_pause() { # so many seconds; fails if the script is over before
+    local hpc_elastic_left=$1 hpc_elastic_part
+    while [ "$hpc_elastic_left" -gt 0 ]; do
+        hpc_elastic_part=$((hpc_elastic_left < 5 ? hpc_elastic_left : 5))
+        if read -rt "$hpc_elastic_part"; then
+            hpc_elastic_passed_on=yes
+        elif [ "$?" -le 128 ] || hpc_elastic_is_over; then
+            return 1
+        else
+            hpc_elastic_left=$((hpc_elastic_left - hpc_elastic_part))
+        fi
     done
 }
-exec {hpc_elastic_over}> >(hpc_elastic_limit)
+hpc_elastic_list_below() { # every process that descends from one
+    local hpc_elastic_file hpc_elastic_child hpc_elastic_children
+    for hpc_elastic_file in /proc/"$1"/task/*/children; do
+        hpc_elastic_children=()
+        { read -ra hpc_elastic_children <"$hpc_elastic_file"; } 2>/dev/null
+        for hpc_elastic_child in "${hpc_elastic_children[@]}"; do
+            hpc_elastic_below+=("$hpc_elastic_child")
+            hpc_elastic_list_below "$hpc_elastic_child"
+        done
+    done
+}
+hpc_elastic_limit() {
+    local hpc_elastic_birth='' hpc_elastic_passed_on='' hpc_elastic_below=() hpc_elastic_seconds=3600
+    ! hpc_elastic_is_over && hpc_elastic_pause "$hpc_elastic_seconds" || exit 0
+    echo "hpc_elastic: the time limit of $hpc_elastic_seconds s is over" >&2
+    hpc_elastic_list_below "$$"
+    kill -TERM "$$"
+    [ -n "$hpc_elastic_passed_on" ] || kill -TERM "${hpc_elastic_below[@]}" 2>/dev/null # not yet launched
+    if hpc_elastic_pause 90; then
+        hpc_elastic_below=()
+        hpc_elastic_list_below "$$"
+        kill -KILL "${hpc_elastic_below[@]}" 2>/dev/null
+    fi
+    if [ -z "$hpc_elastic_passed_on" ]; then
+        hpc_elastic_is_over || kill -KILL "$$" # a setup line may have set a trap
+        echo "hpc_elastic: setup took longer than the time limit of $hpc_elastic_seconds s" >&2
+    fi
+}
+exec {hpc_elastic_over}> >(hpc_elastic_limit <&0 &)
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=

@@ -551,23 +551,39 @@ def test_the_local_script_kills_what_the_time_limits_term_does_not_end(tmp_path:
     assert (scene.stubs / "terminated0").exists()
 
 
-def test_the_time_limit_of_the_local_script_holds_for_setup(tmp_path: Path) -> None:
-    ends = f"sleep 1000; touch {tmp_path}/went-on"
-    status, _, errors = make_scene(tmp_path, local=True, time_s=1.0, setup=(ends,)).run()
+@pytest.mark.parametrize("line", ["sleep 1000; touch went-on", "bash -c 'sleep 1000; true'; touch went-on"])
+def test_the_time_limit_of_the_local_script_holds_for_setup(line: str, tmp_path: Path) -> None:
+    status, _, errors = make_scene(tmp_path, local=True, time_s=1.0, setup=(line,)).run()
     assert status != 0
-    assert errors.splitlines()[0] == "hpc_elastic: the time limit of 1 s is over"
-    assert not (tmp_path / "went-on").exists()
+    said = errors.splitlines()
+    assert said[0] == "hpc_elastic: the time limit of 1 s is over"
+    assert said[-1] == "hpc_elastic: setup took longer than the time limit of 1 s"
+    assert not (tmp_path / "work" / "went-on").exists()
     assert not (tmp_path / "stubs" / "agent0.runs").exists()
 
 
-@pytest.mark.parametrize("setup", [(), ("exit 4",), ("sleep 1000 & echo $! >pid",)])
+def test_the_time_limit_of_the_local_script_holds_for_setup_that_traps_its_signal(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, time_s=1.0, setup=("trap : TERM", "while :; do sleep 0.1; done"))
+    status, _, errors = kill_wait_of(scene, "1").run()
+    assert status == -signal.SIGKILL
+    assert errors.splitlines()[-1] == "hpc_elastic: setup took longer than the time limit of 1 s"
+    assert not (tmp_path / "stubs" / "agent0.runs").exists()
+
+
+@pytest.mark.parametrize("line", ["wait", "sleep 0 & wait", "sleep 0 & wait -n"])
+def test_a_wait_in_setup_does_not_wait_for_the_time_limit(line: str, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=(line,))
+    assert scene.run() == (0, f"hpc_elastic: run directory {tmp_path}/run\n", "")
+
+
+@pytest.mark.parametrize("setup", [(), ("exit 4",), ("setsid sleep 1000 >/dev/null 2>&1 & echo $! >pid",)])
 def test_nobody_waits_for_the_time_limit_of_a_script_that_is_over(setup: tuple[str, ...], tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=setup)
     process = scene.start(("setsid", "--wait"))
     process.wait(timeout=60)
-    if (left := tmp_path / "work" / "pid").exists():
-        os.kill(int(left.read_text()), signal.SIGKILL)  # which held the script's end of the pipe
     process.communicate(timeout=60)  # who waits would hold standard error
+    if (left := tmp_path / "work" / "pid").exists():
+        os.kill(int(left.read_text()), signal.SIGKILL)  # which holds the script's end of the pipe
 
 
 def test_agents_do_not_hold_what_tells_that_the_script_is_over(tmp_path: Path) -> None:
