@@ -123,7 +123,10 @@ def _unknown_cause(job: JobStatus) -> str:
 
 
 def _with_exit_code(job: JobStatus) -> str:
-    return f" with exit code {job.exit_code.split(':')[0]}" if job.exit_code else ""
+    if not job.exit_code:
+        return ""
+    code, _, number = job.exit_code.partition(":")
+    return f" by signal {number}" if number.strip("0") else f" with exit code {code}"
 
 
 def _final_state(text: object) -> RunState:

@@ -97,6 +97,13 @@ def test_cancelled_job_with_agents_has_to_settle(run: RunBuilder) -> None:
     assert not ending.is_certain
 
 
+def test_script_that_died_of_a_signal_before_an_agent_ended_with_no_exit_code(run: RunBuilder) -> None:
+    run.start_script()
+    ending = missing_result(facts(run), job(JobState.COMPLETED, exit_code="0:15"))
+    assert ending is not None
+    assert ending.cause == "the script ended by signal 15 before any agent started"
+
+
 def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -> None:
     run.start_script()
     ending = missing_result(facts(run), job(JobState.FAILED, exit_code="3:0"), "setup line failed: module load x")
