@@ -78,7 +78,8 @@ def _quotas(root: str) -> Iterator[float]:
 
 def _quotas_below(top: str, path: str, files: tuple[str, ...]) -> Iterator[float]:
     """Those of a cgroup and of all that it is in."""
-    folder = os.path.normpath(os.path.join(top, path.lstrip("/")))
+    inside = os.path.normpath(f"/{path.lstrip('/')}")  # it begins with .. where the namespace has a lower root
+    folder = os.path.normpath(top + inside)
     while folder.startswith(top):
         with contextlib.suppress(ValueError, ZeroDivisionError):
             quota, period = map(int, " ".join(_read(os.path.join(folder, file)) for file in files).split())

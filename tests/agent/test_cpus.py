@@ -106,6 +106,13 @@ def test_the_quota_of_a_container_bounds_them(machine: Machine, quota: str, core
     assert machine.cores() == cores
 
 
+@pytest.mark.parametrize("path", ["/../../elsewhere", "/..", "//", "/gone"])
+def test_the_quota_that_can_be_seen_bounds_a_process_whose_own_cgroup_cannot(path: str, machine: Machine) -> None:
+    machine.write("/proc/self/cgroup", f"0::{path}")
+    machine.write("/sys/fs/cgroup/cpu.max", "200000 100000")
+    assert machine.cores() == 2
+
+
 def test_the_smallest_quota_of_all_cgroups_above_counts(machine: Machine) -> None:
     machine.write("/proc/self/cgroup", "0::/user.slice/user-7.slice/session")
     machine.write("/sys/fs/cgroup/user.slice/cpu.max", "max 100000")
