@@ -138,9 +138,8 @@ def _bash_complaint(script: str) -> str | None:
     try:
         done = subprocess.run(
             ["bash", "-O", "extglob", "-n"],  # a line may switch extglob on, and only running it would tell
-            input=script,
+            input=script.encode(),  # as it is written, whatever the locale is
             capture_output=True,
-            text=True,
             env={**os.environ, "LC_ALL": "C"},
             check=False,
         )
@@ -148,5 +147,5 @@ def _bash_complaint(script: str) -> str | None:
         return None
     if done.returncode == 0:
         return None
-    first = next(iter(done.stderr.splitlines()), "a syntax error")
+    first = next(iter(done.stderr.decode(errors="replace").splitlines()), "a syntax error")
     return first.removeprefix("bash: ").removeprefix("line 1: ")

@@ -46,6 +46,14 @@ def in_ascii(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.parametrize("verb", ["check", "submit"])
+def test_locale_without_letters_for_a_setup_line_is_fine(verb: str, workplace: Path, fake_slurm: FakeSlurm) -> None:
+    with (workplace / "job.yaml").open("a", encoding="utf-8") as job:
+        job.write("\nsetup: ['echo größe']\n")
+    done = in_ascii(workplace, verb, "job.yaml", "--site", "generic-slurm")
+    assert done.returncode == 0, done.stderr
+
+
 def test_locale_without_letters_for_the_folder_is_named(workplace: Path, fake_slurm: FakeSlurm) -> None:
     folder = workplace / "größe"
     shutil.copytree(workplace, folder, ignore=shutil.ignore_patterns("größe"))
