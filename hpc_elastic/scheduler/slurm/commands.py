@@ -89,9 +89,18 @@ def submission_environment(environ: Mapping[str, str], directives: Iterable[str]
     """
     outranked = {f"SBATCH_{directive.upper().replace('-', '_')}" for directive in directives}
     login = {name: environ[name] for name in LOGIN_VARIABLES if name in environ}
-    return {name: value for name, value in scrub_environment(environ).items() if name not in outranked} | login
+    kept = {name: value for name, value in scrub_environment(environ).items() if name not in outranked}
+    return _for_one_cluster(kept | login)
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for the other commands, with their plain output."""
-    return {name: value for name, value in environ.items() if not name.startswith(_COMMAND_VARIABLES)}
+    kept = {name: value for name, value in environ.items() if not name.startswith(_COMMAND_VARIABLES)}
+    return _for_one_cluster(kept)
+
+
+def _for_one_cluster(environ: Mapping[str, str]) -> dict[str, str]:
+    """Lets all commands ask the cluster that sbatch would take: SBATCH_CLUSTERS is read by sbatch alone."""
+    named = environ.get("SBATCH_CLUSTERS")
+    kept = {name: value for name, value in environ.items() if name != "SBATCH_CLUSTERS"}
+    return kept | {"SLURM_CLUSTERS": named} if named else kept

@@ -48,3 +48,10 @@ def test_submission_loses_variables_that_outrank_the_script() -> None:
 def test_questions_lose_variables_that_change_their_answers() -> None:
     environ = {"SQUEUE_STATES": "R", "SCANCEL_STATE": "PENDING", "SLURM_CONF": "/etc/s", "PATH": "/bin"}
     assert commands.query_environment(environ) == {"SLURM_CONF": "/etc/s", "PATH": "/bin"}
+
+
+def test_every_command_asks_the_cluster_that_sbatch_takes() -> None:
+    shell = {"SBATCH_CLUSTERS": "big", "SLURM_CLUSTERS": "small"}
+    assert commands.submission_environment(shell, ()) == {"SLURM_CLUSTERS": "big"}
+    assert commands.query_environment(shell) == {"SLURM_CLUSTERS": "big"}
+    assert commands.query_environment({"SLURM_CLUSTERS": "small"}) == {"SLURM_CLUSTERS": "small"}
