@@ -21,6 +21,7 @@ from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -172,6 +173,13 @@ class Journal:
             RunDirectoryError: something is there and cannot be read.
         """
         return self._chain.read_records()
+
+    def note_launch_agent(self) -> None:
+        """Says which process is the agent beside srun, for the script, which holds srun while that one lives."""
+        me = find_process(os.getpid())
+        with contextlib.suppress(RunDirectoryError):
+            if me is not None:
+                write_bytes(self._layout.launch_agent, f"{me.pid} {me.start}\n".encode())
 
     def first_start(self) -> str:
         """When the run's first allocation was claimed."""

@@ -93,6 +93,8 @@ class Supervisor:
         ties = self._loop.run_in_executor(None, examine)
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
         self._set_up(report, await ties)
+        if self._part.member.join.is_launch_host:
+            self._disk.spare(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._part.heads.find())
         leave = await self._departure

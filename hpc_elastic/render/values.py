@@ -50,6 +50,8 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "exit_code": layout.exit_code,
         "requests": layout.requests,
         "agents": layout.agents,
+        "attempts": layout.attempts,
+        "launch_agent": layout.launch_agent,
         "setup_dir": None if "$" in plan.workdir else plan.workdir,
         "setup": [_setup_line(number, entry) for number, entry in enumerate(plan.setup, 1)],
         "python": plan.python,

@@ -88,6 +88,11 @@ class RunLayout:
         """The folder of the agents' output."""
         return os.path.join(self.root, "agents")
 
+    @property
+    def launch_agent(self) -> str:
+        """One line: process id of the agent on srun's own machine, and its start in clock ticks since boot."""
+        return os.path.join(self.agents, "launch_agent")
+
     def agent_output(self, node: str) -> str:
         """The output of a node's agent, and of the ranks that are teed; `%N` for Slurm's pattern."""
         return os.path.join(self.agents, f"{node}.out")

@@ -82,7 +82,10 @@ trap hpc_elastic_signal TERM INT
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
 hpc_elastic_stop() {
     [ "$hpc_elastic_batch_script" != "$$" ] || return
-    [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl ] || kill -TERM "${hpc_elastic_launched[@]}"
+    if [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl ]; then
+        kill -TERM "${hpc_elastic_launched[@]}"
+        kill -CONT "${hpc_elastic_launched[@]}"
+    fi
     printf '{"format_version": 1, "kind": "stop", "by": "%s@%s", "time": "%s", "reason": "the script was stopped"}\n' \
         "$(id -un)" "$HOSTNAME" "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
 }
@@ -110,12 +113,40 @@ srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-nod
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
 hpc_elastic_launched+=("$!")
 
+# A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
+# once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
+# tell it to go on. Slurm's signals reach the agents without it.
+hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+hpc_elastic_attempts=$(hpc_elastic_count_attempts)
+hpc_elastic_agent_lives() { # process ids are used again, with a later start (field 22 of /proc/PID/stat)
+    local hpc_elastic_pid hpc_elastic_start hpc_elastic_stat hpc_elastic_fields
+    read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return
+    read -r hpc_elastic_stat <"/proc/$hpc_elastic_pid/stat" || return
+    read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
+    [ "${hpc_elastic_fields[0]}" != Z ] && [ "${hpc_elastic_fields[19]}" = "$hpc_elastic_start" ]
+}
+hpc_elastic_hold_srun() {
+    if [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
+        kill -STOP "${hpc_elastic_launched[@]}"
+    else
+        kill -CONT "${hpc_elastic_launched[@]}"
+    fi
+}
+
 # srun waits for a lost node until Slurm has given the node up, which takes minutes. We do not, once the run is over and
 # the agents have had time to leave: Slurm ends srun with its batch script. Elsewhere srun gets a TERM, for there is
 # nothing left that it could hurt.
 trap 'echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"' ALRM
 hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
-    until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do sleep 1; done
+    until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
+        hpc_elastic_hold_srun
+        sleep 1
+    done
+    for _ in {1..10}; do # the agents' last records come first: srun may end the step as soon as it goes on
+        hpc_elastic_agent_lives || break
+        sleep 1
+    done
+    kill -CONT "${hpc_elastic_launched[@]}"
     for _ in {1..10}; do sleep 1; done
     if [ "$hpc_elastic_batch_script" = "$$" ]; then
         while kill -ALRM "$$"; do sleep 1; done

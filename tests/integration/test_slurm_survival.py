@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,38 @@ def test_a_node_without_power_is_left_out_and_the_job_completes(
         record_property("other nodes free", f"{time.monotonic() - over:.1f} s after the end of the run")
     slurm.boot("node3")
     training.assert_completed(slurm)
+
+
+@pytest.mark.every_slurm
+def test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    """Nodes reboot within minutes, and SlurmdTimeout is 5 by default; srun ends the step then, with all its agents."""
+    training = Training.start(slurm_door)
+    wait_until(lambda: is_srun_stopped(slurm, "node1"), "srun is stopped")
+    started = slurmd_start(slurm, "node3")
+    with slurm.configured(SlurmdTimeout=300):
+        fault = time.time()
+        slurm.kill("node3")
+        training.wait_until_held(2, 3)
+        record_property("power off", training.times_since(fault, 2))
+        slurm.boot("node3")
+        wait_until(lambda: slurmd_start(slurm, "node3") != started, "slurmctld knows of the new slurmd", within_s=90)
+        training.finish(4, 3)
+        assert training.nodes(2) == ["node1", "node2", "node4"]
+    training.assert_completed(slurm)
+    output = Path(training.run.layout.script_output(training.run.job_id))
+    assert "missing step" in output.read_text(), "srun, which went on when the run was over, never heard of it"
+
+
+def slurmd_start(slurm: Cluster, node: str) -> str:
+    """When a node's slurmd started, as slurmctld has been told."""
+    return slurm.run("scontrol", "show", "node", "--oneliner", node).stdout.partition("SlurmdStartTime=")[2].split()[0]
+
+
+def is_srun_stopped(slurm: Cluster, node: str) -> bool:
+    """Whether srun is stopped on a node; its child, which ends the step when srun is killed, never is."""
+    return "T" in [state[0] for state in slurm.run_on(node, "ps", "-C", "srun", "-o", "stat=", check=False).split()]
 
 
 @pytest.mark.every_slurm

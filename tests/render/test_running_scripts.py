@@ -441,6 +441,55 @@ def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path
     assert not (scene.stubs / "srun.signals").exists()
 
 
+def state_of_srun(scene: Scene, process: subprocess.Popen[str]) -> str:
+    """The state of the stub, as /proc has it: T if it is stopped."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    stats = [Path(f"/proc/{child}/stat").read_text() for child in children]
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    (stat,) = [text for text, command in zip(stats, commands, strict=True) if b"stubs/srun" in command]
+    return stat.rpartition(") ")[2][0]
+
+
+def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_lives(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)  # of an earlier allocation
+    agent = subprocess.Popen(["sleep", "600"])
+    start = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{agent.pid} {start}\n")
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)  # fifty of its seconds
+    assert state_of_srun(scene, process) != "T"
+    (scene.run_dir / "attempts" / "0002").mkdir()
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    agent.kill()
+    agent.wait()
+    wait_until(lambda: state_of_srun(scene, process) != "T", "srun goes on")
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{os.getpid()} {start}\n")  # a number that is used again
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    assert state_of_srun(scene, process) != "T"
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 42
+
+
+def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{os.getpid()} {me}\n")
+    process = scene.start(STUB_STATUS="0")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    (scene.run_dir / "exit_code").write_text("0\n")
+    wait_until(lambda: state_of_srun(scene, process) != "T", "srun goes on")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=3))
     (scene.run_dir / "agents" / "local1.out").write_text("before\n")
