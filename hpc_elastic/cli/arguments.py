@@ -76,7 +76,7 @@ def add_json(parser: VerbParser, help_line: str) -> None:
 def terminal_width() -> int:
     """The columns of the terminal, or of COLUMNS; 80 without either."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
+    if columns.isdecimal() and int(columns) > 0:
         return int(columns)
     for descriptor in (1, 2):
         try:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from hpc_elastic import __version__
 from hpc_elastic.api.identity import working_directory
 from hpc_elastic.cli import INTERRUPTED
-from hpc_elastic.cli.output import drop_output, is_output_error, replace_closed_streams
+from hpc_elastic.cli.output import drop_output, is_output_error, make_streams_tolerant, replace_closed_streams
 from hpc_elastic.cli.printable import printable
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
@@ -24,6 +24,7 @@ NO_OUTPUT = 74
 def run() -> NoReturn:
     """The console entry point."""
     replace_closed_streams()
+    make_streams_tolerant()
     sys.exit(main(sys.argv[1:]))
 
 

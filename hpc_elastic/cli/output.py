@@ -1,12 +1,15 @@
-"""Standard output that is full, closed or gone, and what must be said all the same."""
+"""Standard streams that are full, closed, gone or of few letters, and what must be said all the same."""
 
 from __future__ import annotations
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
@@ -24,8 +27,48 @@ def replace_closed_streams() -> None:
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest that is free: this one
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def make_streams_tolerant() -> None:
+    """Nothing that is said on standard error fails, and a letter that standard output does not have is escaped.
+
+    A message that its reader does not get must not keep anything from being done or recorded. The escape is
+    that of JSON, so that `--json` stays JSON.
+    """
+    encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+    raw = io.BufferedWriter(_LossyFile(2, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        keeps_bytes = sys.stdout.errors == "surrogateescape"  # a path that is no text goes out as it is then
+        codecs.register_error("hpc_elastic", _escape_and_keep_bytes if keeps_bytes else _escape)
+        sys.stdout.reconfigure(errors="hpc_elastic")
+
+
+class _LossyFile(io.FileIO):
+    """A file to which every write succeeds."""
+
+    def write(self, content: Any, /) -> int:
+        """Writes what can be written."""
+        written: int | None = None
+        with suppress(OSError):
+            written = super().write(content)  # None where the reader of a pipe that does not block is too slow
+        return memoryview(content).nbytes if written is None else written
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """What stands in place of letters that an encoding has not: as in JSON, of two parts beyond 16 bits."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end
+
+
+def _escape_and_keep_bytes(error: UnicodeError) -> tuple[str | bytes, int]:
+    if isinstance(error, UnicodeEncodeError) and "\udc80" <= error.object[error.start] <= "\udcff":
+        return bytes([ord(error.object[error.start]) - 0xDC00]), error.start + 1
+    if isinstance(error, UnicodeEncodeError):
+        error.end = error.start + 1
+    return _escape(error)
 
 
 def is_output_error(error: BaseException) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +98,44 @@ def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm)
         done = shell(f"cd {gone} && rmdir {gone} && {HPC_ELASTIC} {verb}")
         assert done.returncode == 0, done.stderr
         assert "digits" in done.stdout
+
+
+@pytest.mark.parametrize("options", ["", " --json", " --array env.SEED=0..1"])
+@pytest.mark.parametrize("target", ["2>/dev/full", "2>&-", "2> >(true)"])
+def test_job_is_recorded_although_no_warning_can_be_said(
+    workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
+) -> None:
+    done = shell(f"export XDG_STATE_HOME={workplace}/train.py; {SUBMIT}{options} {target}")
+    assert done.returncode == 0
+    assert "42" in done.stdout
+    (run_dir,) = (workplace / "hpc-elastic-runs").iterdir()
+    assert (run_dir / ("array.json" if "array" in options else "submission.json")).exists()
+
+
+@pytest.mark.parametrize("target", ["2>/dev/full", "2>&-"])
+def test_error_that_cannot_be_said_has_its_exit_code(fake_slurm: FakeSlurm, target: str) -> None:
+    assert shell(f"{HPC_ELASTIC} status nosuch {target}").returncode == 2
+
+
+def in_ascii(workplace: Path, verb: str) -> str:
+    """What a verb prints in a folder with letters that its output has not, after a submission there."""
+    folder = workplace / "gr\u00fc\u00dfe\U0001f600"
+    folder.mkdir()
+    for name in ("job.yaml", "train.py"):
+        shutil.copy(workplace / name, folder)
+    assert shell(f"cd {folder}; {SUBMIT}").returncode == 0
+    done = shell(f"cd {folder}; PYTHONIOENCODING=ascii {HPC_ELASTIC} {verb}")
+    assert (done.returncode, "internal error" in done.stderr) == (0, False)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "verb", ["submit job.yaml --site generic-slurm", "list", "check job.yaml --site generic-slurm"]
+)
+def test_letters_that_the_output_has_not_are_escaped(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
+    assert r"gr\u00fc\u00dfe\ud83d\ude00" in in_ascii(workplace, verb)
+
+
+@pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", "status --json"])
+def test_letters_that_the_output_has_not_are_those_of_json(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
+    assert "/gr\u00fc\u00dfe\U0001f600/" in json.loads(in_ascii(workplace, verb))["run_dir"]
