@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from hpc_elastic.api.identity import working_directory
 from hpc_elastic.api.known_runs import find_task, is_array, is_of_this_folder, is_run_directory, known_runs
 from hpc_elastic.errors import RunDirectoryError, UsageError
-from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
@@ -30,14 +29,16 @@ def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) ->
 
     Raises:
         UsageError: nothing has this name, or it is that of a whole array.
-        RunDirectoryError: the path exists and is no run directory.
+        RunDirectoryError: the path exists and is no run directory, or an array's record cannot be read.
     """
     found = find_run_or_array(wanted, say=say)
     if isinstance(found, ArrayLayout):
-        record = store.read_json(found.record) or {}
+        from hpc_elastic.observe.array import read_array
+
+        record = read_array(found).record
         name = record.get("job_id") or found.root
         raise UsageError(
-            f"{wanted or 'the latest submission'} is an array of {len(record.get('tasks', ()))} runs, expected one run",
+            f"{wanted or 'the latest submission'} is an array of {len(record['tasks'])} runs, expected one run",
             tip=f"name a task of it, such as {name}_0; `hpc-elastic status {name}` lists them",
         )
     return found

@@ -86,8 +86,9 @@ def _own_directory(path: str) -> str:
     """Where the plan says that the run is, or the array; `path` if that run is not there."""
     is_task = is_array(path)
     plan = RunLayout(ArrayLayout(path).task(0).root if is_task else path).plan
-    own = str(_record(plan).get("run_dir") or path)
-    if _record(RunLayout(own).plan).get("run") != _record(plan).get("run"):
+    said = _record(plan)
+    own = str(said.get("run_dir", ""))
+    if not own or _record(RunLayout(own).plan).get("run") != said.get("run"):
         return path
     return os.path.dirname(own) if is_task else own
 
@@ -111,7 +112,8 @@ def _entry(path: str) -> IndexEntry:
     tasks = 0
     if is_array(path):
         record = _record(ArrayLayout(path).record)
-        tasks = len(record.get("tasks", ()))
+        found = record.get("tasks")
+        tasks = len(found) if isinstance(found, list) and found else 1  # an array in any case
     else:
         record = _record(RunLayout(path).submission) or _record(RunLayout(path).plan)
     texts = {name: str(record.get(name, "")) for name in ("name", "job_id", "site", "scheduler", "submitted")}

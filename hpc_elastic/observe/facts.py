@@ -84,12 +84,14 @@ class FactReader:
         layout = self.layout
         result = read_record(layout.result, RESULT, tip=_RESULT_TIP)  # first: what is read after one is complete
         self._plan = self._plan or read_record(layout.plan, PLAN, tip=_RECORD_TIP) or {}
-        allocations = store.list_numbers(layout.allocations)
+        with store.file_system_errors(layout.root, "read"):
+            allocations = store.list_numbers(layout.allocations)
+            numbers = store.list_numbers(layout.attempts)
         allocation = self._allocation(allocations[-1]) if allocations else {}
         submission = read_record(layout.submission, SUBMISSION, tip=_RECORD_TIP) or {}
         job_id = _job_id(allocation, submission)
         self._unreadable = []
-        attempts = tuple(self._attempt(number) for number in store.list_numbers(layout.attempts))
+        attempts = tuple(self._attempt(number) for number in numbers)
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
         return Facts(

@@ -17,6 +17,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.submissions import FORMAT_VERSION
 
 _BEING_WRITTEN_S = 0.5  # without hard links a claim has its name before it is complete
+_NEW_S = 60.0  # the clock that dates files may be another machine's
 _PAUSE_S = 0.05
 
 
@@ -97,25 +98,32 @@ def read_record(path: str, shape: Shape, *, tip: str | None = None) -> Mapping[s
 
 
 def _read(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        tips = {
-            errno.EACCES: "it belongs to another user: ask its owner",
-            errno.EISDIR: "somebody put a directory in its place: move it away",
-        }
-        raise RunDirectoryError(
-            f"{path} cannot be read: {error.strerror or error}", tip=tips.get(error.errno or 0)
-        ) from error
+    deadline = time.monotonic() + _BEING_WRITTEN_S
+    while True:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            # On NFS the file that was opened may be gone: another one has its name meanwhile.
+            if error.errno != errno.ESTALE or time.monotonic() >= deadline:
+                raise _refused(path, error) from error
+            time.sleep(_PAUSE_S)
+
+
+def _refused(path: str, error: OSError) -> RunDirectoryError:
+    tips = {
+        errno.EACCES: "it belongs to another user: ask its owner",
+        errno.EISDIR: "somebody put a directory in its place: move it away",
+    }
+    return RunDirectoryError(f"{path} cannot be read: {error.strerror or error}", tip=tips.get(error.errno or 0))
 
 
 def _is_new(path: str) -> bool:
     """Whether somebody may still be writing it."""
     try:
-        return abs(time.time() - os.stat(path).st_mtime) < _BEING_WRITTEN_S
+        return abs(time.time() - os.stat(path).st_mtime) < _NEW_S
     except OSError:
         return False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
@@ -107,9 +109,21 @@ def test_array_record_that_makes_no_sense_is_named(tmp_path: Path, capsys: Captu
     folder = tmp_path / "array"
     folder.mkdir()
     (folder / "array.json").write_text("{}")
-    for verb in ("status", "cancel"):
+    for verb in ("status", "cancel", "logs"):
         assert main([verb, str(folder)]) == 5
         assert "array.json cannot be read: tasks is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("record", ["[1]", '{"tasks": null}', '{"tasks": 5}', ""])
+def test_array_that_the_index_lost_and_whose_record_makes_no_sense_is_named(
+    workplace: Path, capsys: Capture, record: str
+) -> None:
+    folder = workplace / "hpc-elastic-runs" / "array"
+    folder.mkdir(parents=True)
+    (folder / "array.json").write_text(record)
+    for verb, code in (("status", 5), ("cancel", 5), ("logs", 5), ("list", 0)):
+        assert main([verb]) == code
+        assert f"{folder}/array.json cannot be read: " in capsys.readouterr().err
 
 
 def test_attempts_claim_that_makes_no_sense_hides_nothing_else(run: RunBuilder, capsys: Capture) -> None:
@@ -121,12 +135,34 @@ def test_attempts_claim_that_makes_no_sense_hides_nothing_else(run: RunBuilder, 
     assert f"{run.layout.claim(1)} cannot be read: it is empty" in shown["note"]
 
 
-def test_result_that_is_being_written_without_hard_links_is_waited_for(run: RunBuilder, capsys: Capture) -> None:
+@pytest.mark.parametrize("clock_is_off_by_s", [-20, 0, 20])
+def test_result_that_is_being_written_without_hard_links_is_waited_for(
+    run: RunBuilder, capsys: Capture, clock_is_off_by_s: int
+) -> None:
     content = store.dump_json({"format_version": 1, "state": "SUCCEEDED"})
     with open(run.layout.result, "wb", buffering=0) as file:
         file.write(content[:10])
+        os.utime(run.layout.result, (time.time() + clock_is_off_by_s,) * 2)
         writer = threading.Timer(0.1, file.write, [content[10:]])
         writer.start()
         assert main(["status", "42", "--json"]) == 0
         writer.join()
     assert json.loads(capsys.readouterr().out)["state"] == "SUCCEEDED"
+
+
+def test_record_that_was_replaced_while_it_was_open_is_read_again(
+    run: RunBuilder, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.end()
+    stale = [run.layout.result, run.layout.plan]
+
+    def open_or_find_stale(path: str, mode: str) -> IO[bytes]:
+        if path in stale:
+            stale.remove(path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return cast("IO[bytes]", open(path, mode))
+
+    monkeypatch.setattr("hpc_elastic.rundir.record_file.open", open_or_find_stale, raising=False)
+    assert main(["status", "42", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "SUCCEEDED"
+    assert stale == []
