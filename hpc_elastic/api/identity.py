@@ -29,5 +29,13 @@ def working_directory() -> str | None:
     """The folder that this process works in, without symbolic links; None if it was removed."""
     try:
         return os.path.realpath(os.getcwd())
-    except FileNotFoundError:
+    except OSError:  # ESTALE, where another machine has removed it
         return None
+
+
+def folder_number() -> int:
+    """The inode of the working directory, the same on all machines that share it; 0 if it was removed."""
+    try:
+        return os.stat(".").st_ino
+    except OSError:
+        return 0

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpc_elastic.api.identity import working_directory
+from hpc_elastic.api.identity import folder_number, host_name, working_directory
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.rundir import store
@@ -54,9 +54,14 @@ def is_of_this_folder(entry: IndexEntry) -> bool:
     above, default = os.path.dirname(entry.run_dir), os.path.join(here, DEFAULT_ROOT)
     with contextlib.suppress(ValueError):  # no path: the index is damaged
         folder = os.fsdecode(entry.folder.encode("utf-8", "surrogateescape"))  # a path of this locale
-        if folder and os.path.realpath(folder) == here:
+        if folder and os.path.realpath(folder) == here and _is_seen_here(entry):
             return True
     return above == default or os.path.realpath(above) == default
+
+
+def _is_seen_here(entry: IndexEntry) -> bool:
+    """Whether the folder of the submission is not one of the same name on another machine."""
+    return not entry.folder_number or entry.host == host_name() or entry.folder_number == folder_number()
 
 
 def is_array(path: str) -> bool:
@@ -116,8 +121,19 @@ def _entry(path: str) -> IndexEntry:
         tasks = len(found) if isinstance(found, list) and found else 1  # an array in any case
     else:
         record = _record(RunLayout(path).submission) or _record(RunLayout(path).plan)
-    texts = {name: str(record.get(name, "")) for name in ("name", "job_id", "site", "scheduler", "submitted")}
-    return IndexEntry(run=os.path.basename(path), run_dir=path, tasks=tasks, **texts)
+    name, job_id, site, scheduler, submitted = (
+        str(record.get(key, "")) for key in ("name", "job_id", "site", "scheduler", "submitted")
+    )
+    return IndexEntry(
+        run=os.path.basename(path),
+        name=name,
+        job_id=job_id,
+        site=site,
+        scheduler=scheduler,
+        run_dir=path,
+        submitted=submitted,
+        tasks=tasks,
+    )
 
 
 def _record(path: str) -> Mapping[str, Any]:

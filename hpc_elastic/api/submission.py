@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from hpc_elastic.api.identity import as_text, host_name, user_name, working_directory
+from hpc_elastic.api.identity import as_text, folder_number, host_name, user_name, working_directory
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.codec import Json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -179,6 +179,8 @@ def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> Non
         submitted=submitted.submitted,
         tasks=tasks,
         folder=as_text(working_directory() or ""),
+        host=submitted.host,
+        folder_number=folder_number(),
     )
     try:
         append_entry(index_path(os.environ), entry)

@@ -23,7 +23,8 @@ FORMAT_VERSION = 1
 class IndexEntry:
     """One submitted run, or an array of `tasks` runs, whose folder `run_dir` is then and whose id `run`.
 
-    `folder` is the working directory of the submission; empty in an index that an older version wrote.
+    `folder` is the working directory of the submission, on the machine `host`; `folder_number` is its inode, by which
+    machines that share it know it from another one of its name. Empty and 0 in an index that an older version wrote.
     """
 
     run: str
@@ -35,9 +36,12 @@ class IndexEntry:
     submitted: str
     tasks: int = 0
     folder: str = ""
+    host: str = ""
+    folder_number: int = 0
 
 
-_FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name not in ("tasks", "folder"))
+_LATER = ("tasks", "folder", "host", "folder_number")  # an older version did not write them
+_FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name not in _LATER)
 _RUN_DIR = re.compile(r'"run_dir": ("(?:[^"\\]|\\.)*")')
 
 
@@ -101,9 +105,12 @@ def _parse(line: str) -> IndexEntry | None:
         return None
     if not isinstance(data, dict) or not all(isinstance(data.get(name), str) for name in _FIELDS):
         return None
-    tasks, folder = data.get("tasks", 0), data.get("folder", "")
+    tasks, number = data.get("tasks", 0), data.get("folder_number", 0)
+    folder, host = data.get("folder", ""), data.get("host", "")
     return IndexEntry(
         **{name: data[name] for name in _FIELDS},
         tasks=tasks if isinstance(tasks, int) else 0,
         folder=folder if isinstance(folder, str) else "",
+        host=host if isinstance(host, str) else "",
+        folder_number=number if isinstance(number, int) else 0,
     )

@@ -427,3 +427,15 @@ def test_folder_in_the_index_that_is_no_path_is_passed_over(
         file.write(json.dumps(line).replace("here", folder) + "\n")
     assert main(["cancel"]) == 0
     assert cancelled(slurm) == [job]
+
+
+@pytest.mark.parametrize(("folder_number", "is_of_this_folder"), [(1, False), (None, True)])
+def test_folder_of_this_name_on_another_machine_is_another_one_unless_it_is_shared(
+    a: Path, tmp_path: Path, slurm: FakeSlurm, capsys: Capture, folder_number: int | None, is_of_this_folder: bool
+) -> None:
+    job, _ = submit(a, capsys, "--run-dir", str(tmp_path / "shared"))
+    index = Path(index_path(os.environ))
+    line = json.loads(index.read_text()) | {"host": "login2"}
+    index.write_text(json.dumps(line | ({"folder_number": folder_number} if folder_number else {})) + "\n")
+    assert main(["cancel"]) == (0 if is_of_this_folder else 2)
+    assert cancelled(slurm) == ([job] if is_of_this_folder else [])
