@@ -33,14 +33,16 @@ def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
     left = [entry for entry in found if not _has_results(entry)]
     if is_meant and len(left) <= 1:
         return layout_of((left or found)[0])
-    seen = [item for item in look_at_many(left, warn=warn) if item is not None and not item.is_over]
-    if is_meant and len(seen) <= 1:
+    looked_at = look_at_many(left, warn=warn)
+    unread = looked_at.count(None)  # one of these may be meant as well
+    seen = [item for item in looked_at if item is not None and not item.is_over]
+    if is_meant and (not seen or (len(seen) == 1 and not unread)):
         return _layout(seen[0]) if seen else layout_of(found[0])
     if not seen:
         raise UsageError(f"{NONE_HERE}, and all others are over", tip="`hpc-elastic list` shows the runs")
     whose = f" of the name {wanted}" if wanted is not None else " of this folder" if is_meant else ""
     verb = "is" if len(seen) == 1 else "are"
-    problem = f"{count(len(seen), 'run')}{whose} {verb} not over"
+    problem = f"{count(len(seen), 'run')}{whose} {verb} not over" + f", and {unread} cannot be read" * bool(unread)
     problem = problem if is_meant else f"{NONE_HERE}; elsewhere {problem}"
     return _layout(_ask(problem, seen))
 

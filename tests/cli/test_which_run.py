@@ -439,3 +439,16 @@ def test_folder_of_this_name_on_another_machine_is_another_one_unless_it_is_shar
     index.write_text(json.dumps(line | ({"folder_number": folder_number} if folder_number else {})) + "\n")
     assert main(["cancel"]) == (0 if is_of_this_folder else 2)
     assert cancelled(slurm) == ([job] if is_of_this_folder else [])
+
+
+def test_cancel_takes_no_other_run_of_this_folder_for_one_that_cannot_be_read(
+    a: Path, slurm: FakeSlurm, capsys: Capture
+) -> None:
+    submit(a, capsys)
+    _, newer = submit(a, capsys)
+    Path(newer, "result.json").write_bytes(b"")
+    assert main(["cancel"]) == 2
+    error = capsys.readouterr().err
+    assert f"{newer}/result.json cannot be read: it is empty" in error
+    assert "1 run of this folder is not over, and 1 cannot be read" in error
+    assert cancelled(slurm) == []
