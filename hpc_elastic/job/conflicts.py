@@ -54,6 +54,11 @@ def check_entrypoint(entrypoint: EntrypointSpec | None, at: KeyPath = ()) -> Ite
     elif len(given) != 1:
         message = f"expected exactly one of script, module and command, found {' and '.join(given) or 'none'}"
         yield Conflict(path, message, about)
+    elif given == ["function"]:
+        for key in ("args", "restart_args"):
+            if getattr(entrypoint, key):
+                message = "a function takes no command line; give its arguments to hpc_elastic.submit(function, ...)"
+                yield Conflict((*path, key), message, ())
 
 
 def check_nodes(

@@ -111,6 +111,12 @@ def test_a_job_file_cannot_name_a_function(here: Path) -> None:
         prepare("job.yaml", site="local")
 
 
+@pytest.mark.parametrize("key", ["args", "restart_args"])
+def test_submit_rejects_a_command_line_for_a_function(key: str, here: Path) -> None:
+    with pytest.raises(JobError, match=rf"^entrypoint\.{key}: a function takes no command line"):
+        prepare(add, 1, 2, entrypoint={key: ["--resume"]}, site="local")
+
+
 def test_submit_rejects_arguments_without_a_function_and_what_is_no_job() -> None:
     with pytest.raises(UsageError, match="found 1 arguments after a job that is no function"):
         prepare({"entrypoint": {"script": "train.py"}}, 1)
