@@ -184,10 +184,12 @@ class HpcElasticExecutor(core.Executor):
 def runs_folder(folder: Path) -> Path:
     """Where the runs of a log folder are: beside it, for users list that one and delete what they find.
 
-    Where nothing may be made beside it, in it.
+    Where nothing may be made beside it, or somebody else has made that folder, in it: what is there is executed.
     """
-    beside = folder.absolute().parent
-    return beside / f"{folder.absolute().name}.{RUNS}" if os.access(beside, os.W_OK) else folder / RUNS
+    place = folder.absolute()
+    beside = place.parent / f"{place.name}.{RUNS}"
+    is_ours = beside.stat().st_uid == os.geteuid() if beside.exists() else os.access(place.parent, os.W_OK)
+    return beside if is_ours else folder / RUNS
 
 
 def _without_limit(run: PreparedRun) -> PreparedRun:
