@@ -49,7 +49,10 @@ def _run(version: str, options: Sequence[str]) -> str:
     interpreter = find_python(version)
     if interpreter is None:
         return MISSING
-    python = _make_environment(version, interpreter)
+    try:
+        python = _make_environment(version, interpreter)
+    except subprocess.CalledProcessError as error:
+        return f"no environment could be made with {interpreter}: {error}"
     command = [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-m", SELECTION]
     status = subprocess.run([*command, "-p", "no:cacheprovider", *options], cwd=REPOSITORY, check=False).returncode
     return f"failed ({status})" if status else ""
