@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     snapshot = look(found)
     if arguments.json:
         print(json.dumps(snapshot_to_json(snapshot), indent=2, ensure_ascii=False))
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":  # which rich takes for 80 columns wide
         _draw(snapshot)
     else:
         from hpc_elastic.observe.present import plain_status

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -139,3 +144,21 @@ def test_letters_that_the_output_has_not_are_escaped(workplace: Path, fake_slurm
 @pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", "status --json"])
 def test_letters_that_the_output_has_not_are_those_of_json(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert "/gr\u00fc\u00dfe\U0001f600/" in json.loads(in_ascii(workplace, verb))["run_dir"]
+
+
+def test_status_fits_a_dumb_terminal(workplace: Path, fake_slurm: FakeSlurm) -> None:
+    assert shell(f"{SUBMIT} --run-dir run").returncode == 0
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "dumb"}
+    command = [*shlex.split(HPC_ELASTIC), "status", "42"]
+    subprocess.run(command, stdout=theirs, env=environment, check=True, timeout=60)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: all was read
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    os.close(ours)
+    lines = shown.decode().splitlines()
+    assert any(line.strip() == "PENDING (Resources)" for line in lines), lines
+    assert [line for line in lines if len(line) > 40 and str(workplace) not in line] == []
