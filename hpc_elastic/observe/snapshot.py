@@ -164,7 +164,8 @@ def _node_losses(facts: Facts) -> int:
 
 def _ended_note(facts: Facts, job: JobStatus | None) -> str | None:
     if facts.result is None and job is not None and job.state.is_terminal:
-        return f"the job has ended ({job.native_state}); its result is not there yet"
+        how = f"has ended ({job.native_state})" if job.native_state else "is not known to the scheduler any more"
+        return f"the job {how}; its result is not there yet"
     if not facts.submission:
         return "there is no submission.json: the submission is under way, or was interrupted"
     return None

@@ -167,3 +167,10 @@ def test_the_word_of_the_head_that_came_last_is_what_counts(tmp_path: Path) -> N
     assert agent_complaint(FactReader(run.layout).read()) == "nobody invited this agent again"
     run.open_attempt(2, nodes=("node2", "node3"))
     assert agent_complaint(FactReader(run.layout).read()) == "the disk is full"
+
+
+def test_job_that_the_scheduler_has_forgotten_is_told_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate()
+    gone = JobStatus(job_id="42", state=JobState.GONE, native_state="")
+    snapshot = make_snapshot(FactReader(run.layout).read(), gone)
+    assert snapshot.note == "the job is not known to the scheduler any more; its result is not there yet"
