@@ -80,7 +80,7 @@ def test_a_function_is_the_entrypoint_and_named_by_itself(here: Path) -> None:
         (add, f"{__name__}:add", "add"),
         (functools.partial(add, 1), f"{__name__}:add", "add"),
         (lambda: 1, f"{__name__}:<lambda>", "lambda"),
-        (Path.cwd, f"{Path.__module__}:Path.cwd", "cwd"),
+        (Path.cwd, f"{Path.cwd.__module__}:{Path.cwd.__qualname__}", "cwd"),
     ],
 )
 def test_a_function_has_a_name_for_people_and_one_for_its_run(function: object, name: str, run: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from benchmarks.slurm_versions import add, figures
 from benchmarks.versions.scenarios import ROWS
 from benchmarks.versions.turn import Turn, promise
@@ -46,6 +48,7 @@ def test_the_first_broken_promise_is_told(tmp_path: Path) -> None:
 
 
 def test_figures_of_one_release_leave_those_of_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     path = tmp_path / "figures.json"
     add("24.11", found(1.0), path, {})
     add("22.05", found(2.0), path, {})

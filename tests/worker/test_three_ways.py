@@ -381,6 +381,7 @@ def test_a_worker_is_what_plain_python_is_if_python_is_another_version(
 
 
 def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench: Bench) -> None:
+    pytest.importorskip("torch")
     drawn = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()

@@ -37,6 +37,7 @@ def offered(listener: socket.socket, *, is_served_here: bool) -> tuple[Exchange,
 
 
 def test_a_call_that_waits_for_a_key_ends_with_the_round_and_leaves_no_thread(listener: socket.socket) -> None:
+    pytest.importorskip("torch")
     exchange, current = offered(listener, is_served_here=True)
     calls = StoreCalls(exchange)
     store = open_attempt_store(exchange, calls, current, finish=lambda: None)
@@ -47,6 +48,7 @@ def test_a_call_that_waits_for_a_key_ends_with_the_round_and_leaves_no_thread(li
 
 
 def test_a_connect_to_a_frozen_machine_ends_with_the_round_and_its_thread_later(listener: socket.socket) -> None:
+    pytest.importorskip("torch")
     exchange, current = offered(listener, is_served_here=False)  # its kernel takes connections, and nobody answers
     calls = StoreCalls(exchange)
     threading.Timer(0.5, exchange.stop, [StopManner.FENCE]).start()
@@ -56,6 +58,7 @@ def test_a_connect_to_a_frozen_machine_ends_with_the_round_and_its_thread_later(
 
 
 def test_nobody_at_the_port_is_an_error_of_the_round(listener: socket.socket) -> None:
+    pytest.importorskip("torch")
     exchange, current = offered(listener, is_served_here=False)
     listener.close()
     with pytest.raises(ConnectionRefusedError):
