@@ -25,7 +25,7 @@ SLURM ?= own
 WORKERS ?= 3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-RECORDED := $(if $(RECORD),--record-tested docs/reference/tested-on.json)
+RECORDED := $(if $(RECORD),--record-tested=docs/reference/tested-on.json)
 WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
@@ -49,15 +49,15 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 
 test: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm own,24.11 $(RECORDED)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm=own,24.11 $(RECORDED)
 	$(WRITTEN)
 
 test-all: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm own,24.11,26.05 $(RECORDED)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --slurm=own,24.11,26.05 $(RECORDED)
 	$(WRITTEN)
 
 test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slurm --slurm $(SLURM) $(RECORDED)
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slurm --slurm=$(SLURM) $(RECORDED)
 	$(WRITTEN)
 
 test-pythons: .venv/.installed
