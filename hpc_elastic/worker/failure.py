@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
+from types import TracebackType
 
 from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
 from hpc_elastic.rundir import store
@@ -121,8 +122,15 @@ def describe(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """The traceback as Python prints it; if that fails too, of the frames alone."""
+    """The traceback as Python prints it; if that fails too, the frames alone."""
     try:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    except Exception:
-        return "".join(traceback.format_tb(error.__traceback__))
+    except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules
+        return "".join(_describe_frames(error.__traceback__))
+
+
+def _describe_frames(frames: TracebackType | None) -> Iterator[str]:
+    while frames is not None:
+        code = frames.tb_frame.f_code
+        yield f'  File "{code.co_filename}", line {frames.tb_lineno}, in {code.co_name}\n'
+        frames = frames.tb_next

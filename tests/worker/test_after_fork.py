@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +84,16 @@ def run_plain(runner: Runner, *options: str, **environment: str) -> Any:
     return json.loads((runner.directory / "plain.out").read_text())
 
 
-def run_forked(runner: Runner, *options: str, forks: int = 1, **environment: str) -> list[Any]:
+def run_forked(
+    runner: Runner, *options: str, forks: int = 1, ignored: Collection[signal.Signals] = (), **environment: str
+) -> list[Any]:
     """What the script says in forks of a server that was started in another folder, zone and terminal."""
     results = []
     (runner.directory / "elsewhere").mkdir()
     preload = ("--preload", "preloaded")
-    with fork_server(
-        runner.directory / "elsewhere", runner.environment, *preload, python=[sys.executable, *options]
-    ) as server:
+    python = [sys.executable, *options]
+    folder = runner.directory / "elsewhere"
+    with fork_server(folder, runner.environment, *preload, python=python, ignored=ignored) as server:
         for number in range(forks):
             paths = [runner.directory / f"fork{number}.{name}" for name in ("out", "err")]
             answer = server.fork_worker(
@@ -120,7 +123,7 @@ def test_fork_is_what_a_fresh_process_is(prepared: Runner, options: list[str]) -
     prepared.write("script.py", STATE)
     (prepared.directory / "temporary").mkdir()
     environment = {"TZ": "Asia/Tokyo", "TMPDIR": str(prepared.directory / "temporary")}
-    (forked,) = run_forked(prepared, *options, forks=1, **environment)
+    (forked,) = run_forked(prepared, *options, forks=1, ignored=(), **environment)
     assert forked == run_plain(prepared, *options, **environment)
 
 
@@ -132,7 +135,7 @@ def test_fork_keeps_what_was_ignored_and_blocked_before_the_server(
     handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
     try:
-        (forked,) = run_forked(prepared)
+        (forked,) = run_forked(prepared, ignored=[signal.SIGHUP])
         plain = run_plain(prepared)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
