@@ -29,7 +29,7 @@ def test_a_run_directory_of_any_name(slurm_door: Door, name: str) -> None:
     assert run.path == path
     assert_over(run, "SUCCEEDED", 0)
     assert [run.stdout(1, rank) for rank in range(4)] == [f"{rank} {path}\n" for rank in range(4)]
-    assert {file.name for file in path.glob("agents/*")} == {"node1.out", "node2.out"}
+    assert {file.name for file in path.glob("agents/*")} == {"node1.out", "node2.out", "launch_agent"}
     assert str(path) in script_output(run)
     assert not [entry.name for entry in slurm_door.folder.iterdir() if entry.name not in {name, "job.yaml", "train.py"}]
     assert "SUCCEEDED" in slurm_door.run("status", str(path)).stdout

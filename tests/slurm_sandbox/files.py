@@ -17,6 +17,7 @@ from tests.slurm_sandbox.configuration import Layout
 def write_files(layout: Layout) -> None:
     """Makes the sandbox's directory, without what a dead keeper left there."""
     remove_files(layout)
+    _make_root(layout)
     for folder in (layout.configuration, layout.munge, layout.logs, layout.path("state"), layout.path("spool")):
         os.makedirs(folder, mode=0o755)
     for node in layout.nodes:
@@ -37,6 +38,14 @@ def write_files(layout: Layout) -> None:
         key.write(secrets.token_bytes(128))
     if layout.has_accounting:
         prepare_database(layout)
+
+
+def _make_root(layout: Layout) -> None:
+    """Makes the directory, also while another sandbox that ends removes the one above, which is empty then."""
+    while not os.path.isdir(layout.root):
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(configuration.ROOT, exist_ok=True)
+            os.mkdir(layout.root)
 
 
 def remove_files(layout: Layout) -> None:

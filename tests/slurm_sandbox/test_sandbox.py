@@ -3,17 +3,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.slurm_sandbox import versions
+from tests.slurm_sandbox import configuration, files, versions
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.configuration import Layout
 from tests.slurm_sandbox.sandbox import Sandbox
@@ -251,3 +253,23 @@ def test_shows_the_processes_of_a_node(slurm: Cluster) -> None:
     wait_until(lambda: "sleep 123" in slurm.processes("node3").values(), "it runs")
     assert "sleep 123" not in slurm.processes("node1").values()
     slurm.run("scancel", job_id)
+
+
+def test_makes_its_folder_while_others_remove_the_one_above(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several that start together: each removes what dead ones have left, and the folder of all if it is empty."""
+    monkeypatch.setattr(configuration, "ROOT", str(tmp_path / "all"))
+    is_over = threading.Event()
+
+    def remove() -> None:
+        while not is_over.is_set():
+            files.remove_files(Layout(slot=1))
+
+    others = threading.Thread(target=remove)
+    others.start()
+    try:
+        for _ in range(200):
+            files.write_files(Layout(slot=0))
+            shutil.rmtree(Layout(slot=0).root)
+    finally:
+        is_over.set()
+        others.join()
