@@ -1,5 +1,5 @@
 # make check   format, lint, types, unit tests (under a minute)
-# make test    these, real runs on this machine and on Slurm, and what depends on Slurm's words on 24.11 too (12 minutes);
+# make test    these, real runs on this machine and on Slurm, and what depends on Slurm's words on 24.11 too;
 #              needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
 # make test-all   also the slower variants, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
@@ -21,8 +21,8 @@ FAULTS ?= 200
 CYCLES ?= 1000
 COUNT ?= 100000
 SLURM ?= own
-# Slurm tests mostly wait, so one more than most machines' cores; each has a Slurm of its own of each version.
-WORKERS ?= 3
+# Processor time is the limit; with more workers than cores tests of real agents get slow.
+WORKERS ?= 2
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 RECORDED := $(if $(RECORD),--record-tested=docs/reference/tested-on.json)

@@ -204,9 +204,9 @@ print("err", os.environ["RANK"], file=sys.stderr)
 sys.exit(os.environ["HPC_ELASTIC_ATTEMPT"] == "1")
 """,
     )
-    submit(door, "{script: twice.py}", more="restart: {max_restarts: 1}")
+    run = submit(door, "{script: twice.py}", more="restart: {max_restarts: 1}")
     last = door.run("logs")
-    assert (last.stdout, last.stderr) == ("out 0 2\n", "err 0\n")
+    assert (last.stdout, last.stderr) == ("out 0 2\n", f"hpc-elastic: logs of {run.path}\nerr 0\n")
     assert door.run("logs", "probe", "--rank", "3", "--attempt", "2").stdout == "out 3 2\n"
     assert "attempt 2" in door.run("logs", "--node", "local0").stdout
     assert "every rank exited 0" in door.run("logs", "--script").stdout
