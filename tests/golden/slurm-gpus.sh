@@ -111,7 +111,8 @@ srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-nod
     --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \
     --cpus-per-task=32 --gpus-per-node=4 --network=job_vni \
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
-hpc_elastic_launched+=("$!")
+hpc_elastic_srun=$!
+hpc_elastic_launched+=("$hpc_elastic_srun")
 
 # A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
 # once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
@@ -127,9 +128,9 @@ hpc_elastic_agent_lives() { # process ids are used again, with a later start (fi
 }
 hpc_elastic_hold_srun() {
     if [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
-        kill -STOP "${hpc_elastic_launched[@]}"
+        kill -STOP "$hpc_elastic_srun"
     else
-        kill -CONT "${hpc_elastic_launched[@]}"
+        kill -CONT "$hpc_elastic_srun"
     fi
 }
 
@@ -146,7 +147,7 @@ hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that th
         hpc_elastic_agent_lives || break
         sleep 1
     done
-    kill -CONT "${hpc_elastic_launched[@]}"
+    kill -CONT "$hpc_elastic_srun"
     for _ in {1..10}; do sleep 1; done
     if [ "$hpc_elastic_batch_script" = "$$" ]; then
         while kill -ALRM "$$"; do sleep 1; done
