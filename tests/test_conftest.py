@@ -113,11 +113,18 @@ def test_every_slurm_runs_what_is_marked_and_only_the_first_one_the_rest(tmp_pat
 
 @pytest.mark.long
 def test_a_session_that_leaves_a_process_fails_and_names_it(tmp_path: Path) -> None:
-    sleeps = (
-        "import subprocess, sys\nprocess = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    # It has said something, so that /proc knows its environment; and it does not hold this session's standard output.
+    text = (
+        "import subprocess, sys\n"
+        "def test_it():\n"
+        "    global process\n"
+        "    command = [sys.executable, '-c', 'import time; print(flush=True); time.sleep(60)']\n"
+        "    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)\n"
+        "    process.stdout.readline()\n"
+        "    process.stdout.close()\n"
+        "    process.returncode = 0\n"
     )
-    text = f"def test_it():\n    global process\n    {sleeps.strip().replace(chr(10), chr(10) + '    ')}\n"
-    done = run_session(tmp_path, text + "    process.returncode = 0\n")
+    done = run_session(tmp_path, text)
     try:
         assert "1 passed" in done.stdout
         assert "the tests left processes behind" in done.stdout
@@ -140,7 +147,11 @@ def test_what_tests_start_ignores_no_signal_although_the_session_does(tmp_path: 
     (tmp_path / "test_it.py").write_text(text)
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     done = subprocess.run(
-        ["bash", "-c", f"{command} {tmp_path}/test_it.py"], cwd=REPOSITORY, capture_output=True, text=True
+        ["bash", "-c", f"{command} {tmp_path}/test_it.py"],
+        cwd=REPOSITORY,
+        env={**os.environ, slurm_choice.REQUIRED: "0"},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.count("trapped") == 2, done.stdout + done.stderr
 
@@ -174,11 +185,16 @@ def test_a_required_version_on_which_nothing_runs_is_refused() -> None:
 
 
 def test_a_process_is_found_by_the_mark_of_its_session() -> None:
-    command = [sys.executable, "-c", "input()"]
-    with subprocess.Popen(command, env={**os.environ, remains.MARK: "mine"}, stdin=subprocess.PIPE) as process:
+    # Until a program's own code runs, /proc may show no environment.
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    environ = {**os.environ, remains.MARK: "mine"}
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
         assert process.pid in remains.processes_of("mine")
         assert process.pid not in remains.processes_of("min")
+        process.stdin.write(b"\n")
         process.stdin.close()
 
 

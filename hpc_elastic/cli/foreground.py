@@ -7,10 +7,10 @@ which it passes on; the third kills its session. TERM and HUP of this process go
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -138,7 +138,9 @@ def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Seque
 
 
 def _say(line: str) -> None:
-    print(f"\nhpc-elastic: {line}", file=sys.stderr, flush=True)
+    """Writes past `sys.stderr`, which refuses a handler's line while it is in the middle of another one."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\nhpc-elastic: {line}\n".encode())
 
 
 def _status(job_id: str, code: int | None) -> JobStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,11 +10,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment
+from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment, stop_on_signals
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.main import main
 from hpc_elastic.cli.run import find_allocation, make_parser
@@ -198,6 +200,24 @@ def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
     result = json.loads((only_run(workplace) / "result.json").read_text())
     assert (result["state"], process.returncode) == ("CANCELLED", 10), error
     assert "stopping, with grace" in error
+
+
+def test_interrupt_in_the_middle_of_a_printed_line_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            signal.raise_signal(signal.SIGINT)
+            return memoryview(data).nbytes
+
+    layout = RunLayout(tmp_path)
+    with stop_on_signals(layout, ForegroundScheduler(None)):
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(Interrupting())))
+        print("attempt 1", file=sys.stderr, flush=True)
+    assert capfd.readouterr().err == "\nhpc-elastic: stopping, with grace; Ctrl-C again stops at once\n"
 
 
 @pytest.mark.local

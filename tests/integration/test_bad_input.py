@@ -92,7 +92,7 @@ def test_a_broken_template_is_refused(door: Door, case: str) -> None:
 def test_a_job_file_that_is_not_there_or_no_text_is_refused(door: Door) -> None:
     assert_one_message(door, "submit", "nowhere.yaml", exit_code=2, says="nowhere.yaml")
     (door.folder / "binary.yaml").write_bytes(b"\x80\x81\xff")
-    assert_one_message(door, "submit", "binary.yaml", exit_code=2, says="UTF-8")
+    assert_one_message(door, "submit", "binary.yaml", exit_code=3, says="UTF-8")
     assert_one_message(door, "submit", ".", exit_code=2, says="directory")
     assert_nothing_made(door)
 
