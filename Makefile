@@ -5,6 +5,7 @@
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
 # make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
+# OPTIONS=-v with one of these   options of pytest
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
 # make soak       all four: simulate, fuzz, soak-local and soak-restarts
@@ -24,7 +25,7 @@ SLURM ?= own
 # Processor time is the limit; with more workers than cores tests of real agents get slow.
 WORKERS ?= 2
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest $(OPTIONS)
 RECORDED := $(if $(RECORD),--record-tested=docs/reference/tested-on.json)
 WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 

@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).parents[1]
 FILE = REPOSITORY / "docs/reference/tested-on.json"
 MARK = "tested on"
 _PROPERTY = "slurmctld"
+_VERSION = pytest.StashKey[str]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +130,23 @@ class Asker:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Adds the version to the report while the test's own environment is there."""
+        """Adds the version to the report; asks before the test, which may leave a slurmctld that does not answer."""
         report = yield
-        if report.when == "call" and report.passed and "slurm" in getattr(item, "fixturenames", ()):
-            report.user_properties.append((_PROPERTY, self._ask(os.environ.get("SLURM_CONF", ""))))
+        if report.passed and "slurm" in getattr(item, "fixturenames", ()):
+            if report.when == "setup":
+                item.stash[_VERSION] = self._ask(os.environ.get("SLURM_CONF", ""))
+            elif report.when == "call":
+                report.user_properties.append((_PROPERTY, item.stash[_VERSION]))
         return report
 
     def _ask(self, configuration: str) -> str:
         if configuration not in self._known:
             command = ["scontrol", "show", "config"]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-            self._known[configuration] = parse_version(done.stdout)
+            try:
+                self._known[configuration] = parse_version(done.stdout)
+            except ValueError:
+                return "unknown"  # which stands in the table; the next test asks again
         return self._known[configuration]
 
 
