@@ -24,6 +24,7 @@ from hpc_elastic.agent.node_environment import NodeEnvironment
 from hpc_elastic.agent.spawn import Stream, WorkerOrder
 from hpc_elastic.agent.start_choice import ServerReport, parse_report
 from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.frames import receive_frame, send_frame
 
 ANSWER_BOUND_S = 30.0  # a fork takes milliseconds, but its working directory may be on a slow file system
@@ -38,6 +39,7 @@ class ForkServerLink:
         package_dir: the folder of this package.
         preload: modules that it imports beside torch.
         node: the environment and the working directory that it starts with.
+        deadline: what a fork looks at before it becomes the user's.
         thread: starts it, and asks it; its parent-death signal comes when that thread ends.
         say: takes a line for the agent's log.
         on_report: is told whenever a server is ready, or when none will be.
@@ -51,14 +53,16 @@ class ForkServerLink:
         *,
         preload: Sequence[str],
         node: NodeEnvironment,
+        deadline: Deadline,
         thread: BackgroundThread,
         say: Callable[[str], None],
         on_report: Callable[[ServerReport], None],
     ) -> None:
         preloads = [word for name in preload for word in ("--preload", name)]
         launch = os.path.join(package_dir, "launch.py")
-        parent = ["--parent", str(os.getpid())]
-        self._command = [sys.executable, launch, "hpc_elastic.worker.fork_server", *parent, *preloads]
+        ties = ["--parent", str(os.getpid()), "--deadline", str(deadline.descriptor)]
+        self._command = [sys.executable, launch, "hpc_elastic.worker.fork_server", *ties, *preloads]
+        self._deadline = deadline
         self._node = node
         self._thread = thread
         self._say = say
@@ -156,6 +160,7 @@ class ForkServerLink:
                     env=dict(self._node.variables),
                     cwd=self._node.directory,
                     stdin=theirs.fileno(),
+                    pass_fds=[self._deadline.descriptor],
                     start_new_session=True,
                 )
             self._server = adopt_process(process)

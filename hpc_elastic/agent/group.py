@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from hpc_elastic.agent.allocation import Allocation
@@ -44,7 +44,7 @@ class LocalWorkers:
         report: what was found out about the node.
         thread: where processes are started and found.
         start: how workers are started.
-        guard_pid: a child of the agent that no stop may reach.
+        guard: the process ids of children of the agent that no stop may reach; asked in the thread.
         say: takes a line for the agent's log.
         on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
             (negative for a signal).
@@ -61,7 +61,7 @@ class LocalWorkers:
         *,
         thread: BackgroundThread,
         start: WorkerStart,
-        guard_pid: int,
+        guard: Callable[[], Sequence[int]],
         say: Callable[[str], None],
         on_exit: Callable[[int, int, int], None],
         on_broken: Callable[[str], None],
@@ -72,7 +72,6 @@ class LocalWorkers:
         self._report = report
         self._layout = RunLayout(plan.run_dir)
         self._thread = thread
-        self._guard_pid = guard_pid
         self._say = say
         self._on_exit = on_exit
         self._may_start = may_start
@@ -83,7 +82,7 @@ class LocalWorkers:
             thread,
             marks=Marks(run_dir=plan.run_dir, node=allocation.node),
             times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
-            spared=lambda: [self._guard_pid, *self._start.pids(), *self._store.pids()],
+            spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,
         )
         self._last_words = LastWords(self._workers.said_last_word)

@@ -1,40 +1,52 @@
 """The process beside the agent that kills the workers when the agent is dead or frozen.
 
-    PYTHON <package>/launch.py hpc_elastic.agent.guard RUN_DIR NODE
+    PYTHON <package>/launch.py hpc_elastic.agent.guard RUN_DIR NODE DESCRIPTOR
 
-The agent holds the other end of standard input. A line there is the moment, by the monotonic clock
-that all processes of a machine share, until which the workers may run without another line; `inf`
-while there are none. When that moment passes, or standard input ends without the line `bye`, the
-guard kills every worker of the run on this node, again and again until none is left. It starts
-before any worker and ignores the signals that end an agent, which Slurm sends to every process of
-a step.
+The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the moment until
+which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). A line on standard input says
+that this moment has come nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
+every worker of the run on this node, again and again: as long as the moment is not moved, it goes on looking,
+for a process that was on its way to become a worker may arrive late. It starts before any worker and ignores the
+signals that end an agent, which Slurm sends to every process of a step.
+
+Nothing comes before the kill that could wait: the line for the log is written by a thread afterwards, for its
+reader may be the frozen agent; the processes of the node that are none of the run's are known by then, and the
+memory that all this needs is locked where the limits allow it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import select
 import signal
-import sys
+import threading
 import time
 from collections.abc import Collection, Sequence
 
-from hpc_elastic.agent.processes import Marks, find_workers, signal_all
+from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers, signal_all
+from hpc_elastic.deadline import Deadline
+from hpc_elastic.processes import Process, find_process
 
-BYE = "bye"
+BYE = b"bye\n"
+NEARER = b"\n"
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 KILL_BOUND_S = 30.0
 KILL_AGAIN_S = 0.02
+LOOK_AGAIN_S = 1.0
+LOOKS_BEFORE_S = 2.0  # a node may have ten thousand processes, which take a second to tell apart
+_LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory stays there
 
 
 def main(arguments: Sequence[str]) -> int:
     """Guards until the agent says bye or is gone."""
-    run_dir, node = arguments
+    run_dir, node, descriptor = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
     marks = Marks(run_dir=run_dir, node=node)
-    if not _watch(marks):
+    if not Guard(marks, Deadline(int(descriptor))).watch():
         kill_all(marks)
     return 0
 
@@ -58,34 +70,80 @@ def kill_all(marks: Marks, *, spared: Collection[int] = ()) -> bool:
     return True
 
 
-def _watch(marks: Marks) -> bool:
-    """Follows the agent's lines; whether it said bye."""
-    deadline = gives_up_at = float("inf")
-    rest = ""
-    while True:
-        if not _has_line(deadline - time.monotonic()):
-            found = find_workers(marks)
-            if _has_line(0):
-                continue  # the next attempt may start: its deadline came first, and its workers may be among these
-            now = time.monotonic()
-            if found and gives_up_at == float("inf"):
-                gives_up_at = now + KILL_BOUND_S
-                text = f"the workers of {marks.node} may not run any longer, and the agent has not ended them yet"
-                print(f"hpc-elastic guard: {text}; killing them", file=sys.stderr)
-            signal_all(found.values(), signal.SIGKILL)
-            deadline = now + KILL_AGAIN_S if found and now < gives_up_at else float("inf")
-            continue
+class Guard:
+    """Kills the workers whenever the deadline has passed.
+
+    Args:
+        marks: what they carry.
+        deadline: until when they may run.
+    """
+
+    def __init__(self, marks: Marks, deadline: Deadline) -> None:
+        self._marks = marks
+        self._deadline = deadline
+        self._search = WorkerSearch(marks)
+        self._seen = self._search.find()
+        self._has_looked = False
+        self._has_said = False
+        self._pause_s = KILL_AGAIN_S
+        self._word = b""
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mlockall(_LOCKED)
+
+    def watch(self) -> bool:
+        """Returns at the agent's end: whether it said bye."""
+        while (ending := self._listen(self._act())) is None:
+            pass
+        return ending
+
+    def _act(self) -> float:
+        """Does what is due, and returns for how many seconds nothing will be."""
+        left = self._deadline.value - time.monotonic()
+        if left <= 0:
+            return self._kill()
+        self._has_said, self._pause_s = False, KILL_AGAIN_S
+        if left > LOOKS_BEFORE_S:
+            self._has_looked = False
+            return left - LOOKS_BEFORE_S
+        if not self._has_looked:
+            self._seen, self._has_looked = self._search.find(), True
+        return max(0.0, self._deadline.value - time.monotonic())
+
+    def _kill(self) -> float:
+        """One round; returns when the next one is due. Whom the last look has found comes before any other look."""
+        known, self._seen = [process for process in self._seen.values() if _is_alive(process)], {}
+        signal_all(known, signal.SIGKILL)
+        found = self._search.find()
+        if not found:
+            # One that has become a worker late is a stranger to a search that knew it before.
+            self._search = WorkerSearch(self._marks)
+            found = self._search.find()
+        if not self._deadline.has_passed:
+            return 0.0  # the next attempt may start: its deadline came first, and its workers may be among these
+        signal_all(found.values(), signal.SIGKILL)
+        if (known or found) and not self._has_said:
+            self._has_said = True
+            threading.Thread(target=self._say, daemon=True).start()
+        self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
+        return self._pause_s
+
+    def _say(self) -> None:
+        text = f"the workers of {self._marks.node} may not run any longer, and the agent has not ended them: killed"
+        with contextlib.suppress(OSError):
+            os.write(2, f"hpc-elastic guard: {text}\n".encode())
+
+    def _listen(self, within_s: float) -> bool | None:
+        """Waits for a word; whether the agent said bye, None if it has not ended."""
+        readable, _, _ = select.select([0], [], [], None if within_s == float("inf") else within_s)
+        if not readable:
+            return None
         data = os.read(0, 4096)
-        if not data:
-            return False
-        *lines, rest = (rest + data.decode()).split("\n")
-        if BYE in lines:
+        self._word = (self._word + data)[-len(BYE) :]
+        if self._word == BYE:
             return True
-        if lines:
-            deadline, gives_up_at = float(lines[-1]), float("inf")
+        return None if data else False
 
 
-def _has_line(within_s: float) -> bool:
-    """Whether the agent says something, or is gone, within so many seconds."""
-    readable, _, _ = select.select([0], [], [], None if within_s == float("inf") else max(0.0, within_s))
-    return bool(readable)
+def _is_alive(process: Process) -> bool:
+    now = find_process(process.pid)
+    return now is not None and now.is_alive and now.start == process.start

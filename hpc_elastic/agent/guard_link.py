@@ -1,48 +1,120 @@
-"""The agent's side of the guard: starts it and moves its deadline."""
+"""The agent's side of the guard: starts it, moves its deadline, and starts it again when it is gone."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import select
 import subprocess
 import sys
+from collections.abc import Callable
 
-from hpc_elastic.agent.guard import BYE
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.children import Child, adopt_process
+from hpc_elastic.agent.guard import BYE, NEARER
+from hpc_elastic.deadline import Deadline
+
+LEAVES_WITHIN_S = 2.0
+AGAIN_AFTER_S = 1.0  # a node without memory would kill the next one at once, too
 
 
 class GuardLink:
-    """A running guard; see `agent.guard`. Its end of the pipe closes when this agent dies, however it dies."""
+    """A running guard; see `agent.guard`. Its end of the pipe closes when this agent dies, however it dies.
 
-    def __init__(self, package_dir: str, *, run_dir: str, node: str) -> None:
+    Args:
+        package_dir: the folder of this package.
+        run_dir: the run's directory, and
+        node: this node's name, by which the workers are found.
+        deadline: until when the workers may run, which new ones look at, too.
+    """
+
+    def __init__(self, package_dir: str, *, run_dir: str, node: str, deadline: Deadline) -> None:
         launch = os.path.join(package_dir, "launch.py")
-        command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)
-        self.deadline = self._known = float("inf")
+        self._command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node, str(deadline.descriptor)]
+        self._deadline = deadline
+        self._pipe = -1
+        self._child: Child | None = None
+        self._start()
 
-    @property
-    def pid(self) -> int:
-        """The guard's process id."""
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """The guard's process id, if there is one; to be asked in the thread."""
+        return [self._child.pid] if self._child is not None else []
 
     def set_deadline(self, deadline: float) -> None:
         """Until when the workers may run without another word, in monotonic seconds."""
-        self.deadline = deadline
-        if deadline != self._known and self._write(f"{deadline!r}\n"):
-            self._known = deadline
+        is_nearer = deadline < self._deadline.value
+        self._deadline.set(deadline)
+        if is_nearer:
+            self._write(NEARER)
+
+    async def keep(self, thread: BackgroundThread, say: Callable[[str], None]) -> None:
+        """Starts another guard whenever this one ends, in the thread for processes; does not return.
+
+        One that cannot be started is tried again every second: a node without memory may have some then.
+        """
+        while True:
+            if self._child is not None:
+                await _wait_for_end(self._child)
+            say(f"the guard of the workers ended ({await thread.call(self._collect)}); starting another one")
+            while not await thread.call(self._starts_again):
+                await asyncio.sleep(AGAIN_AFTER_S)
 
     def dismiss(self) -> None:
-        """No worker is left; the guard may go."""
-        self._write(f"{BYE}\n")
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
+        """No worker is left: the guard goes, and one that does not is killed."""
+        self._write(BYE)
+        if self._child is not None and not select.select([self._child.pidfd], [], [], LEAVES_WITHIN_S)[0]:
+            self._child.kill()
+        self._collect()
 
-    def _write(self, line: str) -> bool:
-        """Whether the guard will read it: nobody waits for one that is paused, and the agent itself fences still."""
-        if self._process.stdin is not None:
+    def _start(self) -> None:
+        """Starts a guard.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        reader, writer = os.pipe()
+        try:
+            process = subprocess.Popen(
+                self._command, stdin=reader, pass_fds=[self._deadline.descriptor], start_new_session=True
+            )
+            self._child = adopt_process(process)
+        except OSError:
+            os.close(writer)
+            raise
+        finally:
+            os.close(reader)
+        os.set_blocking(writer, False)
+        self._pipe = writer
+
+    def _starts_again(self) -> bool:
+        try:
+            self._start()
+        except OSError:
+            return False
+        return True
+
+    def _collect(self) -> str:
+        """Waits for its end; returns how it was."""
+        child, self._child = self._child, None
+        if child is None:
+            return "it was not there"
+        os.close(self._pipe)
+        exitcode = child.collect()
+        return f"exit code {exitcode}" if exitcode >= 0 else f"killed by signal {-exitcode}"
+
+    def _write(self, word: bytes) -> None:
+        """A guard that has not read what is there already is paused, and looks at the deadline when it goes on."""
+        if self._child is not None:
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                os.write(self._process.stdin.fileno(), line.encode())
-                return True
-        return False
+                os.write(self._pipe, word)
+
+
+async def _wait_for_end(child: Child) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(child.pidfd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(child.pidfd)

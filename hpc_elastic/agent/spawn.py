@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from hpc_elastic.agent.children import Child, adopt_process
 from hpc_elastic.agent.log_destinations import LogDestinations
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.plan.roles import EntrypointKind
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
@@ -80,23 +81,26 @@ class Spawner:
 
     Args:
         package_dir: the folder of this package.
+        deadline: what a new worker looks at before it becomes the user's.
     """
 
     name: Literal["fork", "spawn"] = "spawn"
 
-    def __init__(self, package_dir: str) -> None:
+    def __init__(self, package_dir: str, deadline: Deadline) -> None:
+        self._deadline = deadline
         self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
         """As `Starter` says."""
-        parent = ["--parent", str(os.getpid())]
+        ties = ["--parent", str(os.getpid()), "--deadline", str(self._deadline.descriptor)]
         process = subprocess.Popen(
-            [*self._bootstrap, *parent, f"--{order.kind}", order.target, "--", *order.arguments],
+            [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
             env=order.environment,
             cwd=order.directory,
             stdin=subprocess.DEVNULL,
             stdout=_popens(stdout),
             stderr=_popens(stderr),
+            pass_fds=[self._deadline.descriptor],
             start_new_session=True,
         )
         return adopt_process(process)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -31,6 +30,7 @@ from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
 from hpc_elastic.agent.worker_start import WorkerStart
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
@@ -85,9 +85,13 @@ class Supervisor:
             HpcElasticError: there is no head to be joined, and none to become.
         """
         allow_connections(len(self._place.nodes))  # before there are processes that inherit the limit
-        self._start = WorkerStart(self._plan, self._place, os.environ, thread=self._processes, say=self._say)
+        self._deadline = Deadline.create()
+        self._start = WorkerStart(
+            self._plan, self._place, os.environ, thread=self._processes, deadline=self._deadline, say=self._say
+        )
         await self._start.start()
         self._guard = await self._processes.call(self._start_guard)
+        self._tasks.run(self._guard.keep(self._processes, lambda text: self._say(text, "warning")))
         # Neither may wait for the other: a name server or a controller that is silent takes its time.
         examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
         ties = self._loop.run_in_executor(None, examine)
@@ -102,7 +106,8 @@ class Supervisor:
         return leave
 
     def _start_guard(self) -> GuardLink:
-        return GuardLink(self._plan.package_dir, run_dir=self._plan.run_dir, node=self._place.node)
+        run_dir, node = self._plan.run_dir, self._place.node
+        return GuardLink(self._plan.package_dir, run_dir=run_dir, node=node, deadline=self._deadline)
 
     def _set_up(self, report: NodeReport, ties: JobTies) -> None:
         place, plan = self._place, self._plan
@@ -112,11 +117,11 @@ class Supervisor:
             report,
             thread=self._processes,
             start=self._start,
-            guard_pid=self._guard.pid,
+            guard=self._guard.pids,
             say=self._say,
             on_exit=lambda attempt, rank, exitcode: self._part.member.worker_exited(attempt, rank, exitcode),
             on_broken=lambda reason: self._part.member.node_broke(reason),
-            may_start=lambda: time.monotonic() < self._guard.deadline,
+            may_start=lambda: not self._deadline.has_passed,
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
         # Names may resolve to another interface than the one published: listen on all of them.
@@ -136,7 +141,7 @@ class Supervisor:
                 make=self._make_connection,
                 leave=self._departure.leaves,
                 moved=self._move_deadline,
-                guard_deadline=lambda: self._guard.deadline,
+                guard_deadline=lambda: self._deadline.value,
                 say=self._say,
             ),
         )

@@ -18,6 +18,7 @@ from hpc_elastic.agent.start_choice import (
     why_no_server,
 )
 from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -33,6 +34,7 @@ class WorkerStart:
         allocation: this node's place.
         environ: the agent's environment.
         thread: where processes are started.
+        deadline: what a new worker looks at before it becomes the user's.
         say: takes a line for the agent's log.
     """
 
@@ -43,12 +45,13 @@ class WorkerStart:
         environ: Mapping[str, str],
         *,
         thread: BackgroundThread,
+        deadline: Deadline,
         say: Callable[[str, Level], None],
     ) -> None:
         self._plan = plan
         self._say = say
         self._said: set[str] = set()
-        self._spawner = Spawner(plan.package_dir)
+        self._spawner = Spawner(plan.package_dir, deadline)
         self._server: ForkServerLink | None = None
         self._why_no_server: str | None = None
         self._tasks = Tasks()
@@ -63,6 +66,7 @@ class WorkerStart:
                 plan.package_dir,
                 preload=plan.preload,
                 node=node,
+                deadline=deadline,
                 thread=thread,
                 say=lambda text: say(text, "info"),
                 on_report=self._heard,

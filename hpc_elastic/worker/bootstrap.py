@@ -1,11 +1,12 @@
 """What a worker process is before the user's code: it prepares itself and then runs what the user wants run.
 
-    PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID
+    PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID [--deadline DESCRIPTOR]
         (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
 
 So a worker is spawned; a fork of the fork server comes to `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
-life to the agent's and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM`
+life to the agent's, ends if the node's deadline has passed meanwhile, and then is, for the code it runs,
+what `python PATH`, `python -m NAME` or `PROGRAM`
 would be; or, as in `python -c`, it calls the run's function. An exception that ends it is written to
 `TORCHELASTIC_ERROR_FILE` before Python prints it, and told to the agent then. What ends a process
 otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.worker import main_module
 from hpc_elastic.worker.command import become
-from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter
 from hpc_elastic.worker.function_call import FunctionCall
@@ -40,31 +41,54 @@ class Target:
     arguments: tuple[str, ...]
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[int, Target]:
-    """Reads the command line above, which only agents write: the parent (0: not checked) and what to run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ties:
+    """What a worker's life hangs on: the agent (0: not checked), and the descriptor of the node's deadline."""
+
+    parent: int
+    deadline: int | None = None
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
+    """Reads the command line above, which only agents write.
 
     Raises:
         SystemExit: it is not of that form.
     """
-    if len(arguments) < 4 or arguments[0] != "--parent" or arguments[2] not in KINDS or not arguments[1].isdigit():
-        sys.exit(f"hpc-elastic: the worker bootstrap was given {list(arguments)}, not --parent PID {'|'.join(KINDS)} X")
-    rest = arguments[4:]
-    if rest and rest[0] == "--":
-        rest = rest[1:]
-    return int(arguments[1]), Target(kind=arguments[2], name=arguments[3], arguments=tuple(rest))
+    rest = list(arguments)
+    found = {name: take_number(rest, name) for name in ("--parent", "--deadline")}
+    parent, kind = found["--parent"], "".join(rest[:1])
+    if parent is None or kind not in KINDS or len(rest) < 2:
+        form = f"--parent PID [--deadline DESCRIPTOR] {'|'.join(KINDS)} X"
+        sys.exit(f"hpc-elastic: the worker bootstrap was given {list(arguments)}, not {form}")
+    _, name, *words = rest
+    words = words[1:] if words[:1] == ["--"] else words
+    ties = Ties(parent=parent, deadline=found["--deadline"])
+    return ties, Target(kind=kind, name=name, arguments=tuple(words))
 
 
-def format_arguments(parent: int, target: Target) -> list[str]:
+def take_number(words: list[str], option: str) -> int | None:
+    """Takes `option NUMBER` from the beginning, if that is there."""
+    if len(words) < 2 or words[0] != option or not words[1].isdigit():
+        return None
+    number = int(words[1])
+    del words[:2]
+    return number
+
+
+def format_arguments(ties: Ties, target: Target) -> list[str]:
     """The arguments of `launch.py` for such a worker."""
-    return ["hpc_elastic.worker.bootstrap", "--parent", str(parent), target.kind, target.name, "--", *target.arguments]
+    deadline = [] if ties.deadline is None else ["--deadline", str(ties.deadline)]
+    options = ["--parent", str(ties.parent), *deadline]
+    return ["hpc_elastic.worker.bootstrap", *options, target.kind, target.name, "--", *target.arguments]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a spawned worker; returns its exit code, or lets its exception through."""
-    parent, target = parse_arguments(arguments)
-    die_with_parent(parent)
+    ties, target = parse_arguments(arguments)
+    die_with_parent(ties.parent)
     set_command_line(target)
-    return run(target, Ending())
+    return run(target, Ending(), deadline=ties.deadline)
 
 
 def set_command_line(target: Target) -> None:
@@ -77,13 +101,15 @@ def set_command_line(target: Target) -> None:
         main_module.set_command_line((), target=["-c"])
 
 
-def run(target: Target, ending: Ending) -> int:
+def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
     """Runs what the user wants run, in a process that is set up; returns its exit code, or lets its exception through.
 
     Args:
         target: what to run.
         ending: the first atexit function of this process.
+        deadline: the descriptor of the node's, which is looked at once and closed.
     """
+    die_if_late(deadline)
     reporter = ErrorReporter.from_environment(os.environ)
     ending.begin()
     if target.kind == "--command":

@@ -1,10 +1,12 @@
-"""Ties a process's life to its parent's: a killed agent leaves nothing running."""
+"""Ties a process's life to its agent's: what was killed or frozen leaves nothing running, and starts nothing late."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+
+from hpc_elastic.deadline import Deadline
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -31,3 +33,20 @@ def die_with_parent(parent: int) -> None:
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     if parent not in (NOT_CHECKED, os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_if_late(descriptor: int | None) -> None:
+    """Kills this process if the node's workers may not run any more; else the user's code may have it.
+
+    Between an agent's order and this moment anything may have been paused. The process carries its marks
+    by now, so the guard finds one that is late only after this.
+
+    Args:
+        descriptor: of the deadline, closed here; None: there is none.
+    """
+    if descriptor is None:
+        return
+    deadline = Deadline(descriptor)
+    if deadline.has_passed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    deadline.close()

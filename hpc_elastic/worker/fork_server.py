@@ -1,6 +1,7 @@
 """Imports torch once a node; workers and the store host are forks of it.
 
-    PYTHON <package>/launch.py hpc_elastic.worker.fork_server --parent PID [--preload MODULE]...
+    PYTHON <package>/launch.py hpc_elastic.worker.fork_server --parent PID [--deadline DESCRIPTOR]
+        [--preload MODULE]...
 
 Theory of operation. The agent (process PID, a subreaper) starts the server with the environment and
 directory that its workers have in common. Standard input is a SOCK_STREAM unix socket, which carries
@@ -60,27 +61,28 @@ Work = Callable[[], int]  # what a fork is for; returns its exit code
 def main(arguments: Sequence[str]) -> int:
     """Serves forks until the agent goes away; returns in forks only, their exit code."""
     began = time.monotonic()
-    parent, modules = parse_arguments(arguments)
-    die_with_parent(parent)
+    ties, modules = parse_arguments(arguments)
+    die_with_parent(ties.parent)
     agent = _take_link()
-    server = ForkServer(agent)
+    server = ForkServer(agent, deadline=ties.deadline)
     work = server.serve() if server.warm_up(modules, began) else None
     if work is None:
         os._exit(0)
     return work()
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Reads the command line above, which only agents write: the parent and the modules to preload.
+def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]]:
+    """Reads the command line above, which only agents write: what its life hangs on and the modules to preload.
 
     Raises:
         SystemExit: it is not of that form.
     """
-    names = list(arguments[2::2])
-    is_right = len(arguments) >= 2 and len(arguments) % 2 == 0 and arguments[0] == "--parent" and arguments[1].isdigit()
-    if not is_right or any(name != "--preload" for name in names):
-        sys.exit(f"hpc-elastic: the fork server was given {list(arguments)}, not --parent PID [--preload MODULE]...")
-    return int(arguments[1]), list(arguments[3::2])
+    rest = list(arguments)
+    parent, deadline = bootstrap.take_number(rest, "--parent"), bootstrap.take_number(rest, "--deadline")
+    if parent is None or len(rest) % 2 or any(name != "--preload" for name in rest[::2]):
+        form = "--parent PID [--deadline DESCRIPTOR] [--preload MODULE]..."
+        sys.exit(f"hpc-elastic: the fork server was given {list(arguments)}, not {form}")
+    return bootstrap.Ties(parent=parent, deadline=deadline), rest[1::2]
 
 
 def _take_link() -> socket.socket:
@@ -97,10 +99,12 @@ class ForkServer:
 
     Args:
         agent: the link to the agent.
+        deadline: the descriptor of the node's, at which every worker looks.
     """
 
-    def __init__(self, agent: socket.socket) -> None:
+    def __init__(self, agent: socket.socket, *, deadline: int | None = None) -> None:
         self._agent = agent
+        self._deadline = deadline
         self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
         self._signals = after_fork.SignalKeeper()
         self._preloaded = Preloaded()
@@ -210,8 +214,12 @@ class ForkServer:
         after_fork.renew_interpreter_state()
         self._signals.restore()
         if must_import:
-            return lambda: become_spawned(options, bootstrap.format_arguments(os.getppid(), target))
-        return lambda: bootstrap.run(target, self._ending)
+            return lambda: become_spawned(options, bootstrap.format_arguments(self._ties(), target))
+        return lambda: bootstrap.run(target, self._ending, deadline=self._deadline)
+
+    def _ties(self) -> bootstrap.Ties:
+        """Of a fork that becomes a spawned worker; it inherits the descriptor."""
+        return bootstrap.Ties(parent=os.getppid(), deadline=self._deadline)
 
     def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:
         """The store host goes on ignoring what the server ignores."""
@@ -220,6 +228,8 @@ class ForkServer:
         after_fork.take_standard_files([null, None, None])
         os.close(null)
         self._agent.close()
+        if self._deadline is not None:
+            os.close(self._deadline)
         link = socket.socket(fileno=os.dup(descriptors[0]))
         command = [
             *sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1],

@@ -16,10 +16,12 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.agent.spawn import Spawner
+from hpc_elastic.deadline import Deadline
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 PACKAGE = Path(hpc_elastic.__file__).parent
-SPAWNER = Spawner(str(PACKAGE))
+DEADLINE = Deadline.create()  # it never comes
+SPAWNER = Spawner(str(PACKAGE), DEADLINE)
 SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 
 

@@ -1,6 +1,6 @@
 """A fork server without torch, which speaks the protocol and misbehaves as it is told by STAND_IN.
 
-    PYTHON launch.py hpc_elastic.worker.fork_server --parent PID [--preload MODULE]...
+    PYTHON launch.py hpc_elastic.worker.fork_server --parent PID --deadline DESCRIPTOR [--preload MODULE]...
 
 It is put into a folder as `launch.py`. Workers are real, and children of the agent by a double fork.
 """
@@ -87,7 +87,7 @@ def main() -> None:
         ready["unsafe"] = "2 threads run in the process that would be forked"
     if BEHAVIOUR == "no torch":
         ready |= {"torch": None, "no_torch": "ModuleNotFoundError: No module named 'torch'"}
-    preloads = sys.argv[5::2]
+    preloads = sys.argv[7::2]  # after --parent PID --deadline DESCRIPTOR
     send(link, {**ready, "failed_preloads": [[name, "ModuleNotFoundError: no"] for name in preloads]})
     while True:
         order, descriptors = receive(link)

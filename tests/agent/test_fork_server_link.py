@@ -26,7 +26,7 @@ from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from tests.agent import stand_in
-from tests.agent.conftest import is_running, marks_of, wait_until_gone
+from tests.agent.conftest import DEADLINE, is_running, marks_of, wait_until_gone
 from tests.plans import make_run_plan
 
 pytestmark = pytest.mark.usefixtures("subreaper")
@@ -45,7 +45,7 @@ class Scene:
         self.plan = make_run_plan(root, package_dir=str(root), workdir=str(root), **changes)
         place = Allocation(job_id="1", restart_count=0, array_task=None, node_id=0, nodes=("node1",), is_local=True)
         environ = {**os.environ, "STAND_IN": behaviour}
-        self.start = WorkerStart(self.plan, place, environ, thread=self.thread, say=self.hear)
+        self.start = WorkerStart(self.plan, place, environ, thread=self.thread, deadline=DEADLINE, say=self.hear)
         self.variables = dict(node_environment(environ, self.plan, place).variables)
 
     def hear(self, text: str, level: Level) -> None:

@@ -24,7 +24,7 @@ from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.roles import EntrypointPlan
 from tests.agent import stand_in
-from tests.agent.conftest import PACKAGE, is_running
+from tests.agent.conftest import DEADLINE, PACKAGE, is_running
 from tests.membership.script import an_assign
 from tests.plans import make_run_plan
 
@@ -43,7 +43,9 @@ class Scene:
         place = Allocation(
             job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=("local0",), is_local=True
         )
-        self.worker_start = WorkerStart(plan, place, os.environ, thread=self.thread, say=lambda *_: None)
+        self.worker_start = WorkerStart(
+            plan, place, os.environ, thread=self.thread, deadline=DEADLINE, say=lambda *_: None
+        )
         facts = NodeFacts(node="local0", role=plan.roles[0], gloo_interface="lo")
         self.workers = LocalWorkers(
             plan,
@@ -51,7 +53,7 @@ class Scene:
             NodeReport(address="127.0.0.2", facts=facts, versions={}, problem=None),
             thread=self.thread,
             start=self.worker_start,
-            guard_pid=os.getpid(),
+            guard=lambda: [os.getpid()],
             say=self.said.append,
             on_exit=lambda *_: None,
             on_broken=print,

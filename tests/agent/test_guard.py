@@ -3,134 +3,290 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import contextlib
 import fcntl
 import os
 import signal
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import hpc_elastic
+from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.guard_link import GuardLink
+from hpc_elastic.agent.spawn import Spawner, WorkerOrder
+from hpc_elastic.deadline import Deadline
 from tests.agent.conftest import Spawn, is_running, marks_of, wait_until_gone
 from tests.slurm_sandbox.cluster import wait_until
 
 PACKAGE = str(Path(hpc_elastic.__file__).parent)
 
 
+class Guarded:
+    """A guard, and the deadline that it shares with whoever starts workers."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.deadline = Deadline.create()
+        self.link = GuardLink(PACKAGE, run_dir=str(run_dir), node="node1", deadline=self.deadline)
+
+    @property
+    def pid(self) -> int:
+        (pid,) = self.link.pids()
+        return pid
+
+    def hang_up(self) -> None:
+        """What the kernel does when the agent is killed."""
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.link._pipe)
+        os.close(null)
+
+    def end(self) -> None:
+        for pid in self.link.pids():
+            os.kill(pid, signal.SIGKILL)
+        self.link._collect()
+        self.deadline.close()
+
+    def is_idle(self) -> bool:
+        """Whether it has read all that it was told, and sleeps until its deadline or the next word."""
+        unread = array.array("i", [0])
+        fcntl.ioctl(self.link._pipe, termios.FIONREAD, unread)
+        return unread[0] == 0 and state_of(self.pid) == "S"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[GuardLink]:
-    link = GuardLink(PACKAGE, run_dir=str(tmp_path), node="node1")
-    yield link
-    if link._process.poll() is None:
-        link._process.kill()
-        link._process.wait()
-    if link._process.stdin is not None:
-        link._process.stdin.close()
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    made = Guarded(tmp_path)
+    yield made
+    made.end()
 
 
-def close(guard: GuardLink) -> None:
-    """What the kernel does when the agent is killed."""
-    assert guard._process.stdin is not None
-    guard._process.stdin.close()
-
-
-def is_idle(guard: GuardLink) -> bool:
-    """Whether the guard has read all that it was told, and sleeps until its deadline or the next word."""
-    assert guard._process.stdin is not None
-    unread = array.array("i", [0])
-    fcntl.ioctl(guard._process.stdin, termios.FIONREAD, unread)
-    state = Path(f"/proc/{guard.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return unread[0] == 0 and state == "S"
-
-
-def test_kills_the_workers_if_the_agent_is_gone(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+def test_kills_the_workers_if_the_agent_is_gone(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker, neighbour = spawn(environment=marks_of(tmp_path)), spawn(environment=marks_of(tmp_path, node="node2"))
-    close(guard)
+    guarded.hang_up()
     assert worker.wait(20) == -signal.SIGKILL
-    assert guard._process.wait(20) == 0
+    assert wait_until_gone(guarded.pid)
     assert is_running(neighbour.pid)
 
 
-def test_spares_what_is_left_if_the_agent_says_bye(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+def test_spares_what_is_left_if_the_agent_says_bye(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guard.dismiss()
+    guarded.link.dismiss()
     assert is_running(worker.pid)
 
 
-def test_a_guard_that_is_paused_does_not_hold_the_agent(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+def test_a_guard_that_is_paused_does_not_hold_the_agent(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    os.kill(guard.pid, signal.SIGSTOP)
-    for number in range(20_000):  # far more than a pipe takes
-        guard.set_deadline(time.monotonic() + 600 + number)
-    os.kill(guard.pid, signal.SIGCONT)
-    while guard._known != guard.deadline:
-        guard.set_deadline(guard.deadline)
-    guard.set_deadline(time.monotonic())
+    os.kill(guarded.pid, signal.SIGSTOP)
+    for number in range(100_000):  # far more words than a pipe takes
+        guarded.link.set_deadline(time.monotonic() + 600 - number / 1000)
+    guarded.link.set_deadline(time.monotonic())
+    os.kill(guarded.pid, signal.SIGCONT)
     assert worker.wait(20) == -signal.SIGKILL
 
 
-def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+def test_a_guard_that_is_paused_does_not_hold_an_agent_that_leaves(guarded: Guarded) -> None:
+    pid = guarded.pid
+    os.kill(pid, signal.SIGSTOP)
+    guarded.link.dismiss()
+    assert not is_running(pid)
+
+
+def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     first = spawn(environment=marks_of(tmp_path))
-    guard.set_deadline(time.monotonic() + 0.05)
+    guarded.link.set_deadline(time.monotonic() + 0.05)
     assert first.wait(20) == -signal.SIGKILL
     second = spawn(environment=marks_of(tmp_path))
-    assert guard._process.poll() is None
-    guard.set_deadline(time.monotonic())
+    assert is_running(guarded.pid)
+    guarded.link.set_deadline(time.monotonic())
     assert second.wait(20) == -signal.SIGKILL
+
+
+def test_kills_what_starts_after_the_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
+    guarded.link.set_deadline(time.monotonic() - 1)
+    for _ in range(3):
+        assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
+
+
+def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
+    """A search that knows a process to be none of the run's does not look at it again."""
+    marks = [f"{name}={value}" for name, value in marks_of(tmp_path).items()]
+    command = ["env", *marks, "sleep", "60"]
+    source = f"import os, time; print('ready', flush=True); time.sleep(11); os.execvp('env', {command})"
+    late = spawn(source=source)
+    guarded.link.set_deadline(time.monotonic() + 10.5)  # by when it is a stranger, settled
+    assert late.wait(30) == -signal.SIGKILL
 
 
 def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(spawn: Spawn, tmp_path: Path) -> None:
     """The next attempt, which starts while the guard still looks for workers of the one before."""
     for _ in range(12):
-        link = GuardLink(PACKAGE, run_dir=str(tmp_path), node="node1")
+        guarded = Guarded(tmp_path)
         old = spawn(environment=marks_of(tmp_path))
-        link.set_deadline(time.monotonic())
+        guarded.link.set_deadline(time.monotonic())
         assert old.wait(20) == -signal.SIGKILL
-        link.set_deadline(over := time.monotonic() + 0.01)
+        guarded.link.set_deadline(over := time.monotonic() + 0.01)
         while time.monotonic() < over + 0.002:
             pass
-        link.set_deadline(float("inf"))
+        guarded.link.set_deadline(float("inf"))
         new = spawn(environment=marks_of(tmp_path))
-        link.dismiss()
+        guarded.link.dismiss()
         assert is_running(new.pid)
         new.kill()
         new.wait()
+        guarded.deadline.close()
 
 
 @pytest.mark.parametrize("newest", [1000.0, float("inf")])
-def test_waits_for_the_newest_deadline(guard: GuardLink, spawn: Spawn, tmp_path: Path, newest: float) -> None:
-    """Also where it reads it together with one that has passed meanwhile."""
+def test_waits_for_the_newest_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path, newest: float) -> None:
+    """Also where it goes on only after one that has passed meanwhile."""
     worker = spawn(environment=marks_of(tmp_path))
-    guard.set_deadline(time.monotonic() + 1000)
-    wait_until(lambda: is_idle(guard), "the guard has read its first deadline")
-    os.kill(guard.pid, signal.SIGSTOP)
-    guard.set_deadline(time.monotonic())
-    guard.set_deadline(time.monotonic() + newest)
-    os.kill(guard.pid, signal.SIGCONT)
-    wait_until(lambda: is_idle(guard), "the guard has acted on what it has read")
+    guarded.link.set_deadline(time.monotonic() + 1000)
+    wait_until(guarded.is_idle, "the guard has read its first deadline")
+    os.kill(guarded.pid, signal.SIGSTOP)
+    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(time.monotonic() + newest)
+    os.kill(guarded.pid, signal.SIGCONT)
+    wait_until(guarded.is_idle, "the guard has acted on what it has read")
     assert is_running(worker.pid)
-    guard.set_deadline(time.monotonic())
+    guarded.link.set_deadline(time.monotonic())
     assert worker.wait(20) == -signal.SIGKILL
 
 
-def test_the_signals_that_end_an_agent_do_not_end_its_guard(guard: GuardLink, spawn: Spawn, tmp_path: Path) -> None:
+def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guard.set_deadline(time.monotonic())  # the worker's death says that the guard is ready for signals
+    guarded.link.set_deadline(time.monotonic())  # the worker's death says that the guard is ready for signals
     assert worker.wait(20) == -signal.SIGKILL
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        os.kill(guard.pid, number)
+        os.kill(guarded.pid, number)
     last = spawn(environment=marks_of(tmp_path))
-    close(guard)
+    guarded.hang_up()
     assert last.wait(20) == -signal.SIGKILL
-    assert wait_until_gone(guard.pid)
+    assert wait_until_gone(guarded.pid)
 
 
-def test_a_guard_that_was_killed_is_no_trouble_for_the_agent(guard: GuardLink) -> None:
-    os.kill(guard.pid, signal.SIGKILL)
-    guard._process.wait()
-    guard.set_deadline(1.0)
-    guard.dismiss()
+def test_kills_although_nobody_reads_its_standard_error(spawn: Spawn, tmp_path: Path) -> None:
+    """It has the agent's, whose reader may be what is frozen."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b"x" * 4096)
+    with redirected_errors(writer):
+        guarded = Guarded(tmp_path)
+    try:
+        for _ in range(2):
+            worker = spawn(environment=marks_of(tmp_path))
+            guarded.link.set_deadline(time.monotonic())
+            assert worker.wait(20) == -signal.SIGKILL
+            guarded.link.set_deadline(float("inf"))
+    finally:
+        guarded.end()
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def redirected_errors(descriptor: int) -> Iterator[None]:
+    """What starts meanwhile has this as its standard error."""
+    mine = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(mine, 2)
+        os.close(mine)
+
+
+def test_says_that_it_has_killed(spawn: Spawn, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    guarded = Guarded(tmp_path)
+    worker = spawn(environment=marks_of(tmp_path))
+    guarded.link.set_deadline(time.monotonic())
+    assert worker.wait(20) == -signal.SIGKILL
+    said = [""]
+
+    def is_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return said[-1] != ""
+
+    wait_until(is_said, "the guard says it")
+    guarded.end()
+    assert "".join(said) == (
+        "hpc-elastic guard: the workers of node1 may not run any longer, and the agent has not ended them: killed\n"
+    )
+
+
+async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
+    """What an agent says while it keeps its guard."""
+    loop = asyncio.get_running_loop()
+    thread = BackgroundThread("processes", loop)
+    said: list[str] = []
+    keeping = loop.create_task(guarded.link.keep(thread, said.append))
+    while not until():
+        assert not keeping.done()
+        await asyncio.sleep(0.01)
+    keeping.cancel()
+    await thread.close(20)
+    return said
+
+
+def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    guarded.link.set_deadline(time.monotonic() + 600)
+    pid = guarded.pid
+    os.kill(pid, signal.SIGKILL)
+    said = asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
+    assert said == ["the guard of the workers ended (killed by signal 9); starting another one"]
+    guarded.link.set_deadline(time.monotonic())
+    assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(
+    guarded: Guarded, spawn: Spawn, tmp_path: Path
+) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    pid = guarded.pid
+    os.kill(pid, signal.SIGKILL)
+    guarded.link.set_deadline(time.monotonic())
+    asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
+    assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_a_guard_that_was_killed_is_no_trouble_for_an_agent_that_leaves(guarded: Guarded) -> None:
+    os.kill(guarded.pid, signal.SIGKILL)
+    assert wait_until_gone(guarded.pid)
+    guarded.link.set_deadline(1.0)
+    guarded.link.dismiss()
+
+
+@pytest.mark.parametrize("kind", ["script", "module", "command"])
+def test_a_worker_that_is_spawned_too_late_does_not_run(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "train.py").write_text("print('the code of the user')\n")
+    target, arguments = {
+        "script": (str(tmp_path / "train.py"), []),
+        "module": ("train", []),
+        "command": ("echo", ["the code of the user"]),
+    }[kind]
+    order = WorkerOrder(
+        rank=0,
+        local_rank=0,
+        attempt=1,
+        kind=kind,  # type: ignore[arg-type]
+        target=target,
+        arguments=arguments,
+        environment={**os.environ, **marks_of(tmp_path)},
+        directory=str(tmp_path),
+    )
+    deadline = Deadline.create()
+    spawner, output = Spawner(PACKAGE, deadline), tmp_path / "output"
+    for moment, expected in ((float("inf"), (0, "the code of the user\n")), (time.monotonic(), (-signal.SIGKILL, ""))):
+        deadline.set(moment)
+        with output.open("wb") as file:
+            exitcode = spawner.start_worker(order, stdout=file.fileno(), stderr="null").collect()
+        assert (exitcode, output.read_text()) == expected
+    deadline.close()

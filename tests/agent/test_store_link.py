@@ -15,6 +15,7 @@ from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.store_link import StoreLink
 from hpc_elastic.agent.worker_start import WorkerStart
 from hpc_elastic.rundir.records import Endpoint
+from tests.agent.conftest import DEADLINE
 from tests.plans import make_run_plan
 
 # A store host without torch that leaves before, or after, it could have read its first order; or that crashes.
@@ -56,7 +57,7 @@ async def _serve(package: Path, *, is_gone_first: bool) -> Listener:
     thread = BackgroundThread("processes", asyncio.get_running_loop())
     plan = make_run_plan(package, package_dir=str(package), start="spawn")
     place = Allocation(job_id="1", restart_count=0, array_task=None, node_id=0, nodes=("node1",), is_local=True)
-    start = WorkerStart(plan, place, os.environ, thread=thread, say=lambda *_: None)
+    start = WorkerStart(plan, place, os.environ, thread=thread, deadline=DEADLINE, say=lambda *_: None)
     link = StoreLink(str(package), start=start, thread=thread, say=told.hear, on_broken=told.hear_of_end)
     await link.start()
     (pid,) = link.pids()

@@ -97,6 +97,7 @@ def fork_server(
     stdout: int | None = None,
     stderr: int | None = None,
     ignored: Collection[signal.Signals] = (),
+    passed: Sequence[int] = (),
 ) -> Iterator[Server]:
     """Starts a server as an agent does, waits until it is ready, and ends it.
 
@@ -108,6 +109,7 @@ def fork_server(
         stdout: a descriptor for its standard output; None: this process's own.
         stderr: the same for its standard error.
         ignored: those of Slurm's signals that are ignored where it starts, whatever `nohup` says of this process.
+        passed: descriptors that it inherits.
     """
 
     def set_dispositions() -> None:
@@ -125,6 +127,7 @@ def fork_server(
                 stdin=theirs.fileno(),
                 stdout=stdout,
                 stderr=stderr,
+                pass_fds=passed,
                 start_new_session=True,
                 preexec_fn=set_dispositions,
             )

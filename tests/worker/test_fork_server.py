@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.frames import send_frame
 from tests.worker.forking import LAUNCH, WAIT_S, Server, children, collect, fork_server, wait_readable
 
@@ -90,6 +92,27 @@ def test_worker_is_the_agents_child_and_runs_the_script_as_main(server: Server, 
     assert (runner.directory / "err").read_text() == "to stderr\n"
 
 
+@pytest.mark.parametrize("has_namesake", [False, True], ids=["fork", "spawned-again"])
+def test_worker_that_starts_too_late_does_not_run(runner: Runner, has_namesake: bool) -> None:
+    """The deadline is looked at last of all: a server that was paused with the order in its hands starts nothing."""
+    runner.write("site/torch.py", "__version__ = '9.9'")
+    if has_namesake:
+        runner.write("torch.py", "__version__ = 'own'")
+    runner.environment["PYTHONPATH"] = str(runner.directory / "site")
+    deadline = Deadline.create()
+    options = ("--deadline", str(deadline.descriptor))
+    source = "import os, torch; print(torch.__version__, os.listdir('/proc/self/fd'))"
+    with fork_server(runner.directory, runner.environment, *options, passed=[deadline.descriptor]) as server:
+        assert collect(fork_script(server, runner, source)["pid"]) == 0
+        version = "own" if has_namesake else "9.9"
+        # The last one is that of the listing: no descriptor of the deadline is left to the user's code.
+        assert (runner.directory / "out").read_text() == f"{version} ['0', '1', '2', '3']\n"
+        deadline.set(time.monotonic())
+        assert collect(fork_script(server, runner, source)["pid"]) == -signal.SIGKILL
+        assert (runner.directory / "out").read_text() == f"{version} ['0', '1', '2', '3']\n"
+    deadline.close()
+
+
 def test_worker_runs_a_module(server: Server, runner: Runner) -> None:
     runner.write("package/__init__.py", "")
     runner.write("package/job.py", "import sys; print(sys.argv, __name__, __spec__.name, sys.path[0])")
@@ -137,7 +160,7 @@ def test_server_does_nothing_if_its_agent_is_gone_already(runner: Runner) -> Non
 def test_server_rejects_arguments_that_are_not_an_agents(runner: Runner, arguments: list[str]) -> None:
     outcome = runner.run([sys.executable, str(LAUNCH), "hpc_elastic.worker.fork_server", *arguments])
     assert outcome.exit_code == 1
-    assert "not --parent PID [--preload MODULE]..." in outcome.stderr
+    assert "not --parent PID [--deadline DESCRIPTOR] [--preload MODULE]..." in outcome.stderr
 
 
 @pytest.mark.parametrize(

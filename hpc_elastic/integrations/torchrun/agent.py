@@ -34,6 +34,7 @@ from hpc_elastic.agent.processes import Marks
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
@@ -79,6 +80,7 @@ class TorchrunAgent:
         self._exchange = exchange
         self.marks = Marks(run_dir=setup.plan.run_dir, node=setup.place.node)
         self.interface: str | None = None
+        self._deadline = Deadline.create()
         self._guard: GuardLink | None = None
         self._is_set_up = False
         self._abandoned = False
@@ -96,7 +98,7 @@ class TorchrunAgent:
 
     def may_start(self) -> bool:
         """Whether workers may start now: a process that was paused may have lost its head meanwhile."""
-        return self._guard is not None and time.monotonic() < self._guard.deadline
+        return self._guard is not None and not self._deadline.has_passed
 
     def kill_workers(self) -> None:
         """Kills torch's workers and what they have started; from any thread."""
@@ -129,6 +131,7 @@ class TorchrunAgent:
         self._journal.log = sys.stderr  # as torchrun's own lines
         allow_connections(len(place.nodes))
         self._guard = await self._processes.call(self._start_guard)
+        self._tasks.run(self._guard.keep(self._processes, lambda text: self._say(text, "warning")))
         try:
             self._set_up(await self._disk.call(self._examine))
             self._tasks.run(self._part.heads.find())
@@ -161,7 +164,8 @@ class TorchrunAgent:
         await self._processes.close(DISK_DRAINS_WITHIN_S)
 
     def _start_guard(self) -> GuardLink:
-        return GuardLink(self._plan.package_dir, run_dir=self.marks.run_dir, node=self.marks.node)
+        marks = self.marks
+        return GuardLink(self._plan.package_dir, run_dir=marks.run_dir, node=marks.node, deadline=self._deadline)
 
     def _examine(self) -> NodeReport:
         """Blocks: it may ask the name server."""
@@ -205,7 +209,7 @@ class TorchrunAgent:
                 make=connection_factory(self._setup.secret, scope),
                 leave=self._departure.leaves,
                 moved=self._move_deadline,
-                guard_deadline=lambda: self._guard.deadline if self._guard is not None else float("inf"),
+                guard_deadline=lambda: self._deadline.value,
                 say=self._say,
             ),
             lease_s=plan.elastic.lease_s - LEASE_SHORTER_BY_S,
