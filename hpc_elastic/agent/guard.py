@@ -1,6 +1,6 @@
 """The process beside the agent that kills the workers when the agent is dead or frozen.
 
-    PYTHON <package>/launch.py hpc_elastic.agent.guard RUN_DIR NODE DESCRIPTOR
+    PYTHON <package>/launch.py hpc_elastic.agent.guard DESCRIPTOR RUN_DIR NODE
 
 The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the moment until
 which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). A line on standard input says
@@ -41,7 +41,7 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 
 def main(arguments: Sequence[str]) -> int:
     """Guards until the agent says bye or is gone."""
-    run_dir, node, descriptor = arguments
+    descriptor, run_dir, node = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

@@ -31,7 +31,7 @@ class GuardLink:
 
     def __init__(self, package_dir: str, *, run_dir: str, node: str, deadline: Deadline) -> None:
         launch = os.path.join(package_dir, "launch.py")
-        self._command = [sys.executable, launch, "hpc_elastic.agent.guard", run_dir, node, str(deadline.descriptor)]
+        self._command = [sys.executable, launch, "hpc_elastic.agent.guard", str(deadline.descriptor), run_dir, node]
         self._deadline = deadline
         self._pipe = -1
         self._child: Child | None = None

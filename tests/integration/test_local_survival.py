@@ -285,16 +285,37 @@ def test_the_head_is_killed_while_a_restart_is_under_way(start: Start) -> None:
     case.assert_succeeds(attempts=attempts[0], node_losses=2, killed=("local0", "local3"))
 
 
-def test_a_killed_guard_is_noticed_by_nobody(start: Start) -> None:
+def guards_of(case: Case, node: str) -> list[int]:
+    return [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("guard", node)]
+
+
+def test_a_killed_guard_is_started_again_and_no_attempt_is_lost(start: Start) -> None:
     case = start("2")
-    (guard,) = [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("guard", "local1")]
+    (guard,) = guards_of(case, "local1")
     os.kill(guard, signal.SIGKILL)
+    wait_until(lambda: guards_of(case, "local1") not in ([], [guard]), "there is another guard", otherwise=case.story)
     case.assert_succeeds(attempts=1, node_losses=0)
+    assert "the guard of the workers ended (killed by signal 9); starting another one" in case.story()
+
+
+def test_the_guard_that_took_the_place_of_a_killed_one_kills_for_a_frozen_agent(start: Start) -> None:
+    case = start("{min: 1, max: 2}")
+    (guard,) = guards_of(case, "local1")
+    os.kill(guard, signal.SIGKILL)
+    wait_until(lambda: guards_of(case, "local1") not in ([], [guard]), "there is another guard", otherwise=case.story)
+    case.signal("local1", signal.SIGSTOP)
+    assert case.wait_for_attempt(2) == ["local0"]
+    case.finish()
+    result = case.run.wait_until_over()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), case.story()
+    wait_until(lambda: {seen.what for seen in case.patient.processes()} <= {"agent", "guard"}, "no worker is left")
+    case.signal("local1", signal.SIGCONT)
+    case.run.assert_nothing_left()
 
 
 def test_a_worker_that_is_killed_long_after_its_nodes_guard_has_failed(start: Start) -> None:
     case = start("2")
-    (guard,) = [seen.pid for seen in case.patient.processes() if (seen.what, seen.node) == ("guard", "local1")]
+    (guard,) = guards_of(case, "local1")
     os.kill(guard, signal.SIGKILL)
     silent_until = time.monotonic() + 2 * LEASE_S
     wait_until(lambda: time.monotonic() > silent_until, "what the guard knew last is long over")
