@@ -64,7 +64,7 @@ def test_interrupt_of_a_submission_that_is_refused_leaves_nothing(workplace: Pat
 
 @pytest.mark.local
 def test_interrupt_while_a_run_in_the_foreground_starts_stops_it(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (workplace / "train.py").write_text("import time\ntime.sleep(600)\n")
     submit = ForegroundScheduler.submit
@@ -76,4 +76,4 @@ def test_interrupt_while_a_run_in_the_foreground_starts_stops_it(
 
     monkeypatch.setattr(ForegroundScheduler, "submit", submit_and_interrupt)
     assert main(["run", "--nodes", "1", "train.py"]) == 10
-    assert "stopping, with grace" in capsys.readouterr().err
+    assert "stopping, with grace" in capfd.readouterr().err
