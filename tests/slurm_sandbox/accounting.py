@@ -35,9 +35,11 @@ def prepare_database(layout: Layout) -> None:
     """
     if reason := why_no_accounting(layout.version):
         raise SandboxError(reason)
-    os.mkdir(_data(layout), mode=0o700)
+    for folder in (_data(layout), _temporary(layout)):
+        os.mkdir(folder, mode=0o700)
     command = ["mariadb-install-db", "--no-defaults", f"--datadir={_data(layout)}", "--user=root", "--skip-test-db"]
     command += ["--auth-root-authentication-method=normal", "--innodb-log-file-size=4M"]
+    command += [f"--tmpdir={_temporary(layout)}"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": _SEARCHED})
     if done.returncode:
         raise SandboxError(f"no data base can be made:\n{done.stdout}{done.stderr}")
@@ -51,6 +53,7 @@ def services(layout: Layout) -> list[tuple[list[str], str | tuple[str, int]]]:
     socket = layout.path("database.sock")
     database = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={_data(layout)}", f"--socket={socket}"]
     database += ["--skip-networking", "--skip-log-bin", f"--pid-file={layout.path('database.pid')}"]
+    database += [f"--tmpdir={_temporary(layout)}"]
     database += ["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=4M", "--innodb-flush-log-at-trx-commit=0"]
     slurmdbd = ["env", f"MYSQL_UNIX_PORT={socket}", "slurmdbd", "-D"]
     return [(database, socket), (slurmdbd, (layout.controller_address, 6819))]
@@ -58,6 +61,11 @@ def services(layout: Layout) -> list[tuple[list[str], str | tuple[str, int]]]:
 
 def _data(layout: Layout) -> str:
     return layout.path("database")
+
+
+def _temporary(layout: Layout) -> str:
+    """Of each sandbox its own: MariaDB names temporary tables by process id, which two machines share."""
+    return layout.path("database.tmp")
 
 
 _SLURMDBD = """\

@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 _CLONE_NEWCGROUP = 0x02000000
-_STARTS = 3
 
 
 def main() -> None:
@@ -54,18 +53,12 @@ def start_daemon(command: list[str], log: Any) -> None:
 
 
 def start_service(command: list[str], address: str | list[Any], log: Any) -> None:
-    """Starts a program that stays in the foreground, and waits until somebody can connect to it.
-
-    One that ends before is started again, a few times, as a service manager does: slurmdbd gives up over a
-    single query that a data base which has just started leaves without an answer.
-    """
-    for _ in range(_STARTS):
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        while process.poll() is None:
-            if is_listening(address):
-                return
-            time.sleep(0.02)
-    raise SystemExit(f"{command} ended {_STARTS} times, the last time with {process.returncode}")
+    """Starts a program that stays in the foreground, and waits until somebody can connect to it."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    while not is_listening(address):
+        if process.poll() is not None:
+            raise SystemExit(f"{command} ended with {process.returncode}")
+        time.sleep(0.02)
 
 
 def is_listening(address: str | list[Any]) -> bool:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -68,6 +69,14 @@ def test_the_data_base_is_on_no_network() -> None:
         listening = cluster.run_on("controller", "cat", "/proc/net/tcp", "/proc/net/tcp6")
         assert f":{3306:04X} " not in listening
         assert f":{6819:04X} " in listening  # slurmdbd's
+
+
+def test_sandboxes_that_start_together_make_a_data_base_each() -> None:
+    """MariaDB names temporary tables by its process id, and processes of two machines may have the same one."""
+    with ThreadPoolExecutor() as threads:
+        clusters = list(threads.map(lambda _: Cluster.start(1, owner=os.getpid(), accounting=True), range(3)))
+    for cluster in clusters:
+        cluster.down()
 
 
 def test_settings_take_the_place_of_the_sandboxs_own() -> None:
