@@ -61,6 +61,14 @@ def read_environment(process: Process) -> bytes:
         return b""
 
 
+def read_command(process: Process) -> bytes:
+    """Its command line, with a zero byte after each word; empty of one that is over."""
+    try:
+        return _read(f"/proc/{process.pid}/cmdline")
+    except OSError:
+        return b""
+
+
 def has_variable(process: Process, name: str, value: str) -> bool:
     """Whether the process was started with `name=value`; not of another user's."""
     return os.fsencode(f"{name}={value}") in read_environment(process).split(b"\0")

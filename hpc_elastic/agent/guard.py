@@ -23,7 +23,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers, signal_all
 from hpc_elastic.deadline import Deadline
@@ -51,18 +51,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def kill_all(marks: Marks, *, spared: Collection[int] = ()) -> bool:
-    """Kills every worker of the run on this node.
-
-    Args:
-        marks: what they carry.
-        spared: processes that carry it too and are none.
+def kill_all(marks: Marks) -> bool:
+    """Kills every worker of the run on this node, which is what carries these marks.
 
     Returns:
         Whether none is left within the bound.
     """
     deadline = time.monotonic() + KILL_BOUND_S
-    while found := find_workers(marks, spared=spared):
+    while found := find_workers(marks):
         if time.monotonic() > deadline:
             return False
         signal_all(found.values(), signal.SIGKILL)

@@ -4,6 +4,10 @@ Two nets, because each has holes. The agent is a subreaper, so whatever a worker
 the agent, even when it makes a session of its own or clears its environment. And every worker
 carries the run, node and attempt in its environment, which its children inherit: that finds them
 also when the agent is dead and they belong to init.
+
+Left alone are the processes by which Python's multiprocessing removes shared memory and semaphores
+whose owners were killed. They end by themselves when the last of these is gone; killed with the others they would leave
+in /dev/shm what every killed data loader had there, until the node is full.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hpc_elastic.processes import Process, find_process, read_environment, send_signal, with_descendants
+from hpc_elastic.processes import Process, find_process, read_command, read_environment, send_signal, with_descendants
 
 RUN_DIR_VARIABLE = "HPC_ELASTIC_RUN_DIR"
 NODE_VARIABLE = "HPC_ELASTIC_NODE"
@@ -24,6 +28,7 @@ ATTEMPT_VARIABLE = "HPC_ELASTIC_ATTEMPT"
 SETTLES_WITHIN_S = 10.0  # a process may get its environment, by an exec, a moment after its start
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"  # in its command line, behind -c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +102,13 @@ class WorkerSearch:
         if self._ancestor == os.getpid():
             _reap_orphans(below.values(), {*spared, *known})
         excluded |= {os.getpid(), *(process.pid for process in roots)}
-        return {pid: process for pid, process in found.items() if process.is_alive and pid not in excluded}
+        counting = {pid: process for pid, process in found.items() if process.is_alive and pid not in excluded}
+        return {pid: process for pid, process in counting.items() if _RESOURCE_TRACKER not in read_command(process)}
 
 
-def find_workers(marks: Marks, *, spared: Collection[int] = ()) -> dict[int, Process]:
-    """The run's processes on this node that carry its marks and are alive, by process id, but for those spared."""
-    return WorkerSearch(marks).find(spared=spared)
+def find_workers(marks: Marks) -> dict[int, Process]:
+    """The run's processes on this node that carry its marks and are alive, by process id."""
+    return WorkerSearch(marks).find()
 
 
 def _list_processes() -> dict[int, int]:

@@ -13,6 +13,7 @@ import pytest
 from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, WorkerSearch, find_workers, signal_all
 from hpc_elastic.processes import Process, find_process
 from tests.agent.conftest import SLEEP, Spawn, marks_of
+from tests.slurm_sandbox.cluster import wait_until
 
 # Starts a grandchild that leaves the session and clears its environment, and ends: an orphan.
 RUNAWAY = f"""
@@ -53,6 +54,20 @@ def test_an_orphan_without_session_and_environment_is_found_by_its_ancestor(spaw
         assert set(find_workers(marks)) == set()
     finally:
         os.kill(orphan, signal.SIGKILL)
+
+
+def test_shared_memory_of_killed_workers_is_removed_by_its_tracker(spawn: Spawn, tmp_path: Path) -> None:
+    source = (
+        "from multiprocessing.shared_memory import SharedMemory\nimport time\n"
+        "memory = SharedMemory(create=True, size=16)\nprint(memory.name, flush=True)\ntime.sleep(60)\n"
+    )
+    worker = spawn(source, environment=marks_of(tmp_path))
+    memory = Path("/dev/shm", worker.first_line)  # type: ignore[attr-defined]
+    assert memory.exists()
+    found = find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+    assert set(found) == {worker.pid}
+    signal_all(found.values(), signal.SIGKILL)
+    wait_until(lambda: not memory.exists(), f"{memory} is removed")
 
 
 def test_a_marked_process_is_found_without_an_ancestor(spawn: Spawn, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
@@ -102,9 +101,7 @@ class TorchrunAgent:
 
     def kill_workers(self) -> None:
         """Kills torch's workers and what they have started; from any thread."""
-        # What torch's agent needs for functions as workers has its environment, and is none of them.
-        tracker = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-        kill_all(self.marks, spared=[] if tracker is None else [tracker])
+        kill_all(self.marks)
 
     # The thread.
 
