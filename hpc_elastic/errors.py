@@ -102,6 +102,10 @@ class RunDirectoryError(HpcElasticError):
     exit_code = ExitCode.RUN_DIRECTORY
 
 
+class FileSystemError(RunDirectoryError):
+    """The file system refused or failed; what it says a moment later may be another thing. Exit code 5."""
+
+
 class RendezvousCause(str, Enum):
     """Why a node is missing in the rendezvous; `docs/how-to/rendezvous.md` says what to do about each."""
 

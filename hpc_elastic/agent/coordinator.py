@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.event_loop import rest_with
 from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.head_watch import Diagnose, HeadWatch
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.insistence import insist
+from hpc_elastic.agent.journal import Journal, stamp
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import Connection
@@ -42,6 +44,7 @@ from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
 
+T = TypeVar("T")
 SCHEDULER_ANSWERS_WITHIN_S = 10.0  # of the 30 s that Slurm gives a job between TERM and KILL (KillWait) by default
 ASKS_AGAIN_AFTER_S = 0.5
 HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
@@ -302,10 +305,10 @@ class Coordinator:
 
     async def _claim(self, action: ClaimAttempt) -> None:
         attempt = action.claim.attempt
+        claim = partial(self._journal.claim_attempt, stamp(action.claim), action.world)
         try:
             with self._telemetry.measuring("assign_worker_ranks"):
-                claim = partial(self._journal.claim_attempt, action.claim, action.world)
-                is_ours, digest = await self._disk.call(claim, is_urgent=True)
+                is_ours, digest = await self._insist(lambda: self._disk.call(claim, is_urgent=True))
         except RunDirectoryError as error:
             self._disk_failed(error)
         else:
@@ -319,7 +322,7 @@ class Coordinator:
             self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
             return
         try:
-            answer = await self._disk.call(lambda: self._journal.write_result(action.result))
+            answer = await self._insist(lambda: self._disk.call(lambda: self._journal.write_result(action.result)))
         except RunDirectoryError as error:
             self._disk_failed(error)
             return
@@ -328,6 +331,11 @@ class Coordinator:
             return
         self._telemetry.run_ended(action.result)
         self._do(lambda now: self._head.result_written(*answer, now))
+
+    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Nothing can go on without it: one refusal of the file system ends no run."""
+        say = partial(self._say, level="warning")
+        return await insist(work, say=say, is_wanted=lambda: not self._is_closed)
 
     def _disk_failed(self, error: RunDirectoryError) -> None:
         self._do(lambda now: self._head.disk_failed(str(error), now))

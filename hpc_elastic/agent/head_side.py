@@ -22,6 +22,7 @@ from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator
 from hpc_elastic.agent.head_outputs import HeadOutputs
 from hpc_elastic.agent.head_start import HeadStart
+from hpc_elastic.agent.insistence import insist
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.local_member import LocalMember
 from hpc_elastic.agent.refusal import Refuser
@@ -268,7 +269,7 @@ class HeadSide(Receiver):
     async def _become_head(self, succession: Succession | None) -> None:
         """Is the head here, unless that is called off or the claims have gone on meanwhile."""
         making = self._making = object()
-        past = await self._head_start.read()
+        past = await insist(self._head_start.read, say=lambda text: self._say(text, "warning"))
         if making is not self._making:
             return
         if not past.is_followed_by(succession):

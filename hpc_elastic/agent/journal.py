@@ -116,7 +116,8 @@ class Journal:
         while True:
             latest = self._chain.latest_allocation()
             if latest is not None and self._chain.is_this_start(latest):
-                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=False))
+                is_ours = (latest.node, latest.head) == (self._place.node, head)  # an earlier try, which seemed to fail
+                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
@@ -186,22 +187,25 @@ class Journal:
         data = read_json(self._layout.allocation(1))
         return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
 
-    def claim_attempt(self, wanted: AttemptClaim, world: World) -> tuple[bool, str]:
+    def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
         """Claims an attempt and writes its roster.
 
         The roster is complete before the claim: a head that dies in between leaves one to its successor.
 
+        Args:
+            stamped: the claim; the same one, with the same time, where the file system failed before.
+            world: the roster.
+
         Returns:
             Whether the claim is ours and the run goes on, and the SHA-256 of `world.json`.
         """
-        stamped = replace(wanted, time=utc_text(time.time()))
         content = dump_json(to_json(world))
-        proposed = self._layout.proposed_world(wanted.attempt, wanted.head)
+        proposed = self._layout.proposed_world(stamped.attempt, stamped.head)
         write_bytes(proposed, content)
-        if not claim(self._layout.claim(wanted.attempt), to_json(stamped)):
+        if not claim(self._layout.claim(stamped.attempt), to_json(stamped)):
             remove(proposed)
             return False, ""
-        rename(proposed, self._layout.world(wanted.attempt))
+        rename(proposed, self._layout.world(stamped.attempt))
         # Another head may have ended the run while this one was on its way to the claim.
         return read_json(self._layout.result) is None, hashlib.sha256(content).hexdigest()
 
@@ -235,12 +239,12 @@ class Journal:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
             stamped = replace(complete, ended=utc_text(time.time()))
-            if claim(self._layout.result, to_json(stamped)):
-                write_bytes(self._layout.exit_code, f"{stamped.exit_code}\n".encode())
-                return stamped.exit_code, stamped.cause
+            claim(self._layout.result, to_json(stamped))
             standing = self._chain.result()
         if standing is None:
             raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
+        if not os.path.exists(self._layout.exit_code):  # of whoever wrote the result, and may not have come so far
+            write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
         return standing.exit_code, standing.cause
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
@@ -345,6 +349,11 @@ class Journal:
     def _took(self, claimed: Claimed) -> Claimed:
         self.allocation = claimed.claim.allocation
         return claimed
+
+
+def stamp(claim: AttemptClaim) -> AttemptClaim:
+    """The claim with the time that it has now."""
+    return replace(claim, time=utc_text(time.time()))
 
 
 def _private(path: str, flags: int) -> int:

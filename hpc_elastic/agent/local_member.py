@@ -12,15 +12,18 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.failures import record_failure
+from hpc_elastic.agent.insistence import insist
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
@@ -262,5 +265,12 @@ class LocalMember:
 
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
-        await self._disk.call(lambda: self._journal.write_node_result(action.result, started=started))
+        write = partial(self._journal.write_node_result, action.result, started=started)
+        try:
+            await insist(lambda: self._disk.call(write), say=self._warn)
+        except RunDirectoryError as error:  # the head has been told how the workers ended, and has a record of its own
+            self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
         self._do(lambda _: self._member.node_result_written(action.result))
+
+    def _warn(self, text: str) -> None:
+        self._outputs.say(text, "warning")

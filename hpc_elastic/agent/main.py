@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 from hpc_elastic.agent.allocation import Allocation, derive_allocation
 from hpc_elastic.agent.event_loop import run
+from hpc_elastic.agent.insistence import insist_here
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.agent.log_room import reserve_room
 from hpc_elastic.agent.processes import become_subreaper
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.telemetry import record_crash
-from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, SchedulerError
+from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
@@ -45,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(layout: RunLayout) -> int:
-    plan = parse_plan(_read(layout.plan).decode())
-    secret = _read_secret(layout)
+    plan = parse_plan(insist_here(lambda: _read(layout.plan), say=_complain).decode())
+    secret = insist_here(lambda: _read_secret(layout), say=_complain)
     allocation = derive_allocation(os.environ)
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)
@@ -95,12 +96,16 @@ def _end_job(journal: Journal, allocation: Allocation) -> None:
         journal.say(f"{error.message}; end it with `scancel {allocation.job_id}`", "warning")
 
 
+def _complain(text: str) -> None:
+    print(f"hpc-elastic agent: {text}", file=sys.stderr, flush=True)
+
+
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise RunDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise FileSystemError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _read_secret(layout: RunLayout) -> bytes:
@@ -118,8 +123,9 @@ def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, j
     """An error of ours: the node's record says so, and the guard kills the workers when this process ends."""
     detail = traceback.format_exc()
     print(detail, file=sys.stderr, flush=True)
-    attempts = list_numbers(layout.attempts)
-    attempt = attempts[-1] if attempts else 0
+    attempt = 0
+    with contextlib.suppress(RunDirectoryError):
+        attempt = (list_numbers(layout.attempts) or [0])[-1]
     record_crash(plan, allocation, journal, attempt=attempt, detail=detail)
     record = NodeResult(
         run=plan.run,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.head_link import HeadLink, HeadListener, ask_to_join
+from hpc_elastic.agent.insistence import insist
 from hpc_elastic.agent.journal import Journal, PredecessorUnknownError
 from hpc_elastic.agent.network import Lookup, resolve_node
 from hpc_elastic.agent.reach import Explainer, Place, not_answered, not_resolved
@@ -20,6 +22,7 @@ from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint
 
+T = TypeVar("T")
 CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head has shown for so long, and k * CLAIM_STEP_S
 CLAIM_STEP_S = 5.0
 READ_CLAIM_EVERY_S = 2.0
@@ -73,8 +76,11 @@ class HeadSearch:
         self._lookup = Lookup()
         self._explainer = Explainer(plan.network.port_range)
 
-    async def claim(self) -> AllocationClaim | None:
+    async def claim(self, say: Callable[[str, Level], None]) -> AllocationClaim | None:
         """Claims the allocation.
+
+        Args:
+            say: takes a line for people.
 
         Returns:
             None if this agent is the head now, else the claim of the agent that is.
@@ -85,7 +91,7 @@ class HeadSearch:
         ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
         while True:
             try:
-                claimed = await self._disk.call(lambda: self._journal.claim_allocation(self._own))
+                claimed = await self._insist(lambda: self._journal.claim_allocation(self._own), say)
             except PredecessorUnknownError:
                 if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
                     raise
@@ -103,7 +109,7 @@ class HeadSearch:
             RunDirectoryError: the run is over or busy.
             RendezvousTimeoutError: `join_timeout` is over or every try was in vain.
         """
-        if self._allocation.node_id == 0 and (known := await self.claim()) is None:
+        if self._allocation.node_id == 0 and (known := await self.claim(say)) is None:
             return False
         self._known = known if self._allocation.node_id == 0 else None
         began, timeout_s = self._loop.time(), self._plan.elastic.join_timeout_s
@@ -139,19 +145,22 @@ class HeadSearch:
             if self._is_in_vain(trouble, now):
                 return None
             if now >= self._claim_at:
-                self._knows(await self.claim())
+                self._knows(await self.claim(say))
                 if self._known is None:
                     say("no head showed, so this node is the head now", "info")
                     return False
                 self._claim_at = float("inf")
             elif now >= read_at:
-                self._knows(await self._disk.call(self._journal.find_allocation) or self._known)
+                self._knows(await self._insist(self._journal.find_allocation, say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
                 read_at = self._loop.time() + READ_CLAIM_EVERY_S
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE_S, pause * 1.5)
         return True
+
+    async def _insist(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
+        return await insist(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
 
     def _claim_after_s(self) -> float:
         """When this node takes the head's place; early enough that all can join one before they give up."""

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError
 
 if TYPE_CHECKING:
     from hpc_elastic.codec import Json  # `status` and `logs` start without the dataclasses behind it
@@ -85,7 +85,8 @@ def claim(path: str, data: Json) -> bool:
     """Creates `path` with a record in it, if nobody did before.
 
     Returns:
-        Whether the file is ours. Of all callers on all machines, one gets True.
+        Whether the file is ours: of all callers on all machines, one gets True. It gets it again if it
+        asks again with the same content, as it has to where the file system failed in the middle.
 
     Raises:
         RunDirectoryError: the file system failed; nobody knows whose the claim is.
@@ -98,18 +99,31 @@ def claim_bytes(path: str, content: bytes) -> bool:
     with file_system_errors(path), _complete_temporary_file(path, content, FILE_MODE) as temporary:
         try:
             os.link(temporary, path)
-        except FileExistsError:
-            # The server may have made the link and its reply may have been lost: count the names.
-            won = os.stat(temporary).st_nlink == 2
         except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
+            won = _is_made(temporary, path, content)
+            if error.errno in _NO_HARD_LINKS and not won:
+                won = _create_exclusively(path, content)
+            elif not (won or isinstance(error, FileExistsError)):
                 raise
-            won = _create_exclusively(path, content)
         else:
             won = True
         if won:
             _sync_directory(os.path.dirname(path))
         return won
+
+
+def _is_made(temporary: str, path: str, content: bytes) -> bool:
+    """Whether the claim is ours although it was refused: it was made, and then its answer was lost or an error.
+
+    Count the names; or this try comes after another one, and what stands there is what it claimed.
+    """
+    if os.stat(temporary).st_nlink == 2:
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except FileNotFoundError:
+        return False
 
 
 def append_line(path: str, data: Json) -> None:
@@ -194,13 +208,17 @@ def list_numbers(directory: str, *, above: int = -1) -> list[int]:
     Args:
         directory: which.
         above: only these are wanted; no memory is taken for the others, of which there may be thousands.
+
+    Raises:
+        RunDirectoryError: the directory is there and cannot be read.
     """
-    try:
-        with os.scandir(directory) as entries:
-            stems = (entry.name.split(".")[0] for entry in entries)
-            return sorted(number for stem in stems if stem.isdigit() and (number := int(stem)) > above)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with file_system_errors(directory, "read"):
+        try:
+            with os.scandir(directory) as entries:
+                stems = (entry.name.split(".")[0] for entry in entries)
+                return sorted(number for stem in stems if stem.isdigit() and (number := int(stem)) > above)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 @contextlib.contextmanager
@@ -256,7 +274,7 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
-    """Turns what the file system refuses at `path` into one RunDirectoryError with a tip."""
+    """Turns what the file system refuses at `path` into one FileSystemError with a tip."""
     try:
         yield
     except OSError as error:
@@ -266,6 +284,6 @@ def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
             errno.EACCES: "choose a directory that you may write to with --run-dir",
             errno.EROFS: "choose a directory that can be written to with --run-dir",
         }
-        raise RunDirectoryError(
+        raise FileSystemError(
             f"cannot {verb} {path}: {error.strerror or error}", tip=tips.get(error.errno or 0)
         ) from error

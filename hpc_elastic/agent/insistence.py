@@ -1,0 +1,81 @@
+"""Disk work that is done again when it fails: a file server that fails over refuses what it does a moment later.
+
+Only what the file system says is asked for again (`FileSystemError`). What the records say, that a run is over or
+another head was faster, is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from hpc_elastic.errors import FileSystemError
+
+T = TypeVar("T")
+FOR_S = 30.0
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # the last one again and again
+
+
+async def insist(
+    work: Callable[[], Awaitable[T]], *, say: Callable[[str], None], is_wanted: Callable[[], bool] = lambda: True
+) -> T:
+    """Does the work until the file system takes it.
+
+    Args:
+        work: to be done; a second time as if it were the first.
+        say: takes a line for people, at the first failure.
+        is_wanted: whether it is worth another try.
+
+    Raises:
+        FileSystemError: that of the last try, when the time for them is over.
+    """
+    patience = _Patience(say)
+    while True:
+        try:
+            return await work()
+        except FileSystemError as error:
+            if not is_wanted():
+                raise
+            pause = patience.pause_after(error)
+        await asyncio.sleep(pause)
+
+
+def insist_here(work: Callable[[], T], *, say: Callable[[str], None]) -> T:
+    """The same in a thread that may wait.
+
+    Raises:
+        FileSystemError: that of the last try.
+    """
+    patience = _Patience(say)
+    while True:
+        try:
+            return work()
+        except FileSystemError as error:
+            pause = patience.pause_after(error)
+        time.sleep(pause)
+
+
+class _Patience:
+    """What is left of the time for one piece of work."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._has_said = False
+        self._ends = time.monotonic() + FOR_S
+        self._pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+
+    def pause_after(self, error: FileSystemError) -> float:
+        """How long to wait for the next try, in seconds.
+
+        Raises:
+            FileSystemError: this one, for the time is over.
+        """
+        if time.monotonic() >= self._ends:
+            raise error
+        if not self._has_said:
+            self._has_said = True
+            self._say(f"{error.message}; trying again for up to {FOR_S:g} s")
+        return next(self._pauses)
