@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.chain import ClaimChain, head_of
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.journal import Journal, stamp
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
@@ -64,9 +64,10 @@ class Run:
             )
             for number, node in enumerate(settings.expected)
         ]
-        opened = open_attempt(settings, History(attempts=attempt - 1), seats, "first start")
-        assert self.journal().claim_attempt(*opened)[0]
-        return opened
+        claim, world = open_attempt(settings, History(attempts=attempt - 1), seats, "first start")
+        claim = stamp(claim)
+        assert self.journal().claim_attempt(claim, world)[0]
+        return claim, world
 
     def ended(self, node: str, attempt: int, state: WorkerState) -> None:
         record = NodeResult(

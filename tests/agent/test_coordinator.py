@@ -14,6 +14,7 @@ import pytest
 
 from hpc_elastic.agent import coordinator as coordination
 from hpc_elastic.agent import head_watch as watching
+from hpc_elastic.agent import insistence
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.coordinator import Coordinator
@@ -235,7 +236,8 @@ def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(t
     play(tmp_path, scene, restart="ignore", progress_file="*.pt")
 
 
-def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
+def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insistence, "FOR_S", 0.3)
     (tmp_path / "attempts").write_text("a file where a folder should be")
 
     async def scene(made: Scene) -> None:

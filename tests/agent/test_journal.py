@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.journal import LEVELS, Journal
+from hpc_elastic.agent.journal import LEVELS, Journal, stamp
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History
@@ -166,9 +166,11 @@ def test_a_claim_that_cannot_be_read_is_an_error_not_a_second_claim(runs: Runs) 
 
 def test_an_attempt_is_claimed_once(runs: Runs) -> None:
     claim, world = an_attempt()
+    claim = stamp(claim)
     is_ours, digest = runs.journal().claim_attempt(claim, world)
     assert is_ours
     assert len(digest) == 64
+    assert runs.journal().claim_attempt(claim, world) == (True, digest), "by the same agent, which had no answer"
     assert runs.journal().claim_attempt(*an_attempt(node="node1")) == (False, "")
     assert json.loads(Path(runs.layout.world(1)).read_text())["head"] == "node0"
     assert json.loads(Path(runs.layout.claim(1)).read_text())["time"]
