@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 
+from hpc_elastic.agent.insistence import insist_here
 from hpc_elastic.agent.spawn import WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.error_file import (
@@ -19,6 +20,8 @@ from hpc_elastic.rundir.error_file import (
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.rundir.store import read_json, write_json
+
+READ_WITHIN_S = 5.0  # a failure is told without its own words rather than late
 
 
 def record_failure(
@@ -37,7 +40,9 @@ def record_failure(
     """
     path = layout.error(order.attempt, order.rank)
     signal_name = _signal_name(exitcode)
-    data = read_json(path)
+    data = None
+    with contextlib.suppress(RunDirectoryError):
+        data = insist_here(lambda: read_json(path), within_s=READ_WITHIN_S)
     error = parse_error(data)
     if error is None or error.failure_class is None:  # none, or one of torch's @record alone
         tail = read_log_tail(layout.stderr(order.attempt, order.rank))

@@ -96,7 +96,7 @@ class Findings:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
                 lines = file.read().decode(errors="replace").split("\n")
             is_first = len(list_numbers(self._layout.allocations)) <= 1
-        except OSError:
+        except (OSError, RunDirectoryError):
             return f"there is no {name}, so no task was started there"
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if not last:

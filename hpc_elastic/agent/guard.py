@@ -23,7 +23,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers, signal_all
 from hpc_elastic.deadline import Deadline
@@ -102,8 +102,15 @@ class Guard:
             self._has_looked = False
             return left - LOOKS_BEFORE_S
         if not self._has_looked:
-            self._seen, self._has_looked = self._search.find(), True
+            self._has_looked = True
+            _in_a_thread(self._look)
         return max(0.0, self._deadline.value - time.monotonic())
+
+    def _look(self) -> None:
+        """Ahead, in a thread: /proc/PID/environ of a process in the middle of an exec answers when that is over."""
+        search = WorkerSearch(self._marks)
+        self._seen = search.find()
+        self._search = search
 
     def _kill(self) -> float:
         """One round; returns when the next one is due. Whom the last look has found comes before any other look."""
@@ -119,7 +126,7 @@ class Guard:
         signal_all(found.values(), signal.SIGKILL)
         if (known or found) and not self._has_said:
             self._has_said = True
-            threading.Thread(target=self._say, daemon=True).start()
+            _in_a_thread(self._say)
         self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
         return self._pause_s
 
@@ -138,6 +145,12 @@ class Guard:
         if self._word == BYE:
             return True
         return None if data else False
+
+
+def _in_a_thread(function: Callable[[], None]) -> None:
+    """What is left out where the node has no room for a thread."""
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=function, daemon=True).start()
 
 
 def _is_alive(process: Process) -> bool:

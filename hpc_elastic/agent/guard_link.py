@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 from hpc_elastic.agent.background import BackgroundThread
@@ -34,6 +35,7 @@ class GuardLink:
         self._command = [sys.executable, launch, "hpc_elastic.agent.guard", str(deadline.descriptor), run_dir, node]
         self._deadline = deadline
         self._pipe = -1
+        self._changing = threading.Lock()  # the pipe is another one's number once it is closed
         self._child: Child | None = None
         self._start()
 
@@ -51,20 +53,30 @@ class GuardLink:
     async def keep(self, thread: BackgroundThread, say: Callable[[str], None]) -> None:
         """Starts another guard whenever this one ends, in the thread for processes; does not return.
 
-        One that cannot be started is tried again every second: a node without memory may have some then.
+        One that cannot be started, or ends at once, is tried again every second: a node without memory
+        may have some then.
         """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             if self._child is not None:
                 await _wait_for_end(self._child)
-            say(f"the guard of the workers ended ({await thread.call(self._collect)}); starting another one")
+            how = await thread.call(self._collect)
+            say(f"the guard of the workers ended ({how}); starting another one")
+            if loop.time() < began + AGAIN_AFTER_S:
+                await asyncio.sleep(AGAIN_AFTER_S)
+            began = loop.time()
             while not await thread.call(self._starts_again):
                 await asyncio.sleep(AGAIN_AFTER_S)
 
     def dismiss(self) -> None:
         """No worker is left: the guard goes, and one that does not is killed."""
         self._write(BYE)
-        if self._child is not None and not select.select([self._child.pidfd], [], [], LEAVES_WITHIN_S)[0]:
-            self._child.kill()
+        if self._child is not None:
+            ending = select.poll()
+            ending.register(self._child.pidfd, select.POLLIN)
+            if not ending.poll(LEAVES_WITHIN_S * 1000):
+                self._child.kill()
         self._collect()
 
     def _start(self) -> None:
@@ -78,14 +90,15 @@ class GuardLink:
             process = subprocess.Popen(
                 self._command, stdin=reader, pass_fds=[self._deadline.descriptor], start_new_session=True
             )
-            self._child = adopt_process(process)
+            os.set_blocking(writer, False)
+            child = adopt_process(process)
         except OSError:
             os.close(writer)
             raise
         finally:
             os.close(reader)
-        os.set_blocking(writer, False)
-        self._pipe = writer
+        with self._changing:
+            self._child, self._pipe = child, writer
 
     def _starts_again(self) -> bool:
         try:
@@ -96,17 +109,18 @@ class GuardLink:
 
     def _collect(self) -> str:
         """Waits for its end; returns how it was."""
-        child, self._child = self._child, None
-        if child is None:
-            return "it was not there"
-        os.close(self._pipe)
+        with self._changing:
+            child, self._child = self._child, None
+            if child is None:
+                return "it was not there"
+            os.close(self._pipe)
         exitcode = child.collect()
         return f"exit code {exitcode}" if exitcode >= 0 else f"killed by signal {-exitcode}"
 
     def _write(self, word: bytes) -> None:
         """A guard that has not read what is there already is paused, and looks at the deadline when it goes on."""
-        if self._child is not None:
-            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+        with self._changing, contextlib.suppress(BrokenPipeError, BlockingIOError):
+            if self._child is not None:
                 os.write(self._pipe, word)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.background import BackgroundThread
@@ -269,7 +270,11 @@ class HeadSide(Receiver):
     async def _become_head(self, succession: Succession | None) -> None:
         """Is the head here, unless that is called off or the claims have gone on meanwhile."""
         making = self._making = object()
-        past = await insist(self._head_start.read, say=lambda text: self._say(text, "warning"))
+        try:
+            past = await insist(self._head_start.read, say=self._warn, is_wanted=lambda: making is self._making)
+        except RunDirectoryError:
+            if making is self._making:
+                raise
         if making is not self._making:
             return
         if not past.is_followed_by(succession):
@@ -289,7 +294,8 @@ class HeadSide(Receiver):
 
     async def _claim_allocation(self, after: int) -> None:
         try:
-            is_ours = await self._disk.call(lambda: self._journal.claim_next_allocation(self._own, after))
+            claim = partial(self._journal.claim_next_allocation, self._own, after)
+            is_ours = await insist(lambda: self._disk.call(claim), say=self._warn)
         except RunDirectoryError as error:
             self._say(error.message, "warning")
             await asyncio.sleep(CLAIMS_AGAIN_AFTER_S)
@@ -302,6 +308,9 @@ class HeadSide(Receiver):
                 self._successor = None
         elif successor is not None:
             successor.superseded()
+
+    def _warn(self, text: str) -> None:
+        self._say(text, "warning")
 
     def _hear_own(self, head: Coordinator, message: Message) -> None:
         if head is self._head:

@@ -32,7 +32,7 @@ async def insist(
     Raises:
         FileSystemError: that of the last try, when the time for them is over.
     """
-    patience = _Patience(say)
+    patience = _Patience(say, FOR_S)
     while True:
         try:
             return await work()
@@ -43,13 +43,13 @@ async def insist(
         await asyncio.sleep(pause)
 
 
-def insist_here(work: Callable[[], T], *, say: Callable[[str], None]) -> T:
-    """The same in a thread that may wait.
+def insist_here(work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float = 0) -> T:
+    """The same in a thread that may wait, for so many seconds at most (0: as long as `insist`).
 
     Raises:
         FileSystemError: that of the last try.
     """
-    patience = _Patience(say)
+    patience = _Patience(say, within_s or FOR_S)
     while True:
         try:
             return work()
@@ -59,12 +59,12 @@ def insist_here(work: Callable[[], T], *, say: Callable[[str], None]) -> T:
 
 
 class _Patience:
-    """What is left of the time for one piece of work."""
+    """What is left of the time for one piece of work, from its first failure on: a try itself may take minutes."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], for_s: float) -> None:
         self._say = say
-        self._has_said = False
-        self._ends = time.monotonic() + FOR_S
+        self._for_s = for_s
+        self._ends: float | None = None
         self._pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
 
     def pause_after(self, error: FileSystemError) -> float:
@@ -73,9 +73,9 @@ class _Patience:
         Raises:
             FileSystemError: this one, for the time is over.
         """
-        if time.monotonic() >= self._ends:
+        if self._ends is None:
+            self._ends = time.monotonic() + self._for_s
+            self._say(f"{error.message}; trying again for up to {self._for_s:g} s")
+        elif time.monotonic() >= self._ends:
             raise error
-        if not self._has_said:
-            self._has_said = True
-            self._say(f"{error.message}; trying again for up to {FOR_S:g} s")
         return next(self._pauses)

@@ -88,6 +88,7 @@ class Journal:
         self._questions = questions
         self._chain = ClaimChain(layout, allocation)
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
+        self._tried: AllocationClaim | None = None
         self.allocation = 0
         self.is_head = False
         self.log: TextIO | None = None  # where lines for people go; None: standard output
@@ -116,12 +117,12 @@ class Journal:
         while True:
             latest = self._chain.latest_allocation()
             if latest is not None and self._chain.is_this_start(latest):
-                is_ours = (latest.node, latest.head) == (self._place.node, head)  # an earlier try, which seemed to fail
+                is_ours = latest == self._tried  # an earlier try, which seemed to fail
                 return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
-            mine = self._allocation_claim(head, latest.allocation + 1 if latest else 1)
+            mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 return self._took(Claimed(claim=mine, is_ours=True))
 
@@ -139,7 +140,7 @@ class Journal:
             RunDirectoryError: the run is over, or its directory cannot be written.
         """
         self._refuse_if_over()
-        mine = self._allocation_claim(head, after + 1)
+        mine = self._try_claim(head, after + 1)
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
         self._took(Claimed(claim=mine, is_ours=True))
@@ -330,6 +331,12 @@ class Journal:
                 f"allocation {record.allocation} of this run, job {record.job_id}, {state}",
                 tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
             )
+
+    def _try_claim(self, head: Endpoint, number: int) -> AllocationClaim:
+        """The same claim, with its time, where the file system failed the last time: it may have been made."""
+        if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
+            self._tried = self._allocation_claim(head, number)
+        return self._tried
 
     def _allocation_claim(self, head: Endpoint, number: int) -> AllocationClaim:
         place = self._place

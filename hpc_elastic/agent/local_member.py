@@ -100,6 +100,7 @@ class LocalMember:
         self._outputs = outputs
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
+        self._recording = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when a fence began that is not over
@@ -123,9 +124,11 @@ class LocalMember:
         return min(self._member.fence_deadline(), self._fenced_by)
 
     async def close(self) -> None:
-        """Ends what is still under way."""
+        """Ends what is still under way; a record that the file system has refused gets its last tries."""
         if self._timer is not None:
             self._timer.cancel()
+        async with self._recording:
+            pass
         await self._tasks.cancel()
 
     # Of the head.
@@ -257,19 +260,20 @@ class LocalMember:
 
     async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
         layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
-        failure = await self._disk.call(
-            lambda: record_failure(layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message),
-            is_urgent=True,
+        record = partial(
+            record_failure, layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message
         )
+        failure = await self._disk.call(record, is_urgent=True)
         self._do(lambda _: self._member.failure_recorded(failure))
 
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
         write = partial(self._journal.write_node_result, action.result, started=started)
-        try:
-            await insist(lambda: self._disk.call(write), say=self._warn)
-        except RunDirectoryError as error:  # the head has been told how the workers ended, and has a record of its own
-            self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
+        async with self._recording:  # an older record that is tried again does not take the place of a newer one
+            try:
+                await insist(lambda: self._disk.call(write), say=self._warn)
+            except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
+                self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
         self._do(lambda _: self._member.node_result_written(action.result))
 
     def _warn(self, text: str) -> None:

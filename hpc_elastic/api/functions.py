@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import pickletools
 import platform
@@ -54,8 +55,13 @@ def _packages(pickled: bytes) -> dict[str, str]:
     """The versions of the distributions whose modules a pickle names, and of cloudpickle, which it is made by."""
     by_module = importlib.metadata.packages_distributions()
     modules = {"cloudpickle", *(text.partition(".")[0] for text in _texts(pickled))}
-    names = {name for module in modules & sys.modules.keys() for name in by_module.get(module, ())}
-    return {name: importlib.metadata.version(name) for name in sorted(names)}
+    # Python 3.10 knows the modules of distributions with a top_level.txt alone; most others are named as their module.
+    names = {name for module in modules & sys.modules.keys() for name in by_module.get(module, [module])}
+    found = {}
+    for name in sorted(names):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _texts(pickled: bytes) -> Iterator[str]:

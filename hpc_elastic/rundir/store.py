@@ -254,10 +254,14 @@ def _create_exclusively(path: str, content: bytes) -> bool:
     except FileExistsError:
         return False
     try:
-        write_all(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        try:
+            write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        os.unlink(path)  # a torn claim would be nobody's for ever
+        raise
     return True
 
 

@@ -105,6 +105,8 @@ class ForkServer:
     def __init__(self, agent: socket.socket, *, deadline: int | None = None) -> None:
         self._agent = agent
         self._deadline = deadline
+        if deadline is not None:
+            os.set_inheritable(deadline, False)  # to what an import starts
         self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
         self._signals = after_fork.SignalKeeper()
         self._preloaded = Preloaded()
@@ -219,6 +221,8 @@ class ForkServer:
 
     def _ties(self) -> bootstrap.Ties:
         """Of a fork that becomes a spawned worker; it inherits the descriptor."""
+        if self._deadline is not None:
+            os.set_inheritable(self._deadline, True)
         return bootstrap.Ties(parent=os.getppid(), deadline=self._deadline)
 
     def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:

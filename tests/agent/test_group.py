@@ -126,11 +126,13 @@ def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         workdir = tmp_path / "workdir"
         workdir.rmdir()
-        starting = asyncio.ensure_future(made.start())
-        while not made.said:
-            await asyncio.sleep(0.01)
-        workdir.mkdir()
-        await starting
+
+        def say(text: str) -> None:
+            made.said.append(text)
+            workdir.mkdir()
+
+        made.workers._say = say
+        await made.start()
         assert made.said == [
             f"rank 2 could not be started (No such file or directory: {workdir}); try 2 of {START_TRIES} follows"
         ]

@@ -17,6 +17,7 @@ import pytest
 
 import hpc_elastic
 from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.door import allow_connections
 from hpc_elastic.agent.guard_link import GuardLink
 from hpc_elastic.agent.spawn import Spawner, WorkerOrder
 from hpc_elastic.deadline import Deadline
@@ -244,6 +245,29 @@ def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, s
     assert said == ["the guard of the workers ended (killed by signal 9); starting another one"]
     guarded.link.set_deadline(time.monotonic())
     assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_a_guard_that_ends_again_and_again_is_started_once_a_second(guarded: Guarded) -> None:
+    guarded.link._command[1] = os.devnull  # an empty program, which ends at once
+    os.kill(guarded.pid, signal.SIGKILL)
+    began = time.monotonic()
+    said = asyncio.run(keep(guarded, lambda: time.monotonic() > began + 1.5))
+    assert 2 <= len(said) <= 4, said
+
+
+def test_an_agent_with_a_thousand_connections_dismisses_its_guard(guarded: Guarded) -> None:
+    """The next guard's descriptor is above what select takes."""
+    allow_connections(2000)
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        pid = guarded.pid
+        os.kill(pid, signal.SIGKILL)
+        asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
+        guarded.link.dismiss()
+        assert guarded.link.pids() == []
+    finally:
+        for descriptor in others:
+            os.close(descriptor)
 
 
 def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,12 @@ import pytest
 
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.journal import LEVELS, Journal, stamp
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
 from tests.agent.answers import Answers
@@ -159,6 +162,47 @@ def test_a_claim_that_cannot_be_read_is_an_error_not_a_second_claim(runs: Runs) 
     Path(runs.layout.allocation(1)).write_text('{"allocation": "one"}')
     with pytest.raises(RunDirectoryError, match="cannot be read"):
         runs.journal(a_place("43")).claim_allocation(HEAD)
+
+
+def test_a_claim_that_was_made_although_its_answer_was_an_error_is_ones_own(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, sync = runs.journal(), os.fsync
+    fails = [True]
+
+    def fail_once_in_a_folder(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and fails.pop():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_once_in_a_folder)
+    with pytest.raises(FileSystemError):
+        journal.claim_allocation(HEAD)
+    fails.append(False)
+    monkeypatch.undo()
+    assert journal.claim_allocation(HEAD).is_ours
+    # Another agent of the same address, started anew: it did not make this claim, whoever did.
+    assert not runs.journal().claim_allocation(HEAD).is_ours
+
+
+def test_the_claim_after_a_lost_head_is_ones_own_too(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.journal().claim_allocation(HEAD)
+    journal, link = runs.journal(), os.link
+
+    def link_and_fail(*arguments: str) -> None:
+        link(*arguments)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "link", link_and_fail)
+    monkeypatch.setattr(store, "_sync_directory", fail)
+    with pytest.raises(FileSystemError):
+        journal.claim_next_allocation(HEAD, 1)
+    monkeypatch.undo()
+    assert journal.claim_next_allocation(HEAD, 1)
+    assert not runs.journal().claim_next_allocation(replace(HEAD, port=HEAD.port + 1), 1)
 
 
 # Attempts.

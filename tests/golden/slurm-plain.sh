@@ -81,6 +81,10 @@ for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
     esac
 done
 
+# Those of earlier starts of the job; counted now, for the agents may open the next one as soon as srun has started them.
+hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+hpc_elastic_attempts=$(hpc_elastic_count_attempts)
+
 # A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
 # die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
 # no MPI, and a PMI plugin would end the step when it loses a node.
@@ -94,8 +98,6 @@ hpc_elastic_launched+=("$hpc_elastic_srun")
 # A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
 # once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
 # tell it to go on. Slurm's signals reach the agents without it.
-hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
-hpc_elastic_attempts=$(hpc_elastic_count_attempts)
 hpc_elastic_agent_lives() { # process ids are used again, with a later start (field 22 of /proc/PID/stat)
     local hpc_elastic_pid hpc_elastic_start hpc_elastic_stat hpc_elastic_fields
     read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return

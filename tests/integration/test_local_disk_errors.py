@@ -70,6 +70,7 @@ MORE_FAULTS = [
     fault(MEMBER, "mkdir", "attempts/0002/nodes"),
     fault(MEMBER, "mkdir", "attempts/0002/ranks/00001"),
     fault(MEMBER, "open", "attempts/0002/ranks/00001/stdout.log"),
+    fault(HEAD, "open", "attempts/0001/ranks/00000/error.json"),
     fault(HEAD, "write", "nodes/local0/events.jsonl"),
     fault(HEAD, "unlink", "attempts/0001/*.tmp"),
 ]

@@ -10,8 +10,9 @@ from tests.membership.script import HeadScript
 
 
 def test_a_round_costs_the_head_in_proportion_to_its_members() -> None:
+    steps_of_a_run(2)  # Python 3.12 counts no opcodes of what is traced for the first time
     few, many = steps_of_a_run(32), steps_of_a_run(128)
-    assert many < 4.2 * few
+    assert 0 < many < 4.2 * few
 
 
 def steps_of_a_run(nodes: int) -> int:

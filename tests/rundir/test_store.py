@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.rundir import store
 
 CLAIMANTS = 8
@@ -153,6 +153,29 @@ def test_a_file_system_without_hard_links_has_one_winner_too(tmp_path: Path, mon
     assert json.loads(path.read_text()) == {"by": "first"}
 
 
+def test_a_claim_that_could_not_be_written_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hard links: half a claim would be nobody's for ever."""
+    path = tmp_path / "claim.json"
+    write_all, calls = store.write_all, list[int]()
+
+    def no_links(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def fail_the_second_time(descriptor: int, content: bytes) -> None:
+        calls.append(descriptor)
+        write_all(descriptor, content[:3])
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all(descriptor, content[3:])
+
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(store, "write_all", fail_the_second_time)
+    with pytest.raises(FileSystemError, match="No space left"):
+        store.claim(str(path), {"by": "first"})
+    assert store.claim(str(path), {"by": "first"})
+    assert json.loads(path.read_text()) == {"by": "first"}
+
+
 def test_a_failed_write_leaves_the_old_file_and_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +244,7 @@ def test_records_are_appended_a_line_each(tmp_path: Path) -> None:
 
 NO_ROOM = """
 import resource, sys
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.rundir.store import append_line
 
 append_line(sys.argv[1], {"number": 1})
