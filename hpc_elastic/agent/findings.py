@@ -95,12 +95,14 @@ class Findings:
             with open(path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
                 lines = file.read().decode(errors="replace").split("\n")
-            is_first = len(list_numbers(self._layout.allocations)) <= 1
-        except (OSError, RunDirectoryError):
+        except OSError:
             return f"there is no {name}, so no task was started there"
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if not last:
             return f"{name} is empty"
+        is_first = True
+        with contextlib.suppress(RunDirectoryError):
+            is_first = len(list_numbers(self._layout.allocations)) <= 1
         printable = "".join(letter if letter.isprintable() else " " for letter in last)
         whose = "" if is_first else ", perhaps of an earlier start of the job,"
         return f"{name} ends{whose} with: {printable[:LONGEST_LINE]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,3 +139,17 @@ def test_a_run_directory_that_cannot_be_written_does_not_end_the_search(tmp_path
     (tmp_path / "nodes").write_text("a file where a folder should be")
     write(tmp_path)
     assert read(tmp_path).missing.cause is RendezvousCause.NEVER_STARTED
+
+
+def test_a_listing_that_the_file_system_refuses_does_not_end_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Path(RunLayout(tmp_path).agent_output("node1"))
+    output.parent.mkdir(parents=True)
+    output.write_text("srun: task launch failed\n")
+
+    def refuse(_: str) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert "agents/node1.out ends with: srun: task launch failed" in read(tmp_path).missing.detail
