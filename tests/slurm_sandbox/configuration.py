@@ -125,8 +125,12 @@ def parse_layout(text: str) -> Layout:
 
 
 def hosts_text(layout: Layout) -> str:
-    """What /etc/hosts says on the machines."""
-    lines = ["127.0.0.1 localhost", f"{layout.login_address} login"]
+    """What /etc/hosts says on the machines.
+
+    With this computer's own name: slurmctld 24.11 looks for the host of each srun, ten times a second apart, and
+    does nothing else meanwhile.
+    """
+    lines = ["127.0.0.1 localhost", f"{layout.login_address} login {os.uname().nodename}"]
     lines += [f"{layout.address(machine)} {machine}" for machine in layout.machines]
     return "\n".join(lines) + "\n"
 
