@@ -132,7 +132,7 @@ class Asker:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds the version to the report; asks before the test, which may leave a slurmctld that does not answer."""
         report = yield
-        if report.passed and "slurm" in getattr(item, "fixturenames", ()):
+        if report.passed and "slurm_session" in getattr(item, "fixturenames", ()):
             if report.when == "setup":
                 item.stash[_VERSION] = self._ask(os.environ.get("SLURM_CONF", ""))
             elif report.when == "call":
