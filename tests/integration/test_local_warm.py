@@ -35,6 +35,7 @@ total = torch.ones(1)
 dist.all_reduce(total)
 files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 print("sum", int(total), "threads", torch.get_num_threads(), "files", files, *loaded, flush=True)
+dist.all_reduce(total)  # both have said it: who fails next has the other one stopped
 if int(os.environ["HPC_ELASTIC_ATTEMPT"]) <= int(sys.argv[1]):
     raise RuntimeError("asked for")
 dist.destroy_process_group()
