@@ -43,13 +43,15 @@ async def insist(
         await asyncio.sleep(pause)
 
 
-def insist_here(work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float = 0) -> T:
-    """The same in a thread that may wait, for so many seconds at most (0: as long as `insist`).
+def insist_here(
+    work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float | None = None
+) -> T:
+    """The same in a thread that may wait, for so many seconds at most (None: as long as `insist`).
 
     Raises:
         FileSystemError: that of the last try.
     """
-    patience = _Patience(say, within_s or FOR_S)
+    patience = _Patience(say, FOR_S if within_s is None else within_s)
     while True:
         try:
             return work()

@@ -76,14 +76,19 @@ MORE_FAULTS = [
 ]
 
 
-def play(door: Door, *, number: int = errno.EIO, **fault: object) -> None:
+def as_variant(fault: ParameterSet) -> ParameterSet:
+    mark = pytest.mark.variant(of="test_one_refusal_of_the_file_system_ends_nothing")
+    return pytest.param(*fault.values, id=fault.id, marks=mark)
+
+
+def play(door: Door, **fault: object) -> None:
     """Runs the job with one fault and looks at all that it has left."""
     faulty = shutil.copy(faulty_disk.__file__, door.folder / "faulty_disk.py")
     door.write("python", PYTHON.format(python=sys.executable, faulty=faulty)).chmod(0o700)
     door.write("train.py", SCRIPT)
     door.write("job.yaml", JOB)
     run_dir = door.folder / "run"
-    door.write("fault.json", json.dumps({**fault, "errno": number, "root": str(run_dir)}))
+    door.write("fault.json", json.dumps({**fault, "errno": errno.EIO, "root": str(run_dir)}))
     run = door.submit("job.yaml", "--site", "local", "--run-dir", str(run_dir), wait=True, exit_code=0)
     result = run.result()
     found = (result["state"], result["attempts"], result["restarts"], len(result["nodes"]))
@@ -94,16 +99,8 @@ def play(door: Door, *, number: int = errno.EIO, **fault: object) -> None:
     run.assert_records_valid()
 
 
-@pytest.mark.parametrize(("node", "operation", "path", "is_after"), FAULTS)
+@pytest.mark.parametrize(("node", "operation", "path", "is_after"), [*FAULTS, *map(as_variant, MORE_FAULTS)])
 def test_one_refusal_of_the_file_system_ends_nothing(
-    door: Door, node: str, operation: str, path: str, is_after: bool
-) -> None:
-    play(door, node=node, operation=operation, path=path, after=is_after)
-
-
-@pytest.mark.variant(of="test_one_refusal_of_the_file_system_ends_nothing")
-@pytest.mark.parametrize(("node", "operation", "path", "is_after"), MORE_FAULTS)
-def test_one_refusal_of_any_operation_ends_nothing(
     door: Door, node: str, operation: str, path: str, is_after: bool
 ) -> None:
     play(door, node=node, operation=operation, path=path, after=is_after)
