@@ -23,7 +23,11 @@ restart: {max_restarts: 1}
 python: ./python
 entrypoint: {script: train.py}
 """
-SCRIPT = "import os, sys\nsys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) == 0)\n"
+SCRIPT = """
+import os, sys, time
+if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
+    sys.exit(1) if os.environ["RANK"] == "0" else time.sleep(600)
+"""
 PYTHON = """#!/bin/bash
 case "$*" in
 *hpc_elastic.agent.main*) exec {python} {faulty} "$@" ;;
@@ -67,7 +71,6 @@ MORE_FAULTS = [
     fault(HEAD, "open", "requests.jsonl"),
     fault(HEAD, "replace", "attempts/0001/nodes/local0.json"),
     fault(MEMBER, "replace", "attempts/0001/nodes/local1.json", AFTER),
-    fault(MEMBER, "mkdir", "attempts/0002/nodes"),
     fault(MEMBER, "mkdir", "attempts/0002/ranks/00001"),
     fault(MEMBER, "open", "attempts/0002/ranks/00001/stdout.log"),
     fault(HEAD, "open", "attempts/0001/ranks/00000/error.json"),
