@@ -1,13 +1,16 @@
 """What `local_share` trains: a small transformer of nanoGPT's shape, which keeps every thread that it has busy.
 
-    python training.py RESULT_FOLDER [--steps N] [--warm-up N] [--bind]
+    python training.py RESULT_FOLDER [--steps N] [--accumulate N] [--warm-up N] [--bind]
 
-Each rank writes what its steps took. Alone, without a world around it, it trains without DistributedDataParallel.
+Each rank writes what its steps took. A step of `--accumulate N` is N passes over a batch, after the last of which the
+ranks average their gradients, as nanoGPT does. Alone, without a world around it, it trains without
+DistributedDataParallel.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -22,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--warm-up", type=int, default=10)
     parser.add_argument("--bind", action="store_true", help="bind each rank to CPUs of its own")
     arguments = parser.parse_args()
@@ -45,11 +49,13 @@ def main() -> None:
     for step in range(arguments.warm_up + arguments.steps):
         if step == arguments.warm_up:
             begun = time.perf_counter()
-        tokens = torch.randint(VOCABULARY, (BATCH, BLOCK + 1))
-        logits = model(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        for left in reversed(range(arguments.accumulate)):
+            with model.no_sync() if world_size > 1 and left else contextlib.nullcontext():
+                tokens = torch.randint(VOCABULARY, (BATCH, BLOCK + 1))
+                logits = model(tokens[:, :-1])
+                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+                (loss / arguments.accumulate).backward()
         optimizer.step()
     said = {"seconds": time.perf_counter() - begun, "threads": torch.get_num_threads(), "loss": loss.item()}
     name = f"{rank}.json" if "RANK" in os.environ else f"alone-{os.getpid()}.json"

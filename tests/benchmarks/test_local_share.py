@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.local_share import NODES, ONE, measure, table
+from benchmarks.local_share import NODES, ONE, TORCHRUN, measure, table
 from hpc_elastic.agent.cpus import cores_of_this_process
 
 
 @pytest.mark.local
 def test_two_nodes_train_beside_one_process_with_as_many_threads() -> None:
-    report = measure(1, 1, warm_up=1, cases=(ONE, NODES))
+    report = measure(1, 1, accumulate=2, warm_up=1, cases=(ONE, TORCHRUN, NODES))
     half = max(1, cores_of_this_process() // 2)
     assert [(case["case"], case["threads"], case["n"]) for case in report["cases"]] == [
         (ONE, half, 1),
+        (TORCHRUN, half, 2),
         (NODES, half, 2),
     ]
-    assert len(table(report)) == 4
+    assert len(table(report)) == 5
 
 
 def test_the_table_has_the_ratio_and_where_it_lies() -> None:
