@@ -61,6 +61,7 @@ def main() -> None:
     name = f"{rank}.json" if "RANK" in os.environ else f"alone-{os.getpid()}.json"
     (arguments.folder / name).write_text(json.dumps(said))
     if world_size > 1:
+        del model, optimizer  # torch 2.13 may wait for ever where DistributedDataParallel ends after its group
         dist.destroy_process_group()
 
 
