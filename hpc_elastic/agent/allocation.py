@@ -40,6 +40,21 @@ class Allocation:
         return f"{LOCAL_NETWORK}{node_id + 2}"
 
 
+def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
+    """The job, and how often Slurm has started it again: in the environment of its script or of a step.
+
+    Raises:
+        AllocationError: there is no job.
+    """
+    job_id = environ.get("HPC_ELASTIC_LOCAL_JOB_ID")
+    if job_id is not None:
+        return job_id, 0
+    job_id = slurm_job_id(environ)
+    if job_id is None:
+        raise AllocationError("no SLURM_JOB_ID in the environment: this is no job of Slurm")
+    return job_id, _number(environ, "SLURM_RESTART_COUNT", default=0)
+
+
 def derive_allocation(environ: Mapping[str, str]) -> Allocation:
     """Reads the environment of the Slurm step, or of the local backend.
 

@@ -23,6 +23,7 @@ from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDi
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
+from hpc_elastic.rundir import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _run(RunLayout(arguments[0]))
     except HpcElasticError as error:
-        print(f"hpc-elastic agent: error: {error.message}", file=sys.stderr)
+        print(f"{complaint.PREFIX}{error.message}", file=sys.stderr)
         if error.tip is not None:
             print(f"tip: {error.tip}", file=sys.stderr)
         return int(error.exit_code)

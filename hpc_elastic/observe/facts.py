@@ -14,11 +14,10 @@ from typing import Any
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import Claimed, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, read_record
 
-AGENT_COMPLAINS = "hpc-elastic agent: error: "  # how agent.main prints an error that ends the agent
-_TAIL_BYTES = 8192
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
 _RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
 
@@ -181,17 +180,14 @@ def latest_change(layout: RunLayout) -> float:
 
 def last_line(path: str) -> str:
     """The last line of a file that is not blank; empty if there is none."""
-    return next((line.strip() for line in reversed(_last_lines(path)) if line.strip()), "")
+    return next((line.strip() for line in reversed(last_lines(path)) if line.strip()), "")
 
 
 def agent_complaint(facts: Facts) -> str:
     """What the latest head said when it gave up for an error; empty if it said nothing."""
     if not facts.head:
         return ""
-    path = RunLayout(facts.run_dir).agent_output(facts.head)
-    lines = _last_lines(path)
-    said = (line.partition(AGENT_COMPLAINS)[2] for line in reversed(lines) if line.startswith(AGENT_COMPLAINS))
-    return next(said, "")
+    return read_complaint(RunLayout(facts.run_dir).agent_output(facts.head))
 
 
 def _spent(spend: object, what: str) -> int:
@@ -210,15 +206,6 @@ def _object(path: str) -> Mapping[str, Any]:
 
 def _existing(path: str) -> str | None:
     return path if os.path.exists(path) else None
-
-
-def _last_lines(path: str) -> list[str]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

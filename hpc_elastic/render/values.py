@@ -15,6 +15,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 LAUNCHER = "launch.py"  # below the package's folder; runs a module of it under any Python
 AGENT_MODULE = "hpc_elastic.agent.main"
+CONCLUSION_MODULE = "hpc_elastic.agent.conclude"
 KILL_WAIT_S = 30  # Slurm's default of KillWait; here it begins when the workers have had their grace
 
 
@@ -38,7 +39,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         TemplateError: a value of the plan cannot stand in a script; it names the key.
     """
     _check(plan)
-    layout = RunLayout(plan.run_dir)
+    layout, launcher = RunLayout(plan.run_dir), os.path.join(plan.package_dir, LAUNCHER)
     values: dict[str, Value] = {
         "run": plan.run,
         "name": plan.name,
@@ -55,7 +56,8 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "setup_dir": None if "$" in plan.workdir else plan.workdir,
         "setup": [_setup_line(number, entry) for number, entry in enumerate(plan.setup, 1)],
         "python": plan.python,
-        "agent": (os.path.join(plan.package_dir, LAUNCHER), AGENT_MODULE, layout.root),
+        "agent": (launcher, AGENT_MODULE, layout.root),
+        "conclude": (launcher, CONCLUSION_MODULE, layout.root),
         "min_nodes": plan.nodes.min,
         "max_nodes": most_nodes(plan),
         "max_workers_per_node": plan.most_workers_on_a_node,

@@ -248,7 +248,7 @@ class RunResult:
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
     and workers that the agents stopped are in neither. `return_values` names files, as a NodeResult's does.
     `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
-    worker failures that were answered with a restart; `written_by` is a node, or `login`.
+    worker failures that were answered with a restart; `written_by` is a node, `script` or `login`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -285,7 +285,7 @@ RESULT_REASONS = {
     "exit_timeout": "ranks still ran elastic.exit_timeout after the first one had exited 0",
     "unkillable": "a process survived KILL",
     "agent_failed": "an agent itself failed; its traceback is in the node's record",
-    "no_result": "the scheduler ended the job and no agent wrote a result",
+    "no_result": "the agents or the job ended, and no agent wrote a result",
 }
 
 

@@ -135,6 +135,17 @@ def test_one_head_after_the_other_may_be_killed_down_to_min(start: Start) -> Non
     case.assert_succeeds(attempts=4, node_losses=3, killed=("local0", "local1", "local2"))
 
 
+def test_agents_that_are_all_killed_leave_a_result_from_their_script(start: Start) -> None:
+    case = start("2")
+    for node in ("local0", "local1"):
+        case.signal(node, signal.SIGKILL)
+    result = case.run.wait_until_over()
+    assert (result["state"], result["exit_code"], result["written_by"]) == ("UNKNOWN", 7, "script"), case.story()
+    assert result["cause"].endswith("(SIGKILL)")
+    case.run.assert_nothing_left()
+    assert "UNKNOWN" in case.door.run("status", case.run.layout.root).stdout
+
+
 def test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes(start: Start) -> None:
     case = start("{min: 3, max: 4}")
     case.signal("local1", signal.SIGKILL)

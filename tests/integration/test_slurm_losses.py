@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +16,12 @@ from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
     agent_pid,
+    assert_left_slurm,
     assert_no_sleepers,
     assert_over,
+    only_run,
+    popen,
+    script_output,
     start,
     wait_for_ranks,
     write_job,
@@ -22,6 +29,8 @@ from tests.integration.slurm_jobs import (
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
+
+Note = Callable[[str, object], None]
 
 SHORT_LEASE = "elastic: {lease: 3s}"
 
@@ -63,6 +72,28 @@ def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Do
     for pid in [pid for pid, command in slurm.processes(node).items() if command.startswith("sleep 12345")]:
         os.kill(pid, signal.SIGKILL)
     slurm.wait_for_job(run.job_id, "FAILED")
+
+
+@pytest.mark.every_slurm
+def test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    write_job(slurm_door, DIES)
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is there")
+    run = only_run(slurm_door, slurm.job_ids()[0])
+    wait_for_ranks(run)
+    killed = time.time()
+    slurm.run("scancel", "--signal=KILL", f"{run.job_id}.0")
+    result = assert_over(run, "UNKNOWN", 7, killed=NODES)
+    record_property("result", f"after {Path(run.layout.result).stat().st_mtime - killed:.2f} s")
+    assert (result["reason"], result["written_by"], result["attempts"]) == ("no_result", "script", 1)
+    assert "(SIGKILL)" in result["cause"]
+    output, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 7, output + errors
+    assert result["cause"] in " ".join(slurm_door.run("status", run.layout.root).stdout.split())
+    assert result["cause"] in script_output(run)
+    assert_left_slurm(slurm, run, "FAILED", "7:0")
 
 
 @pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")

@@ -39,6 +39,10 @@ TEMPLATE = Path(__file__).parents[2] / "templates" / "local" / "job.sh.j2"
 AGENT = """
 import json, os, signal, sys
 stubs = os.environ["STUBS"]
+if sys.argv[1] == "hpc_elastic.agent.conclude":
+    with open(f"{stubs}/concluded", "w") as file:
+        file.write(sys.argv[3])
+    sys.exit(0)
 node = os.environ.get("HPC_ELASTIC_LOCAL_NODE_ID", "0")
 def terminated(number, frame):
     with open(f"{stubs}/terminated{node}", "a") as file:
@@ -138,8 +142,10 @@ def make_scene(root: Path, *, run_dir: str = "run", local: bool = False, **chang
 
 
 def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Path) -> None:
-    status, output, errors = make_scene(tmp_path).run(STUB_STATUS="42")
+    scene = make_scene(tmp_path)
+    status, output, errors = scene.run(STUB_STATUS="42")
     assert (status, errors) == (42, "")
+    assert (scene.stubs / "concluded").read_text() == "42"
     assert output == f"hpc_elastic: run directory {tmp_path}/run\n"
 
 
@@ -148,6 +154,7 @@ def test_the_script_exits_as_the_agents_wrote_it(written: str, srun: str, tmp_pa
     scene = make_scene(tmp_path)
     (scene.run_dir / "exit_code").write_text(f"{written}\n")
     assert scene.run(STUB_STATUS=srun)[0] == int(written)
+    assert not (scene.stubs / "concluded").exists()
 
 
 def test_the_script_says_to_srun_what_a_step_that_lives_on_needs(tmp_path: Path) -> None:
