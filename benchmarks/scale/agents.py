@@ -16,6 +16,7 @@ from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
 from hpc_elastic.membership.authentication import NONCE_BYTES, Session, Side
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Beat, Echo, Join, Message, Welcome, decode_message, encode_message
+from hpc_elastic.membership.timing import Timing
 
 RECEIVED_AT_ONCE = 64 * 1024
 DIALS_EVERY_S = 0.001
@@ -34,7 +35,7 @@ class SimulatedAgent:
 
     def __init__(self, join: Join, lease_s: float) -> None:
         self.join = join
-        self.member = Member(join, run="run", lease_s=lease_s)
+        self.member = Member(join, run="run", timing=Timing(lease_s=lease_s))
         self.session = Session(Side.DIALLING, secret=SECRET, scope=SCOPE, nonce=os.urandom(NONCE_BYTES))
         self.socket = socket.socket()
         self.socket.setblocking(False)

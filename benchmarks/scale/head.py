@@ -25,6 +25,7 @@ from hpc_elastic.agent.transport import connection_factory
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, World
 from tests.agent.answers import Answers
@@ -70,7 +71,7 @@ class HeadProcess:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._own = setting.join(0)
-        self._member = Member(self._own, run="run", lease_s=setting.lease_s)
+        self._member = Member(self._own, run="run", timing=Timing(lease_s=setting.lease_s))
         self._coordinator: Coordinator | None = None
         self._deadline = 0.0
 

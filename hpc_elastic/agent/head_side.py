@@ -144,7 +144,7 @@ class HeadSide(Receiver):
 
     def _seek(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
-        settings = SeekerSettings(node=self._place.node, lease_s=elastic.lease_s, join_timeout_s=elastic.join_timeout_s)
+        settings = SeekerSettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s)
         return Successor(
             settings,
             lost,

@@ -18,6 +18,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
 from hpc_elastic.rundir.records import AttemptClaim
@@ -47,6 +48,7 @@ class HeadStart:
         journal: the run directory.
         disk: the thread for it.
         telemetry: is told what the head does.
+        profile: how fast the fences of the run's agents are.
         decide: the policy, if not the plan's.
     """
 
@@ -58,6 +60,7 @@ class HeadStart:
         journal: Journal,
         disk: BackgroundThread,
         telemetry: Telemetry,
+        profile: Profile = AGENT,
         decide: Decide | None = None,
     ) -> None:
         self._plan = plan
@@ -65,6 +68,7 @@ class HeadStart:
         self._journal = journal
         self._disk = disk
         self._telemetry = telemetry
+        self._profile = profile
         self._decide = decide
 
     async def read(self) -> Past:
@@ -121,4 +125,5 @@ class HeadStart:
             role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
+            profile=self._profile,
         )

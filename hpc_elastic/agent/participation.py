@@ -20,6 +20,7 @@ from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.decisions import Decide
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.timing import AGENT, Profile, Timing
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
 
@@ -58,7 +59,7 @@ class Participation:
         listener: where it listens, as the join says.
         ports: where node 0 may listen.
         around: what it works with.
-        lease_s: the member's lease in seconds, if it is to be shorter than the plan's, which the head's always is.
+        profile: how fast the fences of the run's agents are.
         decide: the policy of a head that is here, if not the plan's.
     """
 
@@ -71,12 +72,12 @@ class Participation:
         listener: socket.socket,
         ports: list[int],
         around: Surroundings,
-        lease_s: float | None = None,
+        profile: Profile = AGENT,
         decide: Decide | None = None,
     ) -> None:
         journal, disk, telemetry = around.journal, around.disk, around.telemetry
         self.member = LocalMember(
-            Member(join, run=plan.run, lease_s=plan.elastic.lease_s if lease_s is None else lease_s),
+            Member(join, run=plan.run, timing=Timing(lease_s=plan.elastic.lease_s, profile=profile)),
             plan=plan,
             place=place,
             journal=journal,
@@ -99,7 +100,9 @@ class Participation:
             ports=ports,
             journal=journal,
             disk=disk,
-            head_start=HeadStart(plan, place, journal=journal, disk=disk, telemetry=telemetry, decide=decide),
+            head_start=HeadStart(
+                plan, place, journal=journal, disk=disk, telemetry=telemetry, profile=profile, decide=decide
+            ),
             make=around.make,
             moved=around.moved,
             say=around.say,

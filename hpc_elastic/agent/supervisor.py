@@ -34,11 +34,11 @@ from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.membership.timing import AGENT
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
 
 DISK_DRAINS_WITHIN_S = 30.0
-GUARD_AFTER_S = 0.15  # the agent comes first: the guard is for one that cannot
 
 
 class Supervisor:
@@ -156,7 +156,7 @@ class Supervisor:
         self._part.serve(self._group, signals)
 
     def _move_deadline(self) -> None:
-        self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
+        self._guard.set_deadline(self._part.fence_deadline() + AGENT.guard_s)
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))

@@ -7,8 +7,8 @@ from hpc_elastic.membership.actions import Action, Drop, HeadOver, Note, Say, Se
 from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
+from hpc_elastic.membership.timing import CLOSING_BOUND_S
 
-CLOSING_BOUND_S = 5.0
 NEVER = float("inf")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from hpc_elastic.membership.timing import TERM_SETTLES_S
 from hpc_elastic.rundir.records import FailureRecord
 
-# Slurm's TERM reaches agent and workers within 10 ms, in any order: who ended by it waits so long for the agent's.
-TERM_SETTLES_S = 0.25
 ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed, or left as a shell says it
 NEVER = float("inf")
 

@@ -51,7 +51,7 @@ class Gathering:
         self._has_waited = False
         self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
-        self._round = losses.Round(succession, settings.lease_s, roster, now) if succession is not None else None
+        self._round = losses.Round(succession, settings.timing, roster, now) if succession is not None else None
         self.begin(now)
 
     def begin(self, now: float) -> None:

@@ -33,7 +33,6 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 
 NEVER = float("inf")
-FENCED_WITHIN_S = 0.25  # else the guard does it
 
 
 class Head:
@@ -154,7 +153,8 @@ class Head:
         actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
         if is_in_world and not is_gone:
-            self._fenced_by = min(self._fenced_by, now + FENCED_WITHIN_S)
+            lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
+            self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
         if (is_in_world and self.phase is not Phase.GATHERING) or not self.gathering.can_be_enough():
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why), now)

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from hpc_elastic.membership.messages import Beat
+from hpc_elastic.membership.timing import Timing
 
-NEVER = float("inf")
-BEATS = 6  # in a lease; half as many in a world of very many nodes, for the head's sake
-BEATS_OF_MANY = 3
-MANY_NODES = 1024
+NEVER = MANY = float("inf")
 
 
 class Lease:
     """Counts from when the newest beat that the head echoed was *sent*; there is none before `start`.
 
     Args:
-        seconds: the whole lease.
+        timing: the run's.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         self._sent: dict[int, float] = {}
         self._number = 0
         self._heard = 0
         self._heard_until = NEVER
         self._asked = NEVER
         self.next_beat = NEVER
-        self._beats = BEATS_OF_MANY
+        self._nodes = MANY  # until a head says how many
         self.contact = -NEVER  # when anything of the head came
 
     @property
     def patience_s(self) -> float:
-        """How long a head may be silent: two thirds of the lease."""
-        return self.seconds * 2 / 3
+        """How long a head may be silent."""
+        return self._timing.patience_s
 
     @property
     def deadline(self) -> float:
@@ -54,11 +52,11 @@ class Lease:
         self._number = self._heard = 0
         self._heard_until = self.contact = now
         self._asked = now if asked is None else asked
-        self.next_beat = max(now, self._asked + self.seconds / self._beats)
+        self.next_beat = max(now, self._asked + self._timing.beats_every_s(self._nodes))
 
     def share(self, nodes: int) -> None:
         """The head has so many members."""
-        self._beats = BEATS if nodes <= MANY_NODES else BEATS_OF_MANY
+        self._nodes = nodes
 
     def end(self) -> None:
         """There is no head to beat to any more."""
@@ -68,7 +66,7 @@ class Lease:
         """The beat that is due, if one is."""
         if now < self.next_beat:
             return []
-        self.next_beat = now + self.seconds / self._beats
+        self.next_beat = now + self._timing.beats_every_s(self._nodes)
         self._number += 1
         self._sent[self._number] = now
         return [Beat(number=self._number, heard=self._heard)]

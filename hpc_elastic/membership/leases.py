@@ -5,12 +5,10 @@ from __future__ import annotations
 from hpc_elastic.membership.actions import Action, AskScheduler
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.timing import ASKS_SCHEDULER_EVERY_S
 from hpc_elastic.rundir.records import World
 
 NEVER = float("inf")
-LOOKS_IN_A_LEASE = 12
-ASKS_FROM_LEASE_S = 30.0  # a shorter lease has run out before a scheduler knows anything
-ASKS_AGAIN_AFTER_S = 30.0
 
 
 class Leases:
@@ -29,9 +27,9 @@ class Leases:
         self._settings = settings
         self._world: tuple[str, ...] = ()
         self._asked: set[str] = set()  # who has been silent since the scheduler was asked about it
-        self._ask_at = now if settings.lease_s >= ASKS_FROM_LEASE_S else NEVER
+        self._ask_at = now if settings.timing.asks_scheduler else NEVER
         self.deadline = NEVER  # until when no member of the world can have a successor of this head at work
-        self.next_tick = now + settings.lease_s / LOOKS_IN_A_LEASE
+        self.next_tick = now + settings.timing.looks_every_s
 
     def begin(self, world: World, now: float) -> None:
         """These are the members now that could succeed this head."""
@@ -55,11 +53,11 @@ class Leases:
         if silent <= self._asked:
             return []
         self._asked |= silent
-        self._ask_at = now + ASKS_AGAIN_AFTER_S
+        self._ask_at = now + ASKS_SCHEDULER_EVERY_S
         return [AskScheduler(nodes=tuple(sorted(silent)))]
 
     def _look(self, now: float) -> None:
         self.deadline = self._roster.oldest(self._world) + self._settings.lease_s
-        self.next_tick = now + self._settings.lease_s / LOOKS_IN_A_LEASE
+        self.next_tick = now + self._settings.timing.looks_every_s
         if now < self.deadline:
             self.next_tick = min(self.next_tick, self.deadline)

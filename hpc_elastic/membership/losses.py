@@ -7,10 +7,8 @@ from collections.abc import Callable
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S, Timing
 
-FENCED_AFTER_S = 0.25  # a member's guard kills so long after the lease at the latest
-SUCCESSOR_STARTS_AFTER_S = 0.5  # beyond the lease: its clock and ours run not quite alike
-SPARES_COME_WITHIN_S = 1.0  # to a successor; they lose the head when it does
 NEVER = float("inf")
 
 
@@ -18,14 +16,14 @@ class Losses:
     """The members that a head has lost, until they return.
 
     Args:
-        lease_s: the lease, in seconds.
+        timing: the run's.
         count: how many nodes the run has lost so far.
     """
 
-    __slots__ = ("_counted", "_fenced_at", "_lease_s", "_lost", "_rivals", "_yields_until", "count")
+    __slots__ = ("_counted", "_fenced_at", "_lost", "_rivals", "_timing", "_yields_until", "count")
 
-    def __init__(self, lease_s: float, count: int) -> None:
-        self._lease_s = lease_s
+    def __init__(self, timing: Timing, count: int) -> None:
+        self._timing = timing
         self.count = count
         self._counted: set[str] = set()  # of the latest world: each once, however often it comes and goes
         self._lost: set[str] = set()
@@ -50,10 +48,10 @@ class Losses:
             self._count(node)
         self._lost.add(node)
         if not is_gone:
-            self._fenced_at = max(self._fenced_at, lease.heard + self._lease_s * 2 / 3 + FENCED_AFTER_S)
+            self._fenced_at = max(self._fenced_at, lease.heard + self._timing.gone_after_heard_s)
         if may_return or not is_gone:
             self._rivals.add(node)
-            self._yields_until = max(self._yields_until, now + 3 * self._lease_s + 1)
+            self._yields_until = max(self._yields_until, now + self._timing.yields_s)
 
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
         """This head carries on from another one with those who are here; whom of that world it has lost.
@@ -66,7 +64,7 @@ class Losses:
             self._count(node)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
-        self._yields_until = max(lost.contact + 3 * self._lease_s + 1, now + self._lease_s)
+        self._yields_until = max(lost.contact + self._timing.yields_s, now + self._timing.lease_s)
         return absent
 
     def _count(self, node: str) -> None:
@@ -105,17 +103,17 @@ class Round:
 
     Args:
         succession: what is carried on.
-        lease_s: the lease, in seconds.
+        timing: the run's.
         roster: who is here.
         now: when it begins, in monotonic seconds.
     """
 
-    __slots__ = ("_awaited", "_began", "_departures", "_lease_s", "_roster", "_seen", "succession")
+    __slots__ = ("_awaited", "_began", "_departures", "_roster", "_seen", "_timing", "succession")
 
-    def __init__(self, succession: Succession, lease_s: float, roster: Roster, now: float) -> None:
+    def __init__(self, succession: Succession, timing: Timing, roster: Roster, now: float) -> None:
         self._began = now
         self.succession = succession
-        self._lease_s = lease_s
+        self._timing = timing
         self._roster = roster
         self._awaited = [node.node for node in succession.world.nodes if node.node != succession.lost.node]
         self._seen = 0  # so many of them are here, for all that is known; each join would look through all else
@@ -130,8 +128,8 @@ class Round:
         """
         lost = self.succession.lost
         if not (self._is_complete() and is_enough()):
-            return lost.contact + self._lease_s * 2 + SUCCESSOR_STARTS_AFTER_S
-        at = lost.contact if lost.is_dead else lost.contact + self._lease_s + SUCCESSOR_STARTS_AFTER_S
+            return lost.contact + self._timing.closes_after_contact_s
+        at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
         return max(at, self._began + SPARES_COME_WITHIN_S) if has_room() else at
 
     def _is_complete(self) -> bool:

@@ -43,6 +43,7 @@ from hpc_elastic.membership.exits import ENDED_BY_TERM, Exits
 from hpc_elastic.membership.lease import NEVER, Lease
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.reports import failure_note, node_result
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
@@ -64,10 +65,10 @@ class Member:
     Args:
         join: who this node is, as it tells the head.
         run: the run's name in records.
-        lease_s: the lease, in seconds.
+        timing: the run's.
     """
 
-    def __init__(self, join: messages.Join, *, run: str, lease_s: float) -> None:
+    def __init__(self, join: messages.Join, *, run: str, timing: Timing) -> None:
         self.join = join
         self._run = run
         self.phase = Phase.JOINING
@@ -82,7 +83,7 @@ class Member:
         self._have_workers_term = False
         self._leave: Leave | None = None
         self._allegiance = Allegiance()
-        self._lease = Lease(lease_s)
+        self._lease = Lease(timing)
 
     @property
     def attempt(self) -> int:

@@ -32,7 +32,7 @@ class Members:
         self.world = succession.world if succession is not None else None
         self.roster = Roster(settings.expected)
         self.gathering = Gathering(self.roster, settings, now, succession)
-        self.losses = Losses(settings.lease_s, node_losses)
+        self.losses = Losses(settings.timing, node_losses)
         self.leases = Leases(self.roster, settings, now)
         self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
         self._newcomers: set[str] = set()  # who came while a world was at work

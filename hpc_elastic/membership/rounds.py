@@ -11,6 +11,7 @@ from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
+from hpc_elastic.membership.timing import AGENT, Profile, Timing
 from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
 
 
@@ -37,6 +38,11 @@ class HeadSettings:
     versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # and how many at the most
+    profile: Profile = AGENT
+    timing: Timing = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timing", Timing(lease_s=self.lease_s, profile=self.profile))
 
 
 def open_attempt(

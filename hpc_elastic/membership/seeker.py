@@ -25,15 +25,17 @@ from enum import Enum
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave, Say
 from hpc_elastic.membership.succession import LostHead, Records, Succession
+from hpc_elastic.membership.timing import (
+    ANSWERS_WITHIN_S,
+    FIRST_PAUSE_S,
+    GATHERS_AFTER_S,
+    LONGEST_ANSWER_S,
+    LONGEST_PAUSE_S,
+    READS_EVERY_S,
+)
 from hpc_elastic.rundir.records import Endpoint, World
 
 NEVER = float("inf")
-GATHERS_AFTER_S = 0.5  # for each member of the world before it, that may gather in its place
-ANSWERS_WITHIN_S = 0.5  # at first; twice that in the next round, and so on, for a slow machine
-LONGEST_ANSWER_S = 4.0
-FIRST_PAUSE_S = 0.05  # between two rounds of dialling
-LONGEST_PAUSE_S = 0.5
-READS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,6 @@ class SeekerSettings:
     """What does not change while an agent seeks."""
 
     node: str
-    lease_s: float
     join_timeout_s: float
 
 

@@ -29,6 +29,7 @@ from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -105,7 +106,7 @@ class Station:
         telemetry = Telemetry(plan, self.place, journal=self.journal, disk=self.disk, say=self.said.append)
         join = replace(a_join(number, node=self.place.node, workers=1), agent=self.own)
         self.member = LocalMember(
-            Member(join, run=plan.run, lease_s=plan.elastic.lease_s),
+            Member(join, run=plan.run, timing=Timing(lease_s=plan.elastic.lease_s)),
             plan=plan,
             place=self.place,
             journal=self.journal,

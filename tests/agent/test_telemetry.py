@@ -20,6 +20,7 @@ from hpc_elastic.elastic import WorkerState
 from hpc_elastic.membership.actions import Action, Leave, WriteNodeResult
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End, Stop, StopManner, Welcome
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResult, RunState
 from hpc_elastic.rundir.store import read_lines, write_json
@@ -46,7 +47,7 @@ class Node:
         self.telemetry = Telemetry(
             self.plan, PLACE, journal=self.journal, disk=self.disk, say=self.said.append, now=lambda: self.now
         )
-        self.member = Member(a_join(0), run=self.plan.run, lease_s=1000)
+        self.member = Member(a_join(0), run=self.plan.run, timing=Timing(lease_s=1000))
         self.member.connected(0, is_joined=True)
         self.member.received(Welcome(allocation=1, head="node0"), 0)
 

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from tests.integration.conftest import Door, Run
+from tests.integration.digits_runs import NODES
 from tests.integration.slurm_jobs import (
     agent_outputs,
     assert_over,
@@ -152,17 +153,17 @@ def test_the_job_script_by_hand_needs_an_allocation(slurm_door: Door, slurm: Clu
 
 
 @pytest.mark.every_slurm
-def test_a_job_whose_agents_were_all_killed_ends_and_status_says_so(slurm_door: Door, slurm: Cluster) -> None:
+def test_a_job_whose_agents_and_workers_were_all_killed_is_over_and_does_not_start_again(
+    slurm_door: Door, slurm: Cluster
+) -> None:
     run = start(slurm_door, COUNTS, nodes="2", ranks=4)
     # Frozen first, so that no agent sees the others go, and writes the result.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in [*run.agents(), *run.processes()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-    slurm.wait_for_job(run.job_id, "FAILED")
+    assert slurm.wait_for_job(run.job_id, "FAILED")["ExitCode"] == "7:0"
     run.assert_nothing_left()
-    assert not run.is_over()
-    slurm_door.write("finish", "")
-    again = sbatch(slurm, run)
-    assert assert_over(run, "SUCCEEDED", 0)["attempts"] == 2
-    slurm.wait_for_job(again, "COMPLETED")
+    assert assert_over(run, "UNKNOWN", 7, killed=NODES)["written_by"] == "script"
+    assert "UNKNOWN" in slurm_door.run("status", run.layout.root).stdout
+    assert slurm.wait_for_job(sbatch(slurm, run), "FAILED")["ExitCode"] == "5:0"

@@ -8,7 +8,6 @@ import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, Send, Superseded, WriteResult
-from hpc_elastic.membership.closing import CLOSING_BOUND_S
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import (
     Assign,
@@ -29,6 +28,7 @@ from hpc_elastic.membership.messages import (
     Welcome,
 )
 from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.timing import CLOSING_BOUND_S
 from hpc_elastic.rundir.records import RunState, Spend
 from tests.membership.script import (
     HeadScript,

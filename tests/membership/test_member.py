@@ -19,7 +19,6 @@ from hpc_elastic.membership.actions import (
     Tell,
     WriteNodeResult,
 )
-from hpc_elastic.membership.exits import TERM_SETTLES_S
 from hpc_elastic.membership.member import Member, Phase
 from hpc_elastic.membership.messages import (
     Beat,
@@ -39,6 +38,7 @@ from hpc_elastic.membership.messages import (
     Welcome,
 )
 from hpc_elastic.membership.succession import LostHead
+from hpc_elastic.membership.timing import TERM_SETTLES_S, Timing
 from hpc_elastic.rundir.records import WorkerState
 from tests.membership.script import a_failure, a_join, an_assign, of_kind
 
@@ -50,7 +50,7 @@ def told(actions: list[Action]) -> list[object]:
 
 
 def joining(node_id: int = 1) -> Member:
-    return Member(a_join(node_id), run="run", lease_s=LEASE_S)
+    return Member(a_join(node_id), run="run", timing=Timing(lease_s=LEASE_S))
 
 
 def parked() -> Member:

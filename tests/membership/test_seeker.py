@@ -23,7 +23,7 @@ from hpc_elastic.membership.succession import LostHead, Records
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
 from tests.membership.script import a_seat
 
-SETTINGS = SeekerSettings(node="node1", lease_s=9.0, join_timeout_s=60)
+SETTINGS = SeekerSettings(node="node1", join_timeout_s=60)
 FIRST = AllocationClaim(
     run="run",
     allocation=1,

@@ -14,6 +14,7 @@ from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Re
 from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import RunState, Spend, World
 from tests.membership.script import (
     HeadScript,
@@ -71,8 +72,9 @@ def test_a_node_that_fell_silent_has_fenced_before_the_next_attempt() -> None:
     script.say(2, Beat(number=10_000))
     script.lose(2, is_gone=False)
     assert not of_kind(restart(script, 0, 1, 3), ClaimAttempt)
-    assert not of_kind(script.pass_time(LEASE_S * 2 / 3), ClaimAttempt)
-    assert of_kind(script.pass_time(0.3), ClaimAttempt)
+    gone_after_s = Timing(lease_s=LEASE_S).gone_after_heard_s
+    assert not of_kind(script.pass_time(gone_after_s - 0.1), ClaimAttempt)
+    assert of_kind(script.pass_time(0.2), ClaimAttempt)
 
 
 def test_a_head_that_was_paused_opens_no_attempt_without_its_own_node() -> None:

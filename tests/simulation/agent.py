@@ -16,8 +16,9 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint
-from tests.simulation.clock import NEVER, Event
+from tests.simulation.clock import NEVER, Event, MachineClock
 from tests.simulation.disk import DiskThread
 from tests.simulation.headquarters import VERSIONS, Headquarters
 from tests.simulation.local_member import LocalMember
@@ -55,7 +56,9 @@ class Agent:
         self.workers = Workers(self)
         self.dice = random.Random(f"{run.scenario.seed}/{number}")
         self.disk = DiskThread(self, run.scenario.disk_s, self.dice)
-        self.skew = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
+        ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
+        drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
+        self.clock = MachineClock(ahead_s, 1 + drift)
         self.troubled_until = 0.0
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
@@ -69,7 +72,7 @@ class Agent:
     @property
     def now(self) -> float:
         """By this node's own clock."""
-        return self.run.clock.now + self.skew
+        return self.clock.shows(self.run.clock.now)
 
     def _first_join(self) -> Join:
         return Join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 
 Event = Callable[[], object]
@@ -36,16 +37,29 @@ class Clock:
         return True
 
 
+@dataclass(frozen=True)
+class MachineClock:
+    """What a machine's clock shows: so many seconds in one of this clock, and it was `ahead_s` ahead at first."""
+
+    ahead_s: float = 0.0
+    rate: float = 1.0
+
+    def shows(self, moment: float) -> float:
+        """What it shows at a moment of this clock."""
+        return moment * self.rate + self.ahead_s
+
+    def moment_of(self, shown: float) -> float:
+        """When it shows that, by this clock."""
+        return (shown - self.ahead_s) / self.rate
+
+
 class Timer:
-    """Calls back at the moment that a machine asks for, which moves with everything that it is told.
+    """Calls back at the moment that a machine asks for, by its own clock; it moves with everything that it is told."""
 
-    `skew` is by how much the machine's clock is ahead of this one.
-    """
-
-    def __init__(self, clock: Clock, ring: Event, skew: float = 0.0) -> None:
+    def __init__(self, clock: Clock, ring: Event, own: MachineClock) -> None:
         self._clock = clock
         self._ring = ring
-        self._skew = skew
+        self._own = own
         self._moment = NEVER
         self._rings_at: set[float] = set()
 
@@ -54,7 +68,7 @@ class Timer:
         self._moment = moment
         if moment < NEVER and moment not in self._rings_at:
             self._rings_at.add(moment)
-            self._clock.at(moment - self._skew + LATE_S, lambda: self._fire(moment))
+            self._clock.at(self._own.moment_of(moment) + LATE_S, lambda: self._fire(moment))
 
     def _fire(self, moment: float) -> None:
         self._rings_at.discard(moment)

@@ -57,7 +57,7 @@ class Headquarters:
             now=agent.now,
             succession=succession,
         )
-        self._timer = Timer(run.clock, self._ring, agent.skew)
+        self._timer = Timer(run.clock, self._ring, agent.clock)
         self._is_tick_due = False
         self.is_closed = False
         self._timer.set(self.head.next_tick())

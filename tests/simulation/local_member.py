@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership import actions as asked
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import FailureRecord, NodeResult
 from tests.simulation.clock import NEVER, Timer
 from tests.simulation.workers import Workers
@@ -17,7 +18,7 @@ from tests.simulation.workers import Workers
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
 
-GUARD_LATE_S = 0.05
+GUARD_LATE_S = 0.15 + 0.25  # as late as it may be, whatever the code that is tried takes for that
 
 
 class LocalMember:
@@ -28,10 +29,10 @@ class LocalMember:
         self._agent = agent
         self.run = run
         self.workers = workers
-        self.member = run.plant.make_member(join, run="run", lease_s=run.scenario.lease_s)
+        self.member = run.plant.make_member(join, run="run", timing=Timing(lease_s=run.scenario.lease_s))
         self._is_tick_due = False
-        self._timer = Timer(run.clock, self._ring, agent.skew)
-        self._guard = Timer(run.clock, self._guard_kills, agent.skew)
+        self._timer = Timer(run.clock, self._ring, agent.clock)
+        self._guard = Timer(run.clock, self._guard_kills, agent.clock)
 
     def end(self) -> None:
         """The agent is gone; so is its guard."""

@@ -12,6 +12,7 @@ from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.seeker import Seeker, SeekerSettings
 from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.plan.launch_plan import RestartPlan
 
 
@@ -25,8 +26,8 @@ class Plant:
     ) -> Head:
         return Head(settings, history=history, decide=decide, now=now, succession=succession)
 
-    def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
-        return Member(join, run=run, lease_s=lease_s)
+    def make_member(self, join: Join, *, run: str, timing: Timing) -> Member:
+        return Member(join, run=run, timing=timing)
 
     def make_seeker(self, settings: SeekerSettings, lost: LostHead, now: float) -> Seeker:
         return Seeker(settings, lost, now)

@@ -17,6 +17,7 @@ from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.seeker import Seeker, SeekerSettings
 from hpc_elastic.membership.succession import LostHead, Succession
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import NodeResult, WorkerState
@@ -225,8 +226,8 @@ class Planted(Plant):
         make = HEADS.get(self._bug, Head)
         return make(settings, history=history, decide=decide, now=now, succession=succession)
 
-    def make_member(self, join: Join, *, run: str, lease_s: float) -> Member:
-        return MEMBERS.get(self._bug, Member)(join, run=run, lease_s=lease_s)
+    def make_member(self, join: Join, *, run: str, timing: Timing) -> Member:
+        return MEMBERS.get(self._bug, Member)(join, run=run, timing=timing)
 
     def make_seeker(self, settings: SeekerSettings, lost: LostHead, now: float) -> Seeker:
         return SEEKERS.get(self._bug, Seeker)(settings, lost, now)

@@ -16,19 +16,20 @@ from hpc_elastic.membership.messages import Assign, Beat, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.seeker import NEVER, Seeker, SeekerAction
 from hpc_elastic.membership.succession import Records, Succession
+from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import Spend
 
 
 class _LongLease(Lease):
     @property
     def patience_s(self) -> float:
-        return self.seconds * 1.5
+        return self._timing.lease_s * 1.5
 
 
 class _LateFence(Member):
-    def __init__(self, join: Join, *, run: str, lease_s: float) -> None:
-        super().__init__(join, run=run, lease_s=lease_s)
-        self._lease = _LongLease(lease_s)
+    def __init__(self, join: Join, *, run: str, timing: Timing) -> None:
+        super().__init__(join, run=run, timing=timing)
+        self._lease = _LongLease(timing)
 
 
 class _NoGuard(Member):
@@ -74,7 +75,7 @@ class _WithRound(Head):
     ) -> None:
         super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
         if succession is not None:
-            self.gathering._round = self.ROUND(succession, settings.lease_s, self._roster, now)
+            self.gathering._round = self.ROUND(succession, settings.timing, self._roster, now)
 
 
 class _ImpatientRound(Round):
@@ -84,7 +85,8 @@ class _ImpatientRound(Round):
 
 class _HastyRound(Round):
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
-        return min(super().closes_at(is_enough, has_room), self.succession.lost.contact + self._lease_s + 0.5)
+        early = self.succession.lost.contact + self._timing.succeeds_after_contact_s
+        return min(super().closes_at(is_enough, has_room), early)
 
 
 class _DoesNotWait(_WithRound):
@@ -104,7 +106,7 @@ class _WithLosses(Head):
         self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
     ) -> None:
         super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
-        self._members.losses = self.LOSSES(settings.lease_s, history.spend.node_losses)
+        self._members.losses = self.LOSSES(settings.timing, history.spend.node_losses)
 
 
 class _NeverWaits(Losses):

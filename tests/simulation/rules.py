@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, RunResult, World
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ class Rules:
         before = run.disk.claims[max(run.disk.claims)]
         pause = min(60.0, run.scenario.backoff_first_s * 2**before.spend.restarts)
         waited = run.clock.now - min(incident.moment for incident in incidents)
-        require(waited >= pause - 1e-6, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
+        require(
+            waited * (1 + DRIFT) >= pause - 1e-6,
+            f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}",
+        )
         for incident in incidents:
             if incident.moment < run.clock.now - 5 * 60:
                 raise BrokenRuleError(f"{incident} was not answered")

@@ -22,11 +22,9 @@ class Seeking:
         self._agent = agent
         self._run = agent.run
         self.is_over = False
-        settings = asked.SeekerSettings(
-            node=agent.name, lease_s=self._run.scenario.lease_s, join_timeout_s=self._run.scenario.join_timeout_s
-        )
+        settings = asked.SeekerSettings(node=agent.name, join_timeout_s=self._run.scenario.join_timeout_s)
         self.seeker = self._run.plant.make_seeker(settings, lost, agent.now)
-        self._timer = Timer(self._run.clock, self._ring, agent.skew)
+        self._timer = Timer(self._run.clock, self._ring, agent.clock)
         self._is_tick_due = False
         self._timer.set(self.seeker.next_tick())
 

@@ -42,6 +42,7 @@ from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockW
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.membership.timing import TORCHRUN
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
@@ -49,9 +50,6 @@ from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
 from hpc_elastic.scheduler.liveness import JobQuestions
 
-# torch's agent looks every `--monitor-interval`, 0.1 s: it has so long to stop its workers before the guard does.
-GUARD_AFTER_S = 1.0
-LEASE_SHORTER_BY_S = 1.5 * GUARD_AFTER_S  # a member fences after two thirds of its lease
 DISK_DRAINS_WITHIN_S = 10.0
 
 
@@ -209,7 +207,7 @@ class TorchrunAgent:
                 guard_deadline=lambda: self._deadline.value,
                 say=self._say,
             ),
-            lease_s=plan.elastic.lease_s - LEASE_SHORTER_BY_S,
+            profile=TORCHRUN,
             decide=TorchrunPolicy(restart=plan.restart).decide,
         )
         self._part.serve(self._workers, _NoTerm())
@@ -242,7 +240,7 @@ class TorchrunAgent:
 
     def _move_deadline(self) -> None:
         if self._guard is not None:
-            self._guard.set_deadline(self._part.fence_deadline() + GUARD_AFTER_S)
+            self._guard.set_deadline(self._part.fence_deadline() + TORCHRUN.guard_s)
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))
