@@ -110,9 +110,13 @@ class ClaimChain:
         counting = [node for node in world.nodes if node.role not in ignored] or world.nodes
         return all(self._has_succeeded(attempts[node.role], node.node) for node in counting)
 
+    def node_result(self, attempt: int, node: str) -> NodeResult | None:
+        """What a node has recorded of its part in an attempt."""
+        return self._read(NodeResult, self._layout.node_result(attempt, node))
+
     def _has_succeeded(self, attempt: int, node: str) -> bool:
         if (attempt, node) not in self._done:
-            record = self._read(NodeResult, self._layout.node_result(attempt, node))
+            record = self.node_result(attempt, node)
             if record is None or record.state is not WorkerState.SUCCEEDED:
                 return False
             self._done.add((attempt, node))

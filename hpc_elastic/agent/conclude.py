@@ -1,37 +1,65 @@
 """Writes the result of a run whose agents have all ended without one: what the script does last.
 
-    PYTHON launch.py hpc_elastic.agent.conclude RUN_DIR STATUS
+    PYTHON launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS
 
 Theory of operation. The script calls it when every process that it launched has ended and there is no result: a SIGKILL
 or the memory limit has taken the whole step, say. It writes what the records prove, and else that the outcome is
-unknown. It writes nothing where the run may go on: the scheduler starts this job again, or does not say; the agents
-left in order to be started again; the run's latest allocation is another job's, which is at work perhaps; or this start
-has not claimed an allocation, and `status` knows more of that than the records do.
+unknown. It writes nothing where the run may go on or somebody else knows more:
+
+- the allocation that is the run's latest is not of this script: another job is at work, or this start has claimed none,
+  because it was refused or could not be set up (`STARTS`: how many claims there were before the script launched);
+- the scheduler does not mean this start to go on: it starts the job again, or has cancelled it, or its time is over,
+  and `status` tells that from its word. Nor if it does not say, unless a person has asked for the end;
+- the agents left in order to be started again.
+
+That every rank has exited 0 is the result whatever else happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from hpc_elastic.agent.allocation import Allocation, derive_start
 from hpc_elastic.agent.insistence import insist_here
 from hpc_elastic.agent.journal import Journal
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.membership.succession import Records
-from hpc_elastic.plan.launch_plan import parse_plan
+from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResult, RunState
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, FailureRecord, NodeResult, RunResult, RunState
 from hpc_elastic.rundir.store import file_system_errors
 from hpc_elastic.scheduler.liveness import JobQuestions
 from hpc_elastic.scheduler.protocol import NodeQuestions
 
 WRITTEN_BY = "script"
 TRIES_FOR_S = 3.0  # the job is not to outlive its agents by much
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a run whose agents have ended.
+
+    `status` is the highest exit status of what the script launched; `complaint` the error for which an agent gave
+    up; `nodes` the latest records of the last world's nodes; `latest` its claim. `is_out_of_time`: the local time limit
+    is over.
+    """
+
+    records: Records
+    status: int
+    latest: AttemptClaim | None = None
+    nodes: tuple[NodeResult, ...] = ()
+    complaint: str = ""
+    is_stop_requested: bool = False
+    is_out_of_time: bool = False
+    max_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,29 +70,37 @@ class Outcome:
     exit_code: ExitCode
     reason: str
     cause: str
+    failures: dict[str, FailureRecord] = field(default_factory=dict)  # by global rank
 
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the result if one is missing and nobody else will write it; returns an exit code."""
-    if len(arguments) != 2 or not arguments[1].isdecimal():
-        print("usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS", file=sys.stderr)
+    if len(arguments) != 3 or not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in arguments[1:]):
+        print("usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS", file=sys.stderr)
         return int(ExitCode.USAGE)
+    for number in (signal.SIGINT, signal.SIGTERM):  # it takes some seconds at most
+        signal.signal(number, signal.SIG_IGN)
+    layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
-        cause = insist_here(lambda: conclude(RunLayout(arguments[0]), int(arguments[1])), within_s=TRIES_FOR_S)
+        cause = insist_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:
-        print(f"hpc_elastic: no agent wrote a result, and none can be written: {error.message}", file=sys.stderr)
+        print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error.message}", file=sys.stderr)
         return int(error.exit_code)
+    except Exception as error:  # whatever stands in the records, people get one line
+        print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error!r}"[:500], file=sys.stderr)
+        return int(ExitCode.RUN_DIRECTORY)
     if cause:
         print(f"hpc_elastic: {cause}", file=sys.stderr)
     return int(ExitCode.SUCCESS)
 
 
-def conclude(layout: RunLayout, status: int, questions: NodeQuestions | None = None) -> str:
+def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> str:
     """Writes the result if one is missing and nobody else will write it.
 
     Args:
         layout: the run's.
         status: the highest exit status of what the script launched.
+        starts: how many allocations were claimed before.
         questions: what the scheduler says.
 
     Returns:
@@ -88,40 +124,56 @@ def conclude(layout: RunLayout, status: int, questions: NodeQuestions | None = N
     )
     journal = Journal(layout, plan, place, questions=questions)
     records = journal.read_records()
-    if records.first is None or (records.result is None and status == ExitCode.REQUEUE):
+    if records.first is None or (records.result is None and records.first.allocation <= starts):
         return ""
-    if records.result is None and journal.is_requeued() is not False:
-        return ""
-    latest = journal.latest_attempt()
-    agents_output = layout.agent_output(records.world.head if records.world is not None else records.first.node)
-    outcome = judge(
-        records, status, is_stop_requested=journal.stop_request() is not None, complaint=read_complaint(agents_output)
-    )
-    written = journal.write_result(_result(plan.run, outcome, records.first, latest, journal.first_start()))
+    evidence = _gather(layout, plan, journal, records, status)
+    if not (records.result is not None or records.is_finished):
+        if evidence.is_stop_requested:
+            is_over = not questions.is_requeued(job_id, restart_count)
+        else:
+            is_over = status != ExitCode.REQUEUE and questions.is_at_work(job_id, restart_count) is True
+        if not is_over:
+            return ""
+    written = journal.write_result(_result(plan.run, judge(evidence), evidence, journal.first_start()))
     return "" if isinstance(written, AttemptClaim) else written[1]
 
 
-def judge(records: Records, status: int, *, is_stop_requested: bool, complaint: str) -> Outcome:
-    """What the records prove of a run whose agents have ended; `complaint` is the head's last one."""
+def judge(evidence: Evidence) -> Outcome:
+    """What the evidence proves."""
+    records, status = evidence.records, evidence.status
     if records.is_finished:
         return Outcome(
             state=RunState.SUCCEEDED, exit_code=ExitCode.SUCCESS, reason="succeeded", cause="every rank exited 0"
         )
-    if is_stop_requested:
+    failures = {rank: failure for node in evidence.nodes for rank, failure in node.failures.items()}
+    ended = "and the agents ended before one could write a result"
+    crash = next((node for node in evidence.nodes if node.detail), None)
+    spent = evidence.latest.spend.restarts if evidence.latest is not None else 0
+    code, reason, cause = ExitCode.NODE_LOST, "", ""
+    if evidence.is_stop_requested:
+        code, reason, cause = ExitCode.STOPPED, "stop_requested", f"the run was cancelled, {ended}"
+    elif evidence.is_out_of_time:
+        reason, cause = "terminated", f"the time limit ended the run, {ended}"
+    elif crash is not None:
+        reason = "agent_failed"
+        cause = f"the agent of {crash.node} failed: {crash.detail.strip().splitlines()[-1]}"
+    elif evidence.complaint:
+        code = ExitCode(status) if status in {code.value for code in ExitCode} else ExitCode.RUN_DIRECTORY
+        reason, cause = "agent_failed", evidence.complaint
+    elif failures and spent >= evidence.max_restarts:
+        first = min(failures.values(), key=lambda failure: failure.timestamp)
+        what = f"rank {first.rank} on {first.node} failed: {first.message}"
+        code, reason, cause = ExitCode.WORKERS_FAILED, "restarts_used_up", f"{what}; {ended.removeprefix('and ')}"
+    if not reason:
         return Outcome(
-            state=RunState.CANCELLED,
-            exit_code=ExitCode.STOPPED,
-            reason="stop_requested",
-            cause="the run was cancelled, and the agents ended before one could write a result",
+            state=RunState.UNKNOWN,
+            exit_code=code,
+            reason="no_result",
+            cause=f"all agents ended before one could write a result; the highest exit status was {describe(status)}",
+            failures=failures,
         )
-    if complaint:
-        return Outcome(state=RunState.FAILED, exit_code=ExitCode.RUN_DIRECTORY, reason="agent_failed", cause=complaint)
-    return Outcome(
-        state=RunState.UNKNOWN,
-        exit_code=ExitCode.NODE_LOST,
-        reason="no_result",
-        cause=f"all agents ended before one could write a result; the highest exit status was {describe(status)}",
-    )
+    state = RunState.CANCELLED if evidence.is_stop_requested else RunState.FAILED
+    return Outcome(state=state, exit_code=code, reason=reason, cause=cause, failures=failures)
 
 
 def describe(status: int) -> str:
@@ -131,7 +183,47 @@ def describe(status: int) -> str:
     return f"{status} ({names[number]})" if number in names else str(status)
 
 
-def _result(run: str, outcome: Outcome, first: AllocationClaim, latest: AttemptClaim | None, started: str) -> RunResult:
+def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Records, status: int) -> Evidence:
+    first, world = records.first, records.world
+    assert first is not None
+    names = [node.node for node in world.nodes] if world is not None else list(first.nodes)
+    heads = [world.head if world is not None else first.node, *names]
+    start = (first.job_id, first.restart_count)
+    complaints = (read_complaint(layout.agent_output(node), start) for node in dict.fromkeys(heads))
+    return Evidence(
+        records=records,
+        status=status,
+        latest=journal.latest_attempt(),
+        nodes=_node_results(layout, journal, records),
+        complaint=next(filter(None, complaints), ""),
+        is_stop_requested=journal.stop_request() is not None,
+        is_out_of_time=first.job_id.startswith("local-") and _is_out_of_time(first, plan.time_s),
+        max_restarts=plan.restart.max_restarts,
+    )
+
+
+def _node_results(layout: RunLayout, journal: Journal, records: Records) -> tuple[NodeResult, ...]:
+    world = records.world
+    if world is None:
+        return ()
+    attempts = {role.role: role.attempt for role in world.roles}
+    for attempt in set(attempts.values()):
+        with contextlib.suppress(OSError):  # without a listing NFS remembers for a minute that a record was missing
+            os.listdir(os.path.dirname(layout.node_result(attempt, world.head)))
+    found = (journal.node_result(attempts[node.role], node.node) for node in world.nodes)
+    return tuple(record for record in found if record is not None)
+
+
+def _is_out_of_time(first: AllocationClaim, time_s: float | None) -> bool:
+    """Whether a run on this machine has reached the limit that its script keeps, which began before the claim."""
+    if time_s is None:
+        return False
+    return time.time() - datetime.fromisoformat(first.time.replace("Z", "+00:00")).timestamp() >= time_s
+
+
+def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> RunResult:
+    first, latest = evidence.records.first, evidence.latest
+    assert first is not None
     return RunResult(
         run=run,
         state=outcome.state,
@@ -140,7 +232,7 @@ def _result(run: str, outcome: Outcome, first: AllocationClaim, latest: AttemptC
         cause=outcome.cause,
         attempts=latest.attempt if latest is not None else 0,
         restarts=latest.spend.restarts if latest is not None else 0,
-        failures={},
+        failures=outcome.failures,
         return_values={},
         nodes=latest.members if latest is not None else first.nodes,
         started=started,

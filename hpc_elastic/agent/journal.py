@@ -183,6 +183,14 @@ class Journal:
             if me is not None:
                 write_bytes(self._layout.launch_agent, f"{me.pid} {me.start}\n".encode())
 
+    def node_result(self, attempt: int, node: str) -> NodeResult | None:
+        """What a node has recorded of its part in an attempt; None if it has recorded nothing.
+
+        Raises:
+            RunDirectoryError: it cannot be read.
+        """
+        return self._chain.node_result(attempt, node)
+
     def first_start(self) -> str:
         """When the run's first allocation was claimed."""
         data = read_json(self._layout.allocation(1))

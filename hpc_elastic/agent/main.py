@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from hpc_elastic.agent.allocation import Allocation, derive_allocation
+from hpc_elastic.agent.allocation import Allocation, derive_allocation, derive_start
 from hpc_elastic.agent.event_loop import run
 from hpc_elastic.agent.insistence import insist_here
 from hpc_elastic.agent.journal import Journal
@@ -23,7 +23,7 @@ from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDi
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
-from hpc_elastic.rundir import complaint
+from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
@@ -40,10 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _run(RunLayout(arguments[0]))
     except HpcElasticError as error:
-        print(f"{complaint.PREFIX}{error.message}", file=sys.stderr)
+        print(complaint(error.message, _start()), file=sys.stderr)
         if error.tip is not None:
             print(f"tip: {error.tip}", file=sys.stderr)
         return int(error.exit_code)
+
+
+def _start() -> tuple[str, int] | None:
+    with contextlib.suppress(HpcElasticError):
+        return derive_start(os.environ)
+    return None
 
 
 def _run(layout: RunLayout) -> int:

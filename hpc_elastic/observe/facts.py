@@ -187,7 +187,10 @@ def agent_complaint(facts: Facts) -> str:
     """What the latest head said when it gave up for an error; empty if it said nothing."""
     if not facts.head:
         return ""
-    return read_complaint(RunLayout(facts.run_dir).agent_output(facts.head))
+    job_id, restart_count = facts.allocation.get("job_id"), facts.allocation.get("restart_count")
+    if not (isinstance(job_id, str) and isinstance(restart_count, int)):
+        return ""
+    return read_complaint(RunLayout(facts.run_dir).agent_output(facts.head), (job_id, restart_count))
 
 
 def _spent(spend: object, what: str) -> int:

@@ -51,6 +51,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "exit_code": layout.exit_code,
         "requests": layout.requests,
         "agents": layout.agents,
+        "allocations": layout.allocations,
         "attempts": layout.attempts,
         "launch_agent": layout.launch_agent,
         "setup_dir": None if "$" in plan.workdir else plan.workdir,

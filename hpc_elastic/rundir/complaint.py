@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 
-PREFIX = "hpc-elastic agent: error: "
 _TAIL_BYTES = 8192
+_COMPLAINT = re.compile(r"hpc-elastic agent \(job (\S+), start (\d+)\): error: (.*)")
 
 
-def read_complaint(path: str) -> str:
-    """The error for which the agent with this output gave up; empty if it did not, or cannot be read."""
-    said = (line.partition(PREFIX)[2] for line in reversed(last_lines(path)) if line.startswith(PREFIX))
-    return next(said, "")
+def complaint(message: str, start: tuple[str, int] | None) -> str:
+    """The line of an agent of this job and restart count; None: it does not know them.
+
+    Later starts of a run append to the same file, and so do agents of another job that were refused.
+    """
+    return f"hpc-elastic agent{f' (job {start[0]}, start {start[1]})' if start else ''}: error: {message}"
+
+
+def read_complaint(path: str, start: tuple[str, int]) -> str:
+    """The error for which the agent of that start gave up; empty if it did not, or the file cannot be read."""
+    found = (_COMPLAINT.fullmatch(line) for line in reversed(last_lines(path)))
+    return next((match[3] for match in found if match and (match[1], int(match[2])) == start), "")
 
 
 def last_lines(path: str) -> list[str]:

@@ -55,6 +55,18 @@ class JobQuestions:
         restarts = self._ask(f"whether job {job_id} starts again", lambda: from_node.count_restarts(job_id))
         return None if restarts is None else restarts > restart_count
 
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether the scheduler means this start of a job to go on; None if unknown.
+
+        It does not if it ends the job (cancelled, out of time, preempted), or starts it again.
+        """
+        if _is_local(job_id):
+            return True
+        from hpc_elastic.scheduler.slurm import from_node
+
+        told = self._ask(f"whether job {job_id} is at work", lambda: from_node.look_up(job_id))
+        return None if told is None else (told.state, told.restarts) == (JobState.RUNNING, restart_count)
+
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of the job's nodes that the scheduler has given up for this job, for good.
 

@@ -98,5 +98,8 @@ class NodeQuestions(Protocol):
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         """Return whether this start of a job is stopped in order to start it again; None if nobody can tell."""
 
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether the scheduler means this start of a job to go on; None if nobody can tell."""
+
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""

@@ -13,10 +13,12 @@ class Answers:
         *,
         is_over: Callable[[str], bool | None] = lambda _: None,
         is_requeued: Collection[bool | None] = (False,),
+        is_at_work: bool | None = True,
         dead: Collection[str] = (),
     ) -> None:
         self._is_over = is_over
         self._is_requeued = list(is_requeued)
+        self._is_at_work = is_at_work
         self._dead = frozenset(dead)
 
     def is_over(self, job_id: str) -> bool | None:
@@ -24,6 +26,9 @@ class Answers:
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         return self._is_requeued.pop(0) if len(self._is_requeued) > 1 else self._is_requeued[0]
+
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        return self._is_at_work
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         return self._dead.intersection(nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.plan.launch_plan import dump_plan
-from hpc_elastic.rundir import complaint
+from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import NodeResult, Request, WorkerState
+from hpc_elastic.rundir.records import NodeResult, Request, Spend, WorkerState, utc_text
 from hpc_elastic.rundir.store import append_line, read_json, write_json
 from tests.agent.answers import Answers
 from tests.agent.test_journal import HEAD, a_place, an_attempt
+from tests.observe.builders import make_failure
 from tests.plans import make_run_plan
 
 KILLED = 128 + 9
@@ -34,20 +36,21 @@ class Start:
 
     def __init__(self, root: Path) -> None:
         self.layout = RunLayout(root)
-        self.plan = make_run_plan(self.layout.root)
+        self.plan = make_run_plan(self.layout.root, time_s=60.0)
         root.mkdir()
         Path(self.layout.plan).write_text(dump_plan(self.plan))
 
-    def claim(self, *, restart_count: int = 0, attempt: int | None = 1, job_id: str = "42") -> None:
+    def claim(self, *, restart_count: int = 0, attempt: int | None = 1, job_id: str = "42", restarts: int = 0) -> None:
         place = a_place(job_id, restart_count=restart_count)
         journal = Journal(self.layout, self.plan, place, questions=Answers(is_over=lambda _: True))
         allocation = journal.claim_allocation(HEAD).claim.allocation
         if attempt is not None:
-            claimed, world = an_attempt(History(attempts=attempt - 1))
+            claimed, world = an_attempt(History(attempts=attempt - 1, spend=Spend(restarts=restarts)))
             claimed, world = replace(claimed, allocation=allocation), replace(world, allocation=allocation)
             assert journal.claim_attempt(stamp(claimed), world)[0]
 
-    def ended(self, state: WorkerState) -> None:
+    def ended(self, state: WorkerState, *, failure: str = "", detail: str = "") -> None:
+        failed = replace(make_failure(1, self.layout), message=failure, node="node0")
         record = NodeResult(
             run="run",
             attempt=1,
@@ -57,16 +60,30 @@ class Start:
             ranks=(0, 1),
             pids={},
             reason="",
-            failures={},
+            failures={"1": failed} if failure else {},
+            detail=detail,
             return_values={},
             started="",
             ended="",
         )
         write_json(self.layout.node_result(1, "node0"), to_json(record))
 
-    def conclude(self, status: int = KILLED, *, is_requeued: bool | None = False) -> Any:
-        conclude(self.layout, status, Answers(is_requeued=[is_requeued]))
+    def conclude(
+        self,
+        status: int = KILLED,
+        *,
+        starts: int = 0,
+        is_at_work: bool | None = True,
+        is_requeued: bool | None = False,
+    ) -> Any:
+        conclude(self.layout, status, starts, Answers(is_requeued=[is_requeued], is_at_work=is_at_work))
         return read_json(self.layout.result)
+
+    def complain(self, node: str, message: str, start: tuple[str, int] = ("42", 0)) -> None:
+        output = Path(self.layout.agent_output(node))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("a") as file:
+            file.write(f"{complaint(message, start)}\ntip: look for it\n")
 
 
 @pytest.fixture
@@ -105,19 +122,91 @@ def test_a_run_that_was_to_be_cancelled_is_cancelled(start: Start) -> None:
     assert (start.conclude()["state"], start.conclude()["exit_code"]) == ("CANCELLED", 10)
 
 
-def test_the_error_for_which_the_head_gave_up_is_the_cause(start: Start) -> None:
-    start.claim()
-    output = Path(start.layout.agent_output("node0"))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(f"attempt 1\n{complaint.PREFIX}the disk is full\n")
+@pytest.mark.parametrize("node", ["node0", "node1"])
+def test_the_error_for_which_an_agent_gave_up_is_the_cause(start: Start, node: str) -> None:
+    start.claim(attempt=None)
+    start.complain(node, "the disk is full")
     result = start.conclude(5)
     assert (result["state"], result["exit_code"], result["cause"]) == ("FAILED", 5, "the disk is full")
 
 
-@pytest.mark.parametrize("is_requeued", [True, None])
-def test_a_job_that_starts_again_or_may_do_so_has_no_result(start: Start, is_requeued: bool | None) -> None:
+def test_a_complaint_keeps_the_exit_code_of_its_agent(start: Start) -> None:
+    start.claim(attempt=None)
+    start.complain("node0", "no head was joined")
+    assert start.conclude(6)["exit_code"] == 6
+
+
+@pytest.mark.parametrize("other", [("42", 1), ("43", 0)])
+def test_a_complaint_of_another_start_is_no_cause(start: Start, other: tuple[str, int]) -> None:
+    """Of the same job before it was requeued, or of a second job that was refused while this one was at work."""
     start.claim()
-    assert start.conclude(is_requeued=is_requeued) is None
+    start.complain("node0", "it is still alive", other)
+    assert start.conclude()["state"] == "UNKNOWN"
+
+
+def test_failures_that_spent_the_last_restart_are_the_cause(start: Start) -> None:
+    start.claim(restarts=start.plan.restart.max_restarts)
+    start.ended(WorkerState.FAILED, failure="ValueError: loss is NaN")
+    result = start.conclude()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 1, "restarts_used_up")
+    assert result["cause"].startswith("rank 1 on node0 failed: ValueError: loss is NaN; ")
+    assert list(result["failures"]) == ["1"]
+
+
+def test_failures_that_could_have_been_survived_are_told_and_prove_nothing(start: Start) -> None:
+    start.claim()
+    start.ended(WorkerState.FAILED, failure="ValueError: loss is NaN")
+    assert (start.conclude()["state"], list(start.conclude()["failures"])) == ("UNKNOWN", ["1"])
+
+
+def test_an_agent_that_failed_itself_is_the_cause(start: Start) -> None:
+    start.claim()
+    start.ended(WorkerState.UNKNOWN, detail="Traceback (most recent call last):\n  ...\nKeyError: 'node9'\n")
+    result = start.conclude(7)
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "agent_failed")
+    assert result["cause"] == "the agent of node0 failed: KeyError: 'node9'"
+
+
+def test_the_local_time_limit_is_the_cause(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPC_ELASTIC_LOCAL_JOB_ID", "local-7-8")
+    start.claim(job_id="local-7-8")
+
+    claimed = read_json(start.layout.allocation(1))
+    write_json(start.layout.allocation(1), {**claimed, "time": utc_text(time.time() - 60)})
+    result = start.conclude()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "terminated")
+    assert result["cause"].startswith("the time limit ended the run")
+
+
+@pytest.mark.parametrize("is_at_work", [False, None])
+def test_a_job_that_the_scheduler_ends_or_starts_again_or_does_not_tell_of_has_no_result(
+    start: Start, is_at_work: bool | None
+) -> None:
+    """Of a job that is over `status` tells more: cancelled, out of time, preempted."""
+    start.claim()
+    assert start.conclude(is_at_work=is_at_work) is None
+
+
+@pytest.mark.parametrize(("is_requeued", "state"), [(None, "CANCELLED"), (False, "CANCELLED"), (True, None)])
+def test_a_person_who_asked_for_the_end_gets_it_though_slurm_is_silent(
+    start: Start, is_requeued: bool | None, state: str | None
+) -> None:
+    start.claim()
+    append_line(start.layout.requests, to_json(Request(kind="stop", by="ada@login1", time="")))
+    result = start.conclude(75, is_at_work=None, is_requeued=is_requeued)
+    assert (result and result["state"]) == state
+
+
+def test_a_success_is_written_whatever_the_scheduler_says(start: Start) -> None:
+    start.claim()
+    start.ended(WorkerState.SUCCEEDED)
+    assert start.conclude(75, is_at_work=None, is_requeued=True)["state"] == "SUCCEEDED"
+
+
+def test_a_second_script_in_an_allocation_leaves_the_run_of_the_first_alone(start: Start) -> None:
+    """Its srun was refused, perhaps; job and restart count are the same."""
+    start.claim()
+    assert start.conclude(1, starts=1) is None
 
 
 def test_agents_that_left_to_be_started_again_leave_no_result(start: Start) -> None:
@@ -159,26 +248,45 @@ def test_a_status_is_told_with_its_signal(status: int, text: str) -> None:
     assert describe(status) == text
 
 
-@pytest.mark.parametrize("spoilt", ["plan", "world"])
-def test_the_program_says_what_it_cannot_do_in_one_line(start: Start, spoilt: str) -> None:
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    launch = Path(hpc_elastic.__file__).parent / "launch.py"
+    command = [sys.executable, str(launch), "hpc_elastic.agent.conclude", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_program_says_what_it_cannot_do_in_one_line(start: Start) -> None:
     start.claim()
-    path = start.layout.plan if spoilt == "plan" else start.layout.world(1)
-    os.unlink(path)
-    if spoilt == "world":
-        Path(path).write_text("{}")
-    launch = Path(hpc_elastic.__file__).parent / "launch.py"
-    done = subprocess.run(
-        [sys.executable, str(launch), "hpc_elastic.agent.conclude", start.layout.root, "137"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (5, "", 1), done.stderr
-    assert done.stderr.startswith("hpc_elastic: no agent wrote a result, and none can be written: ")
+    for path in (start.layout.plan, start.layout.world(1)):
+        before = Path(path).read_bytes()
+        for spoilt in (None, b"{}", b"\xff", b"[" * 100_000, b'{"format_version": ' + b"9" * 6000 + b"}"):
+            if spoilt is None:
+                os.unlink(path)
+            else:
+                Path(path).write_bytes(spoilt)
+            if spoilt is None and path != start.layout.plan:
+                continue  # a roster may be missing
+            done = run_program(start.layout.root, "137", "0")
+            assert (done.stdout, done.stderr.count("\n")) == ("", 1), (spoilt, done.stderr)
+            assert "Traceback" not in done.stderr
+            if path == start.layout.plan:
+                assert done.returncode == 5
+                assert done.stderr.startswith("hpc_elastic: no agent wrote a result, and the script cannot: ")
+        Path(path).write_bytes(before)
+    assert not os.path.exists(start.layout.result)
 
 
-def test_wrong_arguments_are_refused() -> None:
-    launch = Path(hpc_elastic.__file__).parent / "launch.py"
-    done = subprocess.run(
-        [sys.executable, str(launch), "hpc_elastic.agent.conclude", "somewhere"], capture_output=True, text=True
+@pytest.mark.parametrize("arguments", [("a",), ("a", "x", "0"), ("a", "1", "²"), ("a", "9" * 5000, "0")])
+def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
+    done = run_program(*arguments)
+    assert (done.returncode, done.stderr) == (2, "usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS\n")
+
+
+def test_a_second_ctrl_c_does_not_cost_the_result(start: Start) -> None:
+    start.claim()
+    code = (
+        "import os, signal, sys; from hpc_elastic.agent import conclude as asked;"
+        "asked.conclude = lambda *_: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM)] and 'written';"
+        "sys.exit(asked.main(sys.argv[1:]))"
     )
-    assert (done.returncode, done.stderr) == (2, "usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS\n")
+    done = subprocess.run([sys.executable, "-c", code, start.layout.root, "1", "0"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "hpc_elastic: written\n")

@@ -45,6 +45,7 @@ hpc_elastic_signal() {
     [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
 }
 trap hpc_elastic_signal TERM INT
+hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) # earlier ones of this run
 
 hpc_elastic_stop() { # passes on the first signal, as TERM, to the agents that live: a dead one's number may be taken
     [ -z "${hpc_elastic_stopped-}" ] || return
@@ -89,6 +90,6 @@ done
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
 # were killed before they could agree, the records say what they prove.
 ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
-[ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" </dev/null
+[ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" "$hpc_elastic_starts" </dev/null || :
 [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
 exit "$hpc_elastic_status"

@@ -14,7 +14,7 @@ from hpc_elastic.observe.facts import FactReader, agent_complaint
 from hpc_elastic.observe.present import status_rows
 from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir import complaint
+from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
@@ -163,11 +163,20 @@ def test_the_run_directorys_word_goes_before_that_of_slurm(tmp_path: Path, state
 def test_the_word_of_the_head_that_came_last_is_what_counts(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     Path(run.layout.agents).mkdir(exist_ok=True)
-    Path(run.layout.agent_output("node1")).write_text(f"{complaint.PREFIX}nobody invited this agent again\n")
-    Path(run.layout.agent_output("node2")).write_text(f"{complaint.PREFIX}the disk is full\n")
+    Path(run.layout.agent_output("node1")).write_text(complaint("nobody invited this agent again", ("42", 0)) + "\n")
+    Path(run.layout.agent_output("node2")).write_text(complaint("the disk is full", ("42", 0)) + "\n")
     assert agent_complaint(FactReader(run.layout).read()) == "nobody invited this agent again"
     run.open_attempt(2, nodes=("node2", "node3"))
     assert agent_complaint(FactReader(run.layout).read()) == "the disk is full"
+
+
+def test_the_word_of_an_agent_of_another_start_or_job_does_not_count(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    Path(run.layout.agents).mkdir(exist_ok=True)
+    others = (("42", 1), ("41", 0), None)
+    lines = [complaint("the disk is full", start) for start in others]
+    Path(run.layout.agent_output("node1")).write_text("\n".join([*lines, ""]))
+    assert agent_complaint(FactReader(run.layout).read()) == ""
 
 
 def test_job_that_the_scheduler_has_forgotten_is_told_so(tmp_path: Path) -> None:

@@ -31,11 +31,20 @@ def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_com
     Raises:
         SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
     """
+    return look_up(job_id, timeout_s=timeout_s, run=run).restarts
+
+
+def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> JobStatus:
+    """Return what the controller says of a job; asked as `count_restarts` asks.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
     with _spared_term():
         told = _ask_controller(job_id, timeout_s=timeout_s, run=run)
     if told is None:
         raise SchedulerError(f"squeue does not know job {job_id}")
-    return told.restarts
+    return told
 
 
 def nodes_taken_away(
