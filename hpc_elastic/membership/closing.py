@@ -31,15 +31,17 @@ class Closing:
         """When to ask again at the latest."""
         return self._deadline
 
-    def begin(self, exit_code: int, cause: str, now: float, job_end: JobEnd) -> list[Action]:
-        """Tells everybody."""
+    def begin(
+        self, exit_code: int, cause: str, now: float, job_end: JobEnd, *, is_settled: bool = True
+    ) -> list[Action]:
+        """Tells everybody; `is_settled`: nobody else can go on with the run."""
         self.exit_code = exit_code
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
         is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # that job must live, to start again
         ends_job = job_end.who(self._roster) if is_ours else None
         for member in self._roster:
-            end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job)
+            end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job, is_settled=is_settled)
             actions.append(Send(node=member.node, message=end))
         return actions + self.left()
 

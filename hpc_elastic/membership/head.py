@@ -201,7 +201,8 @@ class Head:
 
     def disk_failed(self, error: str, now: float) -> list[Action]:
         """The run directory cannot be written: nothing may start without a claim."""
-        return [Say(text=error, level="error"), *self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now)]
+        ends = self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
+        return [Say(text=error, level="error"), *ends]
 
     def result_written(self, exit_code: int, cause: str, now: float) -> list[Action]:
         """The run's result is on disk, with this exit code and cause; or there is none, for the run goes on."""
@@ -338,9 +339,10 @@ class Head:
         self._closing.exit_code = result.exit_code
         return [WriteResult(result=result)]
 
-    def _end_everybody(self, exit_code: int, cause: str, now: float) -> list[Action]:
+    def _end_everybody(self, exit_code: int, cause: str, now: float, *, is_settled: bool = True) -> list[Action]:
         self.phase = Phase.CLOSING
-        return self._closing.begin(exit_code, cause, now, self._members.job_end) + self._left()
+        told = self._closing.begin(exit_code, cause, now, self._members.job_end, is_settled=is_settled)
+        return told + self._left()
 
     def _left(self) -> list[Action]:
         actions = self._closing.left()

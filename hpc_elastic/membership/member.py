@@ -316,10 +316,10 @@ class Member:
             return []
         ends_job = isinstance(message, messages.End) and message.ends_job
         leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
-        if self.phase is Phase.STOPPING:
-            return []  # `workers_stopped` departs
-        if self.phase in (Phase.WORKING, Phase.FINISHED):
-            return self._stop(StopManner.GRACE, cause)
+        if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):  # `workers_stopped` departs
+            # Without a result others may go on while these workers take their time, and no lease would tell.
+            is_settled = isinstance(message, messages.Refused) or message.is_settled
+            return self._stop(StopManner.GRACE if is_settled else StopManner.FENCE, cause)
         return self._depart(leave)
 
     def _depart(self, leave: Leave) -> list[Action]:

@@ -209,13 +209,16 @@ class Dropped:
 class End:
     """Head to member: the run is over; leave with this exit code.
 
-    `ends_job`: this member ends the Slurm job when it leaves, for the script that would have is gone.
+    `ends_job`: this member ends the Slurm job when it leaves, for the script that would have is gone. `is_settled`:
+    the result is durable, or the scheduler starts the job again when this start is over, so workers may take the time
+    of their grace; else other agents may go on with the run at any moment.
     """
 
     KIND: ClassVar[str] = "end"
     exit_code: int
     cause: str
     ends_job: bool = False
+    is_settled: bool = True
 
 
 Message = (

@@ -318,7 +318,8 @@ def test_ends_all_if_the_disk_fails_and_starts_nothing() -> None:
     script = HeadScript(2)
     script.join(0, 1)
     actions = script.head.disk_failed("no space left", script.now)
-    assert set(sent(actions, End)) == {"node0", "node1"}
+    end = End(exit_code=5, cause="no space left", is_settled=False)
+    assert sent(actions, End) == {"node0": end, "node1": end}
     assert script.claimed() == []
 
 

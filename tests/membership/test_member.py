@@ -280,10 +280,19 @@ def test_only_a_fence_is_harder_than_a_stop_under_way() -> None:
 
 def test_the_end_while_working_stops_the_workers_with_grace_and_then_leaves() -> None:
     member = working()
-    assert member.received(End(exit_code=5, cause="no space left"), 0) == [stop_workers(StopManner.GRACE)]
+    assert member.received(End(exit_code=10, cause="cancelled"), 0) == [stop_workers(StopManner.GRACE)]
     actions = member.workers_stopped(1, (), 26000)
-    assert actions[-1] == Leave(exit_code=5, cause="no space left")
+    assert actions[-1] == Leave(exit_code=10, cause="cancelled")
     assert not told(actions)
+
+
+@pytest.mark.parametrize("make", [working, stopping])
+def test_an_end_without_a_result_fences_the_workers_for_others_may_go_on(make: Callable[[], Member]) -> None:
+    """A member that takes the time of its grace has no lease any more that would tell it so."""
+    member = make()
+    end = End(exit_code=5, cause="no space left", is_settled=False)
+    assert member.received(end, 0) == [stop_workers(StopManner.FENCE)]
+    assert member.workers_stopped(1, (), 26000)[-1] == Leave(exit_code=5, cause="no space left")
 
 
 def test_the_end_while_stopping_lets_the_stop_finish() -> None:

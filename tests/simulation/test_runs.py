@@ -256,3 +256,20 @@ def test_a_run_that_has_lost_too_many_nodes_ends_although_they_are_back(seed: in
 )
 def test_a_schedule_that_broke_a_rule_breaks_none_any_more(seed: int) -> None:
     play(seed)
+
+
+def test_a_head_that_cannot_claim_leaves_no_worker_behind_that_others_do_not_know_of() -> None:
+    """Those who cannot hear its end go on; the workers of those who can must not take the time of their grace."""
+    roles = [
+        Role(name=name, restart="restart_role", nodes_min=1, nodes_max=2, workers=(1,), work_s=100.0, patience_s=90.0)
+        for name in ("trainer", "reader")
+    ]
+    faults = (
+        Fault(what="partition", side=(0, 2), phase="claiming", nth=2, lasts_s=300.0),
+        Fault(what="exit_worker", node=2, at=6.0),
+        Fault(what="disk_fails", node=0, phase="claiming", nth=2, lasts_s=1.0),
+    )
+    for seed in range(8):  # how long workers take to save is drawn from it
+        run = SimulatedRun(Scenario(seed=seed, roles=tuple(roles), nodes=4, faults=faults))
+        run.play()
+        assert run.disk.claims[2].members == ("node1", "node3")
