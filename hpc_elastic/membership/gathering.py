@@ -36,19 +36,27 @@ class Gathering:
     Args:
         roster: who is here.
         settings: how many are enough, and how long everybody is waited for.
+        lost: who may be on the way back.
         now: monotonic seconds, as in every method.
     """
 
     def __init__(
-        self, roster: Roster, settings: HeadSettings, now: float, succession: Succession | None = None
+        self,
+        roster: Roster,
+        settings: HeadSettings,
+        lost: losses.Losses,
+        now: float,
+        succession: Succession | None = None,
     ) -> None:
         self._roster = roster
         self._settings = settings
+        self._lost = lost
         self._min_nodes = settings.min_nodes
         self._join_timeout_s = settings.join_timeout_s
         self._known: dict[str, MissingNode] = {}
         self._gone: set[str] = set()
         self._has_waited = False
+        self._is_waiting_for_returns = False
         self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
         self._left_behind: set[str] = set()
         self._round = losses.Round(succession, settings.timing, roster, now) if succession is not None else None
@@ -70,7 +78,8 @@ class Gathering:
 
     def _closes_at(self) -> float:
         if self._round is None:
-            return self._deadline
+            returns = self._lost.returns_until()  # that of the past has been looked at
+            return min(self._deadline, returns) if self._is_waiting_for_returns else self._deadline
         if self._roster.get(self._settings.node) is None:
             return NEVER  # the contact may be so old that it closes at once, but not before this node is here
         return self._round.closes_at(self._needs_nobody, self._has_room)
@@ -95,6 +104,8 @@ class Gathering:
         if self._round is not None:
             return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
+        self._is_waiting_for_returns = is_enough and now < self._lost.returns_until()
+        is_enough = is_enough and not self._is_waiting_for_returns
         is_in_time = now < self._deadline
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment

@@ -144,7 +144,7 @@ class Head:
         return [Say(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
 
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
-        """A member is lost; `is_gone` if it surely has no workers, `may_return` if its agent said goodbye."""
+        """A member is lost; `is_gone` if it surely has no workers, `may_return` if its agent most likely lives."""
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
         if member is None:
             return []
@@ -210,10 +210,12 @@ class Head:
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        actions = self._members.leases.questions(now)
+        leases = self._members.leases
+        actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
-        for node in self._members.leases.tick(now):
-            actions += [*self.lost(node, why, now, is_gone=False), *drop(node, why)]
+        was_paused = leases.is_late(now)  # then the silence may be this process's own, and they are back in a moment
+        for node in leases.tick(now):
+            actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
         if self.phase is Phase.RUNNING:
             actions += self._check_barriers(now)
         if self.phase is Phase.GATHERING:
@@ -236,9 +238,22 @@ class Head:
         if (too_few := self.gathering.too_few()) is not None:
             said = timeout_announcement(too_few, self.attempt)
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
+        if ended := self._settle_losses(now):
+            return ended
         claim, world = self._judge.opens()
         self.phase = Phase.CLAIMING
         return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=world)]
+
+    def _settle_losses(self, now: float) -> list[Action]:
+        """Who said goodbye and did not come back is lost; what ends the run for that, if something does."""
+        absent = self._members.losses.settle()
+        if not absent:
+            return []
+        decision = self._judge.decides(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)
+        if not isinstance(decision, Finish):
+            return []
+        self._judge.verdict.take(decision)
+        return [*announcement(decision, self.attempt), *self._after_stop(now)]
 
     def _succeed(self, succession: Succession, now: float) -> list[Action]:
         """The round of a successor is closed; what ends the run instead of an attempt, if something does."""

@@ -44,6 +44,10 @@ class Leases:
         silent = self._roster.silent(now, self._settings.lease_s)
         return [node for node in silent if node != self._settings.node]
 
+    def is_late(self, now: float) -> bool:
+        """Whether this look comes so late that this process, or its machine, was paused."""
+        return now >= self.next_tick + self._settings.timing.looks_every_s
+
     def questions(self, now: float) -> list[Action]:
         """What to ask the scheduler: who of the world is silent for half a lease, once a silence, and seldom."""
         if now < max(self._ask_at, self.next_tick):

@@ -20,13 +20,14 @@ class Losses:
         count: how many nodes the run has lost so far.
     """
 
-    __slots__ = ("_counted", "_fenced_at", "_lost", "_rivals", "_timing", "_yields_until", "count")
+    __slots__ = ("_counted", "_fenced_at", "_goodbyes", "_lost", "_rivals", "_timing", "_yields_until", "count")
 
     def __init__(self, timing: Timing, count: int) -> None:
         self._timing = timing
         self.count = count
         self._counted: set[str] = set()  # of the latest world: each once, however often it comes and goes
         self._lost: set[str] = set()
+        self._goodbyes: dict[str, float] = {}  # of the latest world, until when they may be on their way back
         self._rivals: set[str] = set()  # lost, but not dead for all that is known here: they may be at work together
         self._fenced_at = self._yields_until = -NEVER
 
@@ -43,8 +44,13 @@ class Losses:
     def add(
         self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
     ) -> None:
-        """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world."""
-        if is_counted:
+        """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world.
+
+        One that has said goodbye has lost this head, which was silent: if it is back in a moment, it was not lost.
+        """
+        if is_counted and may_return:
+            self._goodbyes[node] = now + self._timing.returns_within_s
+        elif is_counted:
             self._count(node)
         self._lost.add(node)
         if not is_gone:
@@ -67,6 +73,18 @@ class Losses:
         self._yields_until = max(lost.contact + self._timing.yields_s, now + self._timing.lease_s)
         return absent
 
+    def returns_until(self) -> float:
+        """Until when somebody may be on the way back, in monotonic seconds."""
+        return max(self._goodbyes.values(), default=-NEVER)
+
+    def settle(self) -> tuple[str, ...]:
+        """The round is closed: who has said goodbye and is not back is lost; these nodes, counted now."""
+        absent = tuple(sorted(self._goodbyes))
+        self._goodbyes.clear()
+        for node in absent:
+            self._count(node)
+        return absent
+
     def _count(self, node: str) -> None:
         self.count += node not in self._counted
         self._counted.add(node)
@@ -80,6 +98,7 @@ class Losses:
         was_lost = node in self._lost
         self._lost.discard(node)
         self._rivals.discard(node)
+        self._goodbyes.pop(node, None)
         return was_lost
 
     def yields_until(self, min_nodes: int) -> float:

@@ -31,8 +31,8 @@ class Members:
         self._settings = settings
         self.world = succession.world if succession is not None else None
         self.roster = Roster(settings.expected)
-        self.gathering = Gathering(self.roster, settings, now, succession)
         self.losses = Losses(settings.timing, node_losses)
+        self.gathering = Gathering(self.roster, settings, self.losses, now, succession)
         self.leases = Leases(self.roster, settings, now)
         self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
         self._newcomers: set[str] = set()  # who came while a world was at work

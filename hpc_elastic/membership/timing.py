@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DRIFT = 1e-3  # seconds by which two clocks differ after a second; a quartz does a tenth of that
+DRIFT = 1e-3  # of two clocks, each half of that too fast or too slow; a quartz does a tenth of that
 KILL_S = 0.25
 
 
@@ -97,6 +97,11 @@ class Timing:
         return 3 * self.lease_s + 1
 
     @property
+    def returns_within_s(self) -> float:
+        """How long a member that has said goodbye, because the head was silent, has to find it again."""
+        return self.lease_s / 2
+
+    @property
     def looks_every_s(self) -> float:
         """How often a head looks through its members, which takes the longer the more they are."""
         return self.lease_s / 12
@@ -128,5 +133,5 @@ TERM_SETTLES_S = 0.25  # Slurm's TERM reaches agent and workers within 10 ms, in
 
 
 def _slowly(seconds: float) -> float:
-    """So many seconds of another machine's clock, by one that runs faster."""
-    return seconds * (1 + DRIFT)
+    """So many seconds of the slowest clock, by the fastest one."""
+    return seconds * (1 + DRIFT / 2) / (1 - DRIFT / 2)

@@ -231,8 +231,46 @@ def test_whoever_says_goodbye_may_come_back_and_the_run_is_not_over() -> None:
     script.say(2, Dropped(reason="no answer for 6 s"))
     script.say(3, Dropped(reason="no answer for 6 s"))
     assert not of_kind(restart(script, 0, 1), WriteResult)
+    assert not of_kind(script.join(2), ClaimAttempt)
+    claim = the_claim(script.pass_time(LEASE_S / 2)).claim
+    assert (claim.members, claim.spend.node_losses) == (("node0", "node1", "node2"), 1)
+
+
+def test_members_that_missed_a_head_for_a_moment_are_all_in_the_next_attempt_and_none_is_lost() -> None:
+    script = running(min_nodes=1)
+    for node_id in (1, 2, 3):
+        script.say(node_id, Dropped(reason="no answer for 6 s"))
+    assert not of_kind(restart(script, 0), ClaimAttempt)
+    assert not of_kind(script.join(3, 1), ClaimAttempt)
     claim = the_claim(script.join(2)).claim
-    assert (claim.members, claim.spend.node_losses) == (("node0", "node1", "node2"), 2)
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
+
+
+def test_a_member_that_said_goodbye_is_lost_if_it_is_not_back_in_time() -> None:
+    script = running(min_nodes=1)
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    assert not of_kind(restart(script, 0, 1, 3), ClaimAttempt)
+    claim = the_claim(script.pass_time(LEASE_S / 2)).claim
+    assert (claim.members, claim.spend.node_losses) == (("node0", "node1", "node3"), 1)
+
+
+def test_goodbyes_that_turn_out_to_be_losses_count_against_the_limit() -> None:
+    script = running(3, min_nodes=1, restart=a_restart_plan(max_node_losses=0))
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    restart(script, 0, 1)
+    assert the_cause(script.pass_time(3 * LEASE_S + 2)) == ("node_losses_used_up", ExitCode.NODE_LOST)
+
+
+def test_a_head_that_was_paused_waits_for_those_that_it_has_not_heard_meanwhile() -> None:
+    """The silence was its own; they have fenced, and look for it."""
+    script = running(min_nodes=1)
+    script.now += LEASE_S + 1
+    script.head.tick(script.now)
+    assert script.head.fence_deadline() <= script.now
+    assert not of_kind(restart(script, 0), ClaimAttempt)
+    assert not of_kind(script.join(1, 3), ClaimAttempt)
+    claim = the_claim(script.join(2)).claim
+    assert (len(claim.members), claim.spend.node_losses) == (4, 0)
 
 
 def test_a_side_whose_others_do_not_come_back_in_time_still_waits_for_what_they_do() -> None:
