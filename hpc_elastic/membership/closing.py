@@ -63,6 +63,8 @@ class Closing:
 
 
 def yielding(seconds: float, attempt: int) -> list[Action]:
-    """What is said by a head that waits for others to go on without it."""
-    text = f"too few nodes are left here, but the others may go on: waiting {seconds:.1f} s for that"
+    """What is said by a head that waits for others to come back, or to go on without it."""
+    text = (
+        f"too few nodes are left here; waiting {seconds:.1f} s for silent ones to come back, or to go on by themselves"
+    )
     return [Say(text=text, level="warning"), Note(name="run.yielding", message=text, attempt=attempt)]

@@ -101,14 +101,13 @@ class Losses:
         self._goodbyes.pop(node, None)
         return was_lost
 
-    def yields_until(self, min_nodes: int) -> float:
-        """Until when those who are lost may go on without this head, in monotonic seconds; long ago if they cannot.
+    def yields_until(self) -> float:
+        """Until when a head with too few nodes must not end the run, in monotonic seconds; long ago if it may.
 
-        Where the network has taken one, a connection that was reset may have been closed by an agent that
-        lives, and whose goodbye was lost as well: then all whom the latest world has lost may be together.
+        Those who are lost but perhaps not dead may be enough to go on without it. If they are too few as well,
+        nobody can go on without them, and nothing is lost while they may come back.
         """
-        may_live = self._rivals | (self._counted & self._lost) if self._rivals else self._rivals
-        return self._yields_until if len(may_live) >= min_nodes else -NEVER
+        return self._yields_until if self._rivals else -NEVER
 
 
 class Round:

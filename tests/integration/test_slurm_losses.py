@@ -43,7 +43,7 @@ def assert_lost(run: Run, *nodes: str) -> None:
 
 
 @pytest.mark.every_slurm
-def test_a_node_without_power_ends_the_run_within_the_lease(slurm_door: Door, slurm: Cluster) -> None:
+def test_a_node_without_power_ends_a_run_that_needs_it(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, DIES, more=SHORT_LEASE)
     slurm.kill("node3")
     assert_lost(run, "node3")

@@ -196,7 +196,30 @@ def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> No
     assert (claim.members, claim.reason) == (("node0", "node1"), "enough nodes are back")
 
 
-def test_who_was_lost_with_an_older_world_is_not_waited_for_by_a_side_with_too_few() -> None:
+def test_nobody_ends_a_run_that_a_silent_node_could_go_on_with_and_nobody_else() -> None:
+    """The minimum is all that there are: without the silent one nobody can go on, so to wait for it costs nothing."""
+    script = running(min_nodes=4)
+    script.lose(3, is_gone=False)
+    assert not of_kind(restart(script, 0, 1, 2), WriteResult)
+    assert not of_kind(script.pass_time(2 * LEASE_S), WriteResult)
+    claim = the_claim(script.join(3)).claim
+    assert (len(claim.members), claim.spend.node_losses) == (4, 1)
+
+
+def test_a_silent_node_that_does_not_come_back_ends_a_run_that_needs_it() -> None:
+    script = running(min_nodes=4)
+    script.lose(3, is_gone=False)
+    restart(script, 0, 1, 2)
+    assert the_cause(script.pass_time(3 * LEASE_S + 1)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_dead_node_ends_a_run_that_needs_it_at_once() -> None:
+    script = running(min_nodes=4)
+    script.lose(3)
+    assert the_cause(restart(script, 0, 1, 2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_side_with_too_few_waits_for_a_silent_node_whoever_was_lost_before() -> None:
     script = running(min_nodes=2)
     script.lose(1)
     restart(script, 0, 2, 3)
@@ -205,7 +228,8 @@ def test_who_was_lost_with_an_older_world_is_not_waited_for_by_a_side_with_too_f
     restart(script, 0, 3)
     script.claimed()
     script.lose(3, is_gone=False)
-    assert the_cause(restart(script, 0)) == ("node_lost", ExitCode.NODE_LOST)
+    assert not of_kind(restart(script, 0), WriteResult)
+    assert the_cause(script.pass_time(3 * LEASE_S + 1)) == ("node_lost", ExitCode.NODE_LOST)
 
 
 def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another() -> None:
