@@ -152,7 +152,7 @@ class Head:
             return self._left()
         actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
-        if is_in_world and not is_gone:
+        if is_in_world and (may_return or not is_gone):  # it lives perhaps, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
             self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
@@ -183,6 +183,7 @@ class Head:
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
         self.phase = Phase.RUNNING
+        self._fenced_by = NEVER  # whoever was lost before cannot have opened this attempt
         judge.verdict.opens()
         self._tally.forget(world)
         self._members.begin(now)

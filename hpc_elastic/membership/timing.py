@@ -108,7 +108,7 @@ class Timing:
 
     def beats_every_s(self, nodes: float) -> float:
         """How often a member of a world of so many nodes beats: half as often in a large one, for the head's sake."""
-        return self.lease_s / (6 if nodes <= 1024 else 3)
+        return self.patience_s / (4 if nodes <= 1024 else 2)
 
     @property
     def asks_scheduler(self) -> bool:

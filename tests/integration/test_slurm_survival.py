@@ -143,7 +143,9 @@ def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, r
     training.assert_completed(slurm)
 
 
-def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
+def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
     run = start(slurm_door, DIES, ranks=4, nodes="{min: 3, max: 4}", workers="1", more="elastic: {lease: 3s}")
     fault = time.monotonic()
     slurm.kill("node2")

@@ -138,7 +138,7 @@ class HeadScript:
         node: str = "node0",
         join_timeout_s: float = 600,
     ) -> None:
-        settings = HeadSettings(
+        self.settings = settings = HeadSettings(
             run="run",
             node=node,
             allocation=1,

@@ -196,6 +196,43 @@ def test_the_run_goes_on_if_enough_are_back_when_the_workers_are_stopped() -> No
     assert (claim.members, claim.reason) == (("node0", "node1"), "enough nodes are back")
 
 
+def test_a_member_that_says_goodbye_may_take_the_heads_place_so_its_own_workers_are_fenced() -> None:
+    script = running(min_nodes=1)
+    script.pass_time(30)
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    assert script.head.fence_deadline() <= script.now + 0.1
+
+
+def test_a_goodbye_fences_workers_that_have_their_grace_at_the_end_of_the_run() -> None:
+    script = running(min_nodes=1)
+    script.head.stop_requested("ada", script.now)
+    actions = script.say(2, Dropped(reason="no answer for 6 s"))
+    assert {stop.manner for stop in sent(actions, Stop).values()} == {StopManner.FENCE}
+    assert set(sent(actions, Stop)) == {"node0", "node1", "node3"}
+    assert script.head.fence_deadline() <= script.now + 0.1
+
+
+def test_a_head_that_looks_late_has_had_its_own_fence_when_its_lease_was_over() -> None:
+    """A pause must not put the fence off: whoever succeeds this head does not wait for it."""
+    script = running(min_nodes=1)
+    script.pass_time(30)
+    script.now += LEASE_S + 0.1
+    script.head.tick(script.now)
+    assert script.head.fence_deadline() <= 30 + LEASE_S + 0.1
+    script.lose(2, is_gone=False)
+    assert script.head.fence_deadline() <= 30 + LEASE_S + 0.1, "a later loss does not put it off"
+
+
+def test_an_attempt_that_was_claimed_has_no_fence_of_a_loss_before_it() -> None:
+    script = running(min_nodes=1)
+    script.say(2, Dropped(reason="no answer for 6 s"))
+    restart(script, 0, 1)
+    script.lose(3, is_gone=False)
+    the_claim(script.pass_time(LEASE_S))
+    script.claimed()
+    assert script.head.fence_deadline() > script.now
+
+
 def test_nobody_ends_a_run_that_a_silent_node_could_go_on_with_and_nobody_else() -> None:
     """The minimum is all that there are: without the silent one nobody can go on, so to wait for it costs nothing."""
     script = running(min_nodes=4)

@@ -5,7 +5,7 @@ Time here is the real one, which no machine has. A machine's clock shows `rate` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from hpc_elastic.integrations.torchrun.settings import SHORTEST_LEASE_S
 from hpc_elastic.membership.lease import Lease, MemberLease
 from hpc_elastic.membership.messages import Beat
 from hpc_elastic.membership.timing import AGENT, DRIFT, KILL_S, TORCHRUN, Profile, Timing
+from tests.membership.script import HeadScript
 
 PROFILES = [AGENT, TORCHRUN]
 RATES = st.floats(1 - DRIFT / 2, 1 + DRIFT / 2)
@@ -77,8 +78,19 @@ def test_the_members_of_a_lost_head_have_no_workers_when_its_successor_goes_on_w
 
 
 @given(timings(), st.integers(1, 1024))
-def test_one_lost_beat_costs_nothing(timing: Timing, nodes: int) -> None:
-    assert 2 * timing.beats_every_s(nodes) <= timing.patience_s + 1e-9
+def test_two_lost_beats_cost_nothing(timing: Timing, nodes: int) -> None:
+    assert 3 * timing.beats_every_s(nodes) < timing.patience_s
+
+
+@given(timings(), st.integers(1025, 100_000) | st.just(float("inf")))
+def test_a_late_beat_costs_nothing_in_a_world_of_any_size_or_before_there_is_one(timing: Timing, nodes: float) -> None:
+    assert 1.5 * timing.beats_every_s(nodes) < timing.patience_s
+
+
+def test_the_heads_times_are_those_of_its_profile() -> None:
+    settings = HeadScript(2).settings
+    assert settings.timing == Timing(lease_s=settings.lease_s, profile=AGENT)
+    assert replace(settings, profile=TORCHRUN).timing == Timing(lease_s=settings.lease_s, profile=TORCHRUN)
 
 
 @given(timings())

@@ -294,3 +294,17 @@ def test_a_stall_of_the_head_within_its_lease_costs_an_attempt_and_no_node(
         result, run = the_result(elastic(nodes, least, fault, lease_s=10.0))
         assert (result.state, result.attempts) == (RunState.SUCCEEDED, 2)
         assert (len(run.disk.claims[2].members), run.disk.claims[2].spend.node_losses) == (nodes, 0)
+
+
+@pytest.mark.parametrize("term", [0, 1])
+def test_a_goodbye_of_those_who_hear_nothing_does_not_free_the_head_of_its_lease(term: int) -> None:
+    """The head hears them and they do not hear it; they go on, while its workers have their grace after a TERM."""
+    role = Role(
+        name="trainer", restart="restart_all", nodes_min=1, nodes_max=3, workers=(2,), work_s=200.0, patience_s=30.0
+    )
+    faults = (
+        Fault(what="one_way", side=(0,), way="out", at=10.0, lasts_s=10_000.0),
+        Fault(what="term", node=term, at=10.5),
+    )
+    for seed in range(12):
+        SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=3, lease_s=3.0, faults=faults)).play()
