@@ -337,7 +337,7 @@ class Head:
         self.phase = Phase.YIELDING
         if resumed := self._resume(now):
             return resumed
-        self._resume_at = self._members.losses.yields_until()
+        self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
         return self._finish() if now >= self._resume_at else yielding(self._resume_at - now, self.attempt)
 
     def _resume(self, now: float) -> list[Action]:

@@ -20,7 +20,17 @@ class Losses:
         count: how many nodes the run has lost so far.
     """
 
-    __slots__ = ("_counted", "_fenced_at", "_goodbyes", "_lost", "_rivals", "_timing", "_yields_until", "count")
+    __slots__ = (
+        "_counted",
+        "_fenced_at",
+        "_goodbyes",
+        "_hopes_until",
+        "_lost",
+        "_rivals",
+        "_timing",
+        "_yields_until",
+        "count",
+    )
 
     def __init__(self, timing: Timing, count: int) -> None:
         self._timing = timing
@@ -29,7 +39,7 @@ class Losses:
         self._lost: set[str] = set()
         self._goodbyes: dict[str, float] = {}  # of the latest world, until when they may be on their way back
         self._rivals: set[str] = set()  # lost, but not dead for all that is known here: they may be at work together
-        self._fenced_at = self._yields_until = -NEVER
+        self._fenced_at = self._yields_until = self._hopes_until = -NEVER
 
     @property
     def may_start_at(self) -> float:
@@ -58,6 +68,7 @@ class Losses:
         if may_return or not is_gone:
             self._rivals.add(node)
             self._yields_until = max(self._yields_until, now + self._timing.yields_s)
+            self._hopes_until = max(self._hopes_until, now + self._timing.hopes_s)
 
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
         """This head carries on from another one with those who are here; whom of that world it has lost.
@@ -71,6 +82,7 @@ class Losses:
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
         self._yields_until = max(lost.contact + self._timing.yields_s, now + self._timing.lease_s)
+        self._hopes_until = self._yields_until
         return absent
 
     def returns_until(self) -> float:
@@ -101,13 +113,18 @@ class Losses:
         self._goodbyes.pop(node, None)
         return was_lost
 
-    def yields_until(self) -> float:
+    def yields_until(self, min_nodes: int) -> float:
         """Until when a head with too few nodes must not end the run, in monotonic seconds; long ago if it may.
 
-        Those who are lost but perhaps not dead may be enough to go on without it. If they are too few as well,
-        nobody can go on without them, and nothing is lost while they may come back.
+        Those who are lost but perhaps not dead may be enough to go on without it: where the network has taken one, a
+        connection that was reset may have been closed by an agent that lives, and whose goodbye was lost as well, so
+        all whom the latest world has lost may be together. If even they are too few, nobody can go on without
+        them, and nothing is lost while the silent ones may come back.
         """
-        return self._yields_until if self._rivals else -NEVER
+        if not self._rivals:
+            return -NEVER
+        may_live = self._rivals | (self._counted & self._lost)
+        return self._yields_until if len(may_live) >= min_nodes else self._hopes_until
 
 
 class Round:

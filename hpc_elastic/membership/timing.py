@@ -97,6 +97,14 @@ class Timing:
         return 3 * self.lease_s + 1
 
     @property
+    def hopes_s(self) -> float:
+        """How long a head waits for silent members without whom nobody can go on.
+
+        It ends before a successor among them does (`yields_s` after its contact), which would name the wrong nodes.
+        """
+        return 2 * self.lease_s
+
+    @property
     def returns_within_s(self) -> float:
         """How long a member that has said goodbye, because the head was silent, has to find it again."""
         return self.lease_s / 2

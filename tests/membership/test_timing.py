@@ -98,6 +98,15 @@ def test_a_head_looks_often_enough_to_see_a_silence_long_before_it_has_waited_fo
     assert timing.looks_every_s * 2 < timing.patience_s < timing.lease_s
 
 
+@given(timings(), clocks(), clocks(), DELAYS)
+def test_the_head_ends_a_run_before_the_silent_ones_who_would_name_all_others(
+    timing: Timing, head: Clock, silent: Clock, delay_s: float
+) -> None:
+    acked, contact = 0.0, delay_s
+    lost = head.after(acked, timing.lease_s)
+    assert head.after(lost, timing.hopes_s) < silent.after(contact, timing.yields_s)
+
+
 @given(timings())
 def test_a_side_with_too_few_nodes_waits_until_the_others_must_have_gone_on(timing: Timing) -> None:
     assert timing.yields_s > timing.closes_after_contact_s

@@ -116,7 +116,7 @@ class _NeverWaits(Losses):
 
 
 class _NeverYields(Losses):
-    def yields_until(self) -> float:
+    def yields_until(self, min_nodes: int) -> float:
         return -NEVER
 
 
