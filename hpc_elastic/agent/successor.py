@@ -173,15 +173,19 @@ class Successor(HeadListener):
         link = HeadLink(self)
         try:
             await asyncio.wait_for(self._ask(link, dial), dial.within_s)
-        except (OSError, ProtocolError, NoHandshakeError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
             link.give_up()
         if not (link.answered.done() and link.answered.result()):
             self._apply(self._seeker.not_answered(self._loop.time()))
 
     async def _ask(self, link: HeadLink, dial: Dial) -> None:
+        """Raises nothing of its own: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
         address, port = dial.agent.address, dial.agent.port
-        await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
-        await asyncio.shield(link.answered)
+        try:
+            await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
+            await asyncio.shield(link.answered)
+        except (OSError, ProtocolError, NoHandshakeError):
+            link.give_up()
 
     def _set_timer(self) -> None:
         if self._timer is not None:

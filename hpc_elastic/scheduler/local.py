@@ -130,7 +130,8 @@ class LocalScheduler:
     def _status(self, job_id: str) -> JobStatus:
         self._collect()
         array, task = split_task_id(job_id) or (job_id, None)
-        if task is not None and (waiting := self._waiting_tasks(array)) and waiting.has(task):
+        waiting = self._waiting_tasks(array) if task is not None else None
+        if task is not None and waiting and (waiting.has(task) or not waiting.is_in_place):
             return JobStatus(job_id=job_id, state=JobState.PENDING, native_state="waiting")
         if task is None and _script_process(job_id):
             return JobStatus(job_id=job_id, state=JobState.RUNNING, native_state="running")

@@ -39,6 +39,11 @@ class WaitingTasks:
             return cls(array, os.readlink(f"/proc/{script.pid}/cwd"))
         return None
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the script has come to the array's folder; none of its tasks has started before."""
+        return os.path.isfile(self._layout.task(0).plan)
+
     def has(self, task: int) -> bool:
         """Whether this task waits."""
         return os.path.isfile(self._layout.task(task).plan) and not os.path.exists(self._output(task))

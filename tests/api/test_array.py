@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from hpc_elastic.api.prepare import JobSource, PreparedRun
 from hpc_elastic.api.submission import make_run_directory
 from hpc_elastic.errors import JobError, RunDirectoryError, SchedulerError, UsageError
 from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.create import CreatedRunDirectory
 from hpc_elastic.rundir.create_array import create_array
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.scheduler.local import LocalScheduler
+from hpc_elastic.scheduler.local_tasks import WaitingTasks
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.slurm import SlurmScheduler
 from tests.cli.conftest import FakeSlurm, fake_slurm, workplace
@@ -239,6 +242,27 @@ def test_cancelling_an_array_on_this_machine_ends_all(array: LocalArray) -> None
     assert sorted(array.started()) == ["0", "1"]
     # They were withdrawn before the others ended, which makes room for the next one.
     assert [array.output(task) for task in (2, 3)] == ["hpc_elastic: cancelled before it started\n"] * 2
+
+
+def test_tasks_wait_before_the_arrays_script_has_come_to_its_folder(array: LocalArray, tmp_path: Path) -> None:
+    """A query right after the submission must not say that the job is gone."""
+    away = tmp_path / "away"
+    away.mkdir()
+    script = subprocess.Popen(["sleep", "60"], cwd=away)
+    try:
+        process = find_process(script.pid)
+        assert process is not None
+        waiting = WaitingTasks.of("local-1-1", process)
+        assert waiting is not None
+        assert not waiting.is_in_place
+        assert not waiting.has(0)
+        assert list(waiting.all()) == []
+    finally:
+        script.kill()
+        script.wait()
+    array.submit(1)
+    assert array.states()[0] in ("PENDING", "RUNNING")
+    array.release(0)
 
 
 def test_a_setup_line_of_a_task_sees_no_arguments(array: LocalArray) -> None:
