@@ -158,7 +158,8 @@ def judge(evidence: Evidence) -> Outcome:
         reason = "agent_failed"
         cause = f"the agent of {crash.node} failed: {crash.detail.strip().splitlines()[-1]}"
     elif evidence.complaint:
-        code = ExitCode(status) if status in {code.value for code in ExitCode} else ExitCode.RUN_DIRECTORY
+        known = {one.value for one in ExitCode} - {ExitCode.SUCCESS.value}  # a launcher may lose the agents' status
+        code = ExitCode(status) if status in known else ExitCode.RUN_DIRECTORY
         reason, cause = "agent_failed", evidence.complaint
     elif failures and spent >= evidence.max_restarts:
         first = min(failures.values(), key=lambda failure: failure.timestamp)

@@ -136,6 +136,13 @@ def test_a_complaint_keeps_the_exit_code_of_its_agent(start: Start) -> None:
     assert start.conclude(6)["exit_code"] == 6
 
 
+def test_a_launcher_that_exits_0_makes_no_failed_run_leave_with_0(start: Start) -> None:
+    start.claim(attempt=None)
+    start.complain("node0", "no head was joined")
+    result = start.conclude(0)
+    assert (result["state"], result["exit_code"]) == ("FAILED", 5)
+
+
 @pytest.mark.parametrize("other", [("42", 1), ("43", 0)])
 def test_a_complaint_of_another_start_is_no_cause(start: Start, other: tuple[str, int]) -> None:
     """Of the same job before it was requeued, or of a second job that was refused while this one was at work."""
