@@ -56,6 +56,28 @@ class BackgroundThread:
         if self._queue.qsize() < LONGEST_QUEUE:
             self._queue.put((USUAL, next(self._numbers), function, None))
 
+    def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:
+        """Looks again and again, in a thread beside this one, which does not wait for what is queued here.
+
+        Args:
+            look: whether there is something; blocks.
+            found: called in the event loop each time that there is.
+            every_s: the pause between two looks.
+
+        Returns:
+            What ends it.
+        """
+        is_over = threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(every_s):
+                if look():
+                    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+                        self._loop.call_soon_threadsafe(found)
+
+        threading.Thread(target=watch, name="watch", daemon=True).start()
+        return is_over.set
+
     async def close(self, timeout_s: float) -> bool:
         """Waits until all is done.
 

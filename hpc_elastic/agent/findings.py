@@ -15,7 +15,7 @@ from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
-from hpc_elastic.rundir.store import list_numbers, read_json, write_json
+from hpc_elastic.rundir.store import list_numbers, read_json, remove, write_json
 
 LAST_LINE_BYTES = 4096
 LONGEST_LINE = 200
@@ -55,8 +55,8 @@ class Findings:
 
     def remove(self) -> None:
         """This node has joined."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._layout.rendezvous(self._place.node))
+        with contextlib.suppress(RunDirectoryError):
+            remove(self._layout.rendezvous(self._place.node))
 
     def read(self, nodes: Sequence[str], own: Endpoint) -> list[Diagnosis]:
         """What is known of nodes that are missing.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,14 +56,12 @@ class HeadWatch:
         self._diagnose = diagnose
         self._is_stop_told = False
         self.is_stop_requested = False  # as soon as the thread has seen it, whatever the head is doing
-        self._loop = asyncio.get_running_loop()
         self._has_found = asyncio.Event()
-        self._is_over = threading.Event()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=LOOK_EVERY_S)
 
     def close(self) -> None:
         """Looks no more."""
-        self._is_over.set()
+        self._stop_watching()
 
     async def watch_run(self) -> None:
         """Requests of people, and whether another head has taken the run over."""
@@ -86,14 +82,11 @@ class HeadWatch:
                 self._do(self._head.tick)  # there may be nobody left to wait for
             await asyncio.sleep(DIAGNOSE_EVERY_S)
 
-    def _watch(self) -> None:
-        nothing = Look()
-        while not self._is_over.wait(LOOK_EVERY_S):
-            look = self._look(self._head.attempt)
-            self.is_stop_requested |= look.stop_by is not None
-            if look != nothing:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
-                    self._loop.call_soon_threadsafe(self._has_found.set)
+    def _has_something(self) -> bool:
+        """Blocks."""
+        look = self._look(self._head.attempt)
+        self.is_stop_requested |= look.stop_by is not None
+        return look != Look()
 
     def _look(self, attempt: int) -> Look:
         """Blocks. A file system in trouble (ESTALE, EIO) is asked again; it is no failure yet."""

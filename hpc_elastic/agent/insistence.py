@@ -32,7 +32,7 @@ async def insist(
     Raises:
         FileSystemError: that of the last try, when the time for them is over.
     """
-    patience = _Patience(say, FOR_S)
+    patience = _Patience(say, FOR_S, asyncio.get_running_loop().time)
     while True:
         try:
             return await work()
@@ -51,7 +51,7 @@ def insist_here(
     Raises:
         FileSystemError: that of the last try.
     """
-    patience = _Patience(say, FOR_S if within_s is None else within_s)
+    patience = _Patience(say, FOR_S if within_s is None else within_s, time.monotonic)
     while True:
         try:
             return work()
@@ -63,7 +63,8 @@ def insist_here(
 class _Patience:
     """What is left of the time for one piece of work, from its first failure on: a try itself may take minutes."""
 
-    def __init__(self, say: Callable[[str], None], for_s: float) -> None:
+    def __init__(self, say: Callable[[str], None], for_s: float, now: Callable[[], float]) -> None:
+        self._now = now
         self._say = say
         self._for_s = for_s
         self._ends: float | None = None
@@ -76,8 +77,8 @@ class _Patience:
             FileSystemError: this one, for the time is over.
         """
         if self._ends is None:
-            self._ends = time.monotonic() + self._for_s
+            self._ends = self._now() + self._for_s
             self._say(f"{error.message}; trying again for up to {self._for_s:g} s")
-        elif time.monotonic() >= self._ends:
+        elif self._now() >= self._ends:
             raise error
         return next(self._pauses)

@@ -34,8 +34,8 @@ class Surroundings:
         telemetry: is shown every action.
         make: makes connections.
         leave: ends this agent.
-        moved: is told when `fence_deadline` may have moved.
-        guard_deadline: when the guard kills the workers.
+        moved: is told when `Participation.guard_deadline` may have moved.
+        guard_deadline: when the guard kills the workers, by its own memory.
         say: takes a line for people.
     """
 
@@ -76,6 +76,7 @@ class Participation:
         decide: Decide | None = None,
     ) -> None:
         journal, disk, telemetry = around.journal, around.disk, around.telemetry
+        self._profile = profile
         self.member = LocalMember(
             Member(join, run=plan.run, timing=Timing(lease_s=plan.elastic.lease_s, profile=profile)),
             plan=plan,
@@ -114,9 +115,9 @@ class Participation:
         """These are the node's workers, and who knows whether they got a TERM."""
         self.member.serve(workers, signals)
 
-    def fence_deadline(self) -> float:
-        """Until when the workers may run: the member's deadline or the head's, whichever comes first."""
-        return min(self.member.fence_deadline(), self.heads.fence_deadline())
+    def guard_deadline(self) -> float:
+        """When the guard kills the workers: a moment after the agent should have, for the member or the head here."""
+        return min(self.member.fence_deadline(), self.heads.fence_deadline()) + self._profile.guard_s
 
     async def close(self) -> None:
         """The member has left: the head that is here goes after all others, and nobody is let in any more."""

@@ -34,7 +34,6 @@ from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
-from hpc_elastic.membership.timing import AGENT
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
 
@@ -156,7 +155,7 @@ class Supervisor:
         self._part.serve(self._group, signals)
 
     def _move_deadline(self) -> None:
-        self._guard.set_deadline(self._part.fence_deadline() + AGENT.guard_s)
+        self._guard.set_deadline(self._part.guard_deadline())
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))

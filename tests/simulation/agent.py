@@ -1,38 +1,112 @@
-"""A simulated agent: finds or becomes the head, and carries out what its member decides.
-
-Theory of operation. It wires a Member as `agent.supervisor` does. Whatever the process gets (a message,
-a timer, the end of some work) comes through `do`: while it is paused that piles up, as it does in the
-kernel; what the machines' clocks have made due they do before they hear of it. Its guard is another process
-and not paused with it. Its clock has nothing to do with that of any other node.
-"""
+"""A simulated node, and its agent: the part in membership that ships, put together as in `agent.supervisor`."""
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
-from hpc_elastic.membership import actions as asked
+from hpc_elastic.agent.background import BackgroundThread
+from hpc_elastic.agent.departure import Departure
+from hpc_elastic.agent.node_workers import NodeWorkers
+from hpc_elastic.agent.participation import Participation, Surroundings
+from hpc_elastic.agent.signals import AgentSignals
+from hpc_elastic.agent.tasks import Tasks
+from hpc_elastic.agent.telemetry import Telemetry
+from hpc_elastic.agent.transport import ConnectionFactory
+from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
+from hpc_elastic.membership.actions import Action, Leave, Level, Seek, StartWorkers, StopWorkers, Tell
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
-from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint
-from tests.simulation.clock import NEVER, Event, MachineClock
-from tests.simulation.disk import DiskThread
-from tests.simulation.headquarters import VERSIONS, Headquarters
-from tests.simulation.local_member import LocalMember
-from tests.simulation.network import End
-from tests.simulation.search import Search
-from tests.simulation.seeking import Seeking
+from hpc_elastic.rundir.records import Endpoint, RunResult
+from tests.simulation.clock import NEVER, MachineClock
+from tests.simulation.file_system import DiskThread
+from tests.simulation.guard import Guard
+from tests.simulation.network import Listener, SimulatedConnection, Socket
+from tests.simulation.process import Process
+from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
 
+PORT = 1
+
+
+class AgentProcess(Process):
+    """The agent's event loop, on the simulated network."""
+
+    agent: Agent
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], SimulatedConnection], host: str, port: int
+    ) -> tuple[SimulatedConnection, SimulatedConnection]:
+        socket = await self.agent.run.network.connect(self.agent, host)
+        return self._made(protocol_factory, socket)
+
+    async def connect_accepted_socket(
+        self, protocol_factory: Callable[[], SimulatedConnection], sock: Socket
+    ) -> tuple[SimulatedConnection, SimulatedConnection]:
+        return self._made(protocol_factory, sock)
+
+    def _made(
+        self, make: Callable[[], SimulatedConnection], socket: Socket
+    ) -> tuple[SimulatedConnection, SimulatedConnection]:
+        connection = make()
+        connection.made(socket)
+        return connection, connection
+
+    def add_reader(self, fd: Listener, callback: Callable[..., object], *args: Any) -> None:
+        fd.watch(callback)
+
+    def remove_reader(self, fd: Listener) -> bool:
+        fd.watch(None)
+        return True
+
+
+class SimulatedTelemetry:
+    """Shows the rules what the member asks for."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def saw(self, action: Action) -> None:
+        agent, run = self._agent, self._agent.run
+        if isinstance(action, Tell):
+            return
+        run.trace(agent, action)
+        if isinstance(action, StartWorkers):
+            run.rules.assigned(agent, action.assign)
+        elif isinstance(action, StopWorkers):
+            run.rules.stops(agent, action)
+        elif isinstance(action, Seek):
+            run.rules.seeks(agent)
+            agent.parted_at = run.clock.now
+        elif isinstance(action, Leave):
+            agent.left(action.exit_code, action.cause)
+
+    def measuring(self, step: str) -> SimulatedTelemetry:
+        return self
+
+    def __enter__(self) -> None:
+        """A step of the head begins."""
+
+    def __exit__(self, *_: object) -> None:
+        """It is over."""
+
+    def run_ended(self, result: RunResult) -> None:
+        """Of the head."""
+
 
 class Agent:
     """The agent of one node, and its node."""
+
+    process: AgentProcess
+    part: Participation
+    guard: Guard
 
     def __init__(self, run: SimulatedRun, number: int, role: str, workers: int) -> None:
         self.run = run
@@ -41,31 +115,28 @@ class Agent:
         self.role = role
         self.is_powered = True
         self.is_running = False
-        self.died_at = NEVER
+        self.started_at = self.died_at = NEVER
         self.exit_code: int | None = None
         self.left_at = NEVER
         self.problem: str | None = None
         self.versions = VERSIONS
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
-        self.ends: dict[End, None] = {}
-        self.link: End | None = None
+        self.sockets: dict[Socket, None] = {}
+        self.listener: Listener | None = None
         self.headquarters: Headquarters | None = None
-        self.search: Search | None = None
-        self.seeking: Seeking | None = None
-        self.workers = Workers(self)
         self.dice = random.Random(f"{run.scenario.seed}/{number}")
-        self.disk = DiskThread(self, run.scenario.disk_s, self.dice)
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
+        self.process = AgentProcess(run.clock, self.clock, self.dice, self._crashed)
+        self.process.agent = self
+        self.guard = Guard(self)
+        self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk"))
+        self.workers = Workers(self)
         self.troubled_until = 0.0
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
-        self.is_paused = False
-        self._backlog: list[Event] = []
-        self._making: object = None  # the head that is being made, and not called off
-        self._is_disbanding = False
 
     # The process.
 
@@ -74,49 +145,110 @@ class Agent:
         """By this node's own clock."""
         return self.clock.shows(self.run.clock.now)
 
-    def _first_join(self) -> Join:
-        return Join(
+    @property
+    def is_paused(self) -> bool:
+        return self.process.is_frozen
+
+    @property
+    def member(self) -> Member:
+        return self.part.member._member
+
+    @property
+    def link(self) -> Socket | None:
+        """The connection to the head, if it is elsewhere."""
+        connection = cast("SimulatedConnection | None", self.part.heads._connection)
+        return connection.socket if connection is not None else None
+
+    @property
+    def join(self) -> Join:
+        return self.part.member.join
+
+    def start(self) -> None:
+        self.is_running = True
+        self.started_at = self.run.clock.now
+        self.process.arrives(self._begin)
+
+    def _begin(self) -> None:
+        self._tasks = Tasks()
+        self._departure = Departure(self.process)
+        self.process.create_task(self._work())
+
+    async def _work(self) -> None:
+        """As `agent.supervisor`."""
+        run = self.run
+        join = Join(
             node=self.name,
             node_id=self.number,
-            agent=Endpoint(address=self.name, port=1),
+            agent=Endpoint(address=self.name, port=PORT),
             store_port=self.workers.store_port,
             workers=self._worker_count,
             role=self.role,
             versions=self.versions,
             problem=self.problem,
         )
+        journal = SimulatedJournal(self, run.plan, run.place(self))
+        make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731
+        self.part = Participation(
+            run.plan,
+            run.place(self),
+            join=join,
+            listener=Listener(self),  # type: ignore[arg-type]
+            ports=[PORT],
+            around=Surroundings(
+                journal=journal,
+                disk=cast(BackgroundThread, self.disk),
+                telemetry=cast(Telemetry, SimulatedTelemetry(self)),
+                make=cast(ConnectionFactory, make),
+                leave=self._departure.leaves,
+                moved=lambda: self.guard.set_deadline(self.part.guard_deadline()),
+                guard_deadline=lambda: self.guard.deadline,
+                say=self._say,
+            ),
+            profile=run.scenario.profile,
+        )
+        signals = AgentSignals(
+            self.process, is_local=False, stop=self.part.member.got_signal, insist=self.workers.hurry, say=self._say
+        )
+        self.part.serve(cast(NodeWorkers, self.workers), signals)
+        self._tasks.run(self.part.heads.find())
+        try:
+            await self._departure
+        except HpcElasticError as error:
+            self._fails(error)
+            return
+        await self.part.close()
+        await self.part.member.close()
+        await self._tasks.cancel()
+        await self.disk.close(30.0)
+        self._stop_running()
 
-    def start(self) -> None:
-        self.is_running = True
-        self.join = self._first_join()
-        self.local = LocalMember(self, self.join, self.workers)
-        self.search = Search(self)
+    def _say(self, text: str, level: Level = "info") -> None:
+        self.run.trace(self, f"says: {text}")
 
-    def do(self, event: Event) -> None:
-        """Something comes to this process."""
-        if self.is_paused:
-            self._backlog.append(event)
-        elif self.is_running:
-            event()
+    def _crashed(self, error: BaseException) -> None:
+        """Before there is anybody to handle it, or because a handler failed."""
+        if self._departure is not None and isinstance(error, HpcElasticError):
+            self._departure._crashed(self.process, {"exception": error})
+        else:
+            self.run.crash = self.run.crash or error
 
-    def later(self, seconds: float, event: Event) -> None:
-        self.run.clock.after(seconds, lambda: self.do(event))
+    def _fails(self, error: HpcElasticError) -> None:
+        """The agent ends with an error; its guard kills what is left."""
+        if isinstance(error, FileSystemError):
+            self.run.witness.see("disk")
+        self.left(int(error.exit_code), error.message)
+        self.workers.kill_all()
+        self._stop_running()
 
-    def pause(self, seconds: float) -> None:
-        if self.is_running and not self.is_paused:
-            self.is_paused = True
-            self.run.clock.after(seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        self.is_paused = False
-        backlog, self._backlog = self._backlog, []
-        for event in backlog:
-            self.do(event)
-        self.local.catch_up()
-        if self.headquarters is not None:
-            self.headquarters.catch_up()
-        if self.seeking is not None:
-            self.seeking.catch_up()
+    def left(self, exit_code: int, cause: str) -> None:
+        """No worker is left; a head stays until everybody has gone."""
+        self.run.trace(self, f"leaves with {exit_code}: {cause}")
+        self.run.rules.leaves(self, exit_code)
+        claim = self.run.disk.latest_claim
+        if exit_code == ExitCode.NODES_MISSING and claim is not None and self.name in claim.members:
+            self.run.witness.see("loss")  # it gave up just before it heard that it was let in
+        self.exit_code = exit_code
+        self.left_at = self.run.clock.now
 
     def die(self, *, is_power_off: bool = False) -> None:
         """The process is gone, and its workers with it; the kernel closes its connections if there is one."""
@@ -124,170 +256,58 @@ class Agent:
             return
         self.run.trace(self, "power off" if is_power_off else "killed")
         was_running, self.died_at = self.is_running, min(self.died_at, self.run.clock.now)
-        self._stop_running()
         if is_power_off:
             self.is_powered = False
             self.workers.alive.clear()
-            for end in list(self.ends):
-                end.vanish()
+            for socket in list(self.sockets):
+                socket.vanish()
         elif was_running:
             self.workers.kill_all()
-            for end in list(self.ends):
-                end.abort()
+        self._stop_running()
 
     def _stop_running(self) -> None:
-        self.is_running = self.is_paused = False
-        if self.search is not None:
-            self.local.end()
-        if self.search is not None:
-            self.search.is_over = True
-        if self.seeking is not None:
-            self.seeking.end()
-        if self.headquarters is not None:
-            self.headquarters.is_closed = True
-
-    # Other agents.
-
-    def accepts(self, end: End) -> None:
-        """Another agent has called."""
-        if self.headquarters is None or self.headquarters.is_closed:
-            end.close()
-            return
-        end.on_message, end.on_closed = self._stranger_says, self._stranger_goes
-
-    def _stranger_says(self, end: End, message: Message) -> None:
-        if self.headquarters is None or self.headquarters.is_closed:
-            end.close()
-        else:
-            self.headquarters.hears(end, message)
-
-    def _stranger_goes(self, end: End, why: str, is_by_peer: bool) -> None:
-        if self.headquarters is not None:
-            self.headquarters.loses(end, why, is_by_peer)
-
-    def head_found(self, end: End, message: Message, asked_at: float) -> None:
-        """Another agent is the head, and has answered the join."""
-        self.link, self.seeking = end, None
-        end.on_message, end.on_closed = self._hears_head, self._loses_head
-        self.local.do(lambda now: self.member.connected(now, is_joined=True, asked=asked_at))
-        self._hears_head(end, message)
-
-    def becomes_head(self, allocation: int, succession: Succession | None = None) -> None:
-        """This agent has claimed the allocation, or gathers the members of a head that is lost."""
-        making = self._making = object()
-
-        def go_on(claim: AttemptClaim | None) -> None:
-            if making is not self._making:
-                return
-            opened, expected = claim and claim.attempt, succession and succession.world.attempt
-            if opened != expected:
-                if self.seeking is not None:
-                    self.seeking.superseded()
-                return
-            if self.seeking is not None and succession is None:
-                self.seeking.end()
-                self.seeking = None
-            self.headquarters = Headquarters(self, allocation=allocation, claim=claim, succession=succession)
-            self.local.do(lambda now: self.member.connected(now, is_joined=False))
-
-        self.disk.call(lambda: self.run.disk.latest_claim, go_on, failed=self.crash)
-
-    def disbands(self, reason: str) -> None:
-        """This agent gathers nobody any more."""
-        self._making = None
-        if self.headquarters is not None:
-            self._is_disbanding = True
-            self.headquarters.supersede(reason)
-            self._is_disbanding = False
-
-    def superseded(self, reason: str) -> None:
-        """This agent is no head any more, but a member without one."""
+        self.is_running = False
+        self.guard.dismiss()
+        self.process.kill()
         self.headquarters = None
-        if self.seeking is not None and not self._is_disbanding:
-            self.seeking.end()
-            self.seeking = None
-        self.local.do(lambda _: self.member.disconnected(reason, is_dead=False))
+        if self.listener is not None:
+            self.listener.close()
+        for socket in list(self.sockets):
+            socket.abort()
 
-    def hears_own_head(self, headquarters: Headquarters, message: Message) -> None:
-        if self.headquarters is headquarters:
-            self._hears(message)
+    # What happens on the node.
 
-    def _hears_head(self, end: End, message: Message) -> None:
-        if end is self.link:
-            self._hears(message)
+    def pause(self, seconds: float, point: int = -1) -> None:
+        """The process is frozen now, or at a point of its code that comes some time from now."""
+        if point >= 0:
+            self.process.freeze_at(point, seconds)
+        else:
+            self.process.freeze(seconds)
 
-    def _hears(self, message: Message) -> None:
+    def terminate(self) -> None:
+        """A TERM from outside to every process of the node; the guard ignores it."""
+        self.workers.terminate_all()
+        self.run.clock.after(self.dice.uniform(0, 0.02), lambda: self.process.signal(signal.SIGTERM))
+
+    def break_store(self) -> None:
+        """The store host ends, if there is one."""
+        if self.workers.served is not None:
+            self.run.witness.broke(self)
+            self.run.trace(self, "the store host ends")
+            self.process.arrives(self._broke)
+
+    def _broke(self) -> None:
+        self.part.member.node_broke("the store host ended (exit code -9)")
+
+    def heard(self, message: Message) -> None:
+        """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
         self.is_told = self.is_told or isinstance(message, RunEnd)
         self.is_refused = self.is_refused or isinstance(message, Refused)
-        self.local.do(lambda now: self.member.received(message, now))
 
-    def _loses_head(self, end: End, why: str, is_by_peer: bool) -> None:
-        if end is self.link:
-            self.link = None
-            self.run.trace(self, f"loses the head: {why}")
-            self.local.do(lambda _: self.member.disconnected(why, is_dead=is_by_peer))
-
-    # What the member asks for.
-
-    @property
-    def member(self) -> Member:
-        return self.local.member
-
-    def tell(self, message: Message) -> None:
-        if self.headquarters is not None:
-            headquarters = self.headquarters
-            self.later(0.0, lambda: headquarters.hears_own(message))
-        elif self.link is not None:
-            self.link.send(message)
-
-    def seek(self, action: asked.Seek) -> None:
-        self.run.rules.seeks(self)
-        self.parted_at = self.run.clock.now
-        if self.link is not None:
-            self.link.close()
-            self.link = None
-        if self.headquarters is not None:
-            headquarters = self.headquarters
-            self.later(0.0, lambda: self._rejoin(headquarters, action))
-        elif self.seeking is None:
-            self.seeking = Seeking(self, action.lost)
-
-    def _rejoin(self, headquarters: Headquarters, action: asked.Seek) -> None:
-        """The head is on this node, and the member lost it because this process was paused."""
-        if headquarters is self.headquarters:
-            headquarters.own_member_parted(action.lost.why)
-            self.local.do(lambda now: self.member.connected(now, is_joined=False))
-        else:
-            self.seek(action)  # another one has taken its place since
-
-    def leaves_for(self, exit_code: int, cause: str) -> None:
-        """No head is to be found, or the run is over."""
+    def hears_result(self, cause: str) -> None:
+        """The member is about to leave for what is in the run directory."""
         self.is_told = self.is_told or any(result.cause == cause for result in self.run.disk.results)
-        self.local.do(lambda _: self.member.leaves(exit_code, cause))
-
-    def crash(self) -> None:
-        """The run directory cannot be written: an agent that is no head ends with the error."""
-        self.run.witness.see("disk")
-        self.die()
-
-    def leave(self, exit_code: int, cause: str) -> None:
-        """No worker is left; a head stays until everybody has gone."""
-        self.run.rules.leaves(self, exit_code)
-        self.run.trace(self, f"leaves with {exit_code}: {cause}")
-        self.exit_code = exit_code
-        self.left_at = self.run.clock.now
-        self.local.end()
-        if self.headquarters is not None and not self.headquarters.is_closed:
-            self.headquarters.own_member_left()
-        else:
-            self.gone()
-
-    def gone(self) -> None:
-        """The process ends in order."""
-        self._stop_running()
-        for end in list(self.ends):
-            end.close()

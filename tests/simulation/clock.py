@@ -51,27 +51,3 @@ class MachineClock:
     def moment_of(self, shown: float) -> float:
         """When it shows that, by this clock."""
         return (shown - self.ahead_s) / self.rate
-
-
-class Timer:
-    """Calls back at the moment that a machine asks for, by its own clock; it moves with everything that it is told."""
-
-    def __init__(self, clock: Clock, ring: Event, own: MachineClock) -> None:
-        self._clock = clock
-        self._ring = ring
-        self._own = own
-        self._moment = NEVER
-        self._rings_at: set[float] = set()
-
-    def set(self, moment: float) -> None:
-        """The next ring; infinity for none."""
-        self._moment = moment
-        if moment < NEVER and moment not in self._rings_at:
-            self._rings_at.add(moment)
-            self._clock.at(self._own.moment_of(moment) + LATE_S, lambda: self._fire(moment))
-
-    def _fire(self, moment: float) -> None:
-        self._rings_at.discard(moment)
-        if moment == self._moment:
-            self._moment = NEVER
-            self._ring()

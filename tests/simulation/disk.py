@@ -1,99 +1,63 @@
-"""The simulated run directory, and each agent's thread that works on it."""
+"""What stands in the simulated run directory, as the rules see it: at once, and whatever a node believes."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+import json
+from typing import TYPE_CHECKING
 
-from hpc_elastic.codec import from_json, to_json
-from hpc_elastic.membership.succession import Records
-from hpc_elastic.rundir.records import (
-    AllocationClaim,
-    AttemptClaim,
-    Endpoint,
-    NodeResult,
-    RunResult,
-    WorkerState,
-    World,
-)
+from hpc_elastic.codec import from_json
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, NodeResult, RunResult, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
 
-T = TypeVar("T")
+LAYOUT = RunLayout("/simulated")
 
 
-@dataclass
 class Disk:
-    """What is written, once and for all. What it answers is what `agent.journal` and `agent.chain` read."""
+    """Of one run; tells the rules of each record that comes into being."""
 
-    nodes: tuple[str, ...] = ()
-    allocations: list[AllocationClaim] = field(default_factory=list)
-    claims: dict[int, AttemptClaim] = field(default_factory=dict)
-    asked_at: dict[int, float] = field(default_factory=dict)  # attempt: when its head decided who is in it
-    worlds: dict[int, World] = field(default_factory=dict)
-    node_results: dict[tuple[int, str], NodeResult] = field(default_factory=dict)
-    results: list[RunResult] = field(default_factory=list)
-    ended_at: float = float("inf")
-    _valid: list[int] = field(default_factory=list)  # attempts
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self.allocations: list[AllocationClaim] = []
+        self.claims: dict[int, AttemptClaim] = {}
+        self.asked_at: dict[int, float] = {}  # attempt: when its head decided who is in it
+        self.asks: dict[tuple[int, str], float] = {}  # the same of each head that wants to open it
+        self.worlds: dict[int, World] = {}
+        self.node_results: dict[tuple[int, str], NodeResult] = {}
+        self.results: list[RunResult] = []
+        self.ended_at = float("inf")
+        self._valid: list[int] = []  # attempts
+        run.files.changed = self._changed
 
-    def claim_allocation(self, node: str, after: int) -> bool:
-        """Claims the allocation that follows this one."""
-        if len(self.allocations) != after or self.results:
-            return False
-        self.allocations.append(
-            AllocationClaim(
-                run="run",
-                allocation=after + 1,
-                job_id="1",
-                restart_count=0,
-                array_task=None,
-                nodes=self.nodes,
-                node=node,
-                host=node,
-                head=Endpoint(address=node, port=1),
-                time="",
-            )
-        )
-        return True
+    def _changed(self, agent: Agent, path: str) -> None:
+        if path.startswith(LAYOUT.allocations):
+            self.allocations.append(from_json(AllocationClaim, self._read(path)))
+        elif path.endswith("/claim.json"):
+            self._claimed(agent, from_json(AttemptClaim, self._read(path)))
+        elif path == LAYOUT.result:
+            result = from_json(RunResult, self._read(path))
+            self.results.append(result)
+            self.ended_at = self._run.clock.now
+            self._run.rules.ended(agent, result)
+        elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
+            record = from_json(NodeResult, self._read(path))
+            self.node_results[record.attempt, record.node] = record
 
-    def claim(self, claim: AttemptClaim, world: World, asked_at: float) -> bool:
-        """Claims an attempt; whether it is ours and the run goes on."""
-        if claim.attempt in self.claims:
-            return False
-        self.claims[claim.attempt] = from_json(AttemptClaim, to_json(claim))
-        self.asked_at[claim.attempt] = asked_at
+    def _claimed(self, agent: Agent, claim: AttemptClaim) -> None:
+        before = self.latest_claim
+        world = from_json(World, self._read(LAYOUT.proposed_world(claim.attempt, claim.head)))
+        self.claims[claim.attempt] = claim
+        self.asked_at[claim.attempt] = self.asks[claim.attempt, claim.head]
         self.worlds[claim.attempt] = world
         if not self.results:
             self._valid.append(claim.attempt)
-        return not self.results
+        self._run.rules.claimed(agent, claim, world, before, is_over=bool(self.results))
 
-    def write_result(self, result: RunResult, now: float, *, is_asked: bool) -> tuple[int, str] | AttemptClaim:
-        """Ends the run, unless it has ended, or goes on in a later attempt than the result knows of."""
-        if not self.results:
-            latest = self.latest_claim
-            if is_asked and latest is not None and latest.attempt > result.attempts:
-                return latest
-            self.results.append(result)
-            self.ended_at = now
-        return self.results[0].exit_code, self.results[0].cause
-
-    def read_records(self) -> Records:
-        """What an agent without a head has to know."""
-        first, claim = self.allocations[-1] if self.allocations else None, self.latest_claim
-        world = self.worlds[claim.attempt] if claim is not None else None
-        is_finished = world is not None and self._is_finished(world)
-        result = self.results[0] if self.results else None
-        return Records(result=result, first=first, claim=claim, world=world, is_finished=is_finished)
-
-    def _is_finished(self, world: World) -> bool:
-        attempts = {role.role: role.attempt for role in world.roles}
-        ignored = {role.role for role in world.roles if role.restart == "ignore"}
-        counting = [node for node in world.nodes if node.role not in ignored] or world.nodes
-        records = [self.node_results.get((attempts[node.role], node.node)) for node in counting]
-        return all(record is not None and record.state is WorkerState.SUCCEEDED for record in records)
+    def _read(self, path: str) -> object:
+        return json.loads(self._run.files.content[path][0])
 
     @property
     def latest_claim(self) -> AttemptClaim | None:
@@ -111,46 +75,3 @@ class Disk:
         if claim is not None:
             return claim.head
         return self.allocations[-1].node if self.allocations else None
-
-
-class DiskThread:
-    """One agent's operations, one after the other; a stall holds up the one under way too.
-
-    What was asked of the file system may happen although the agent learns it late, or never.
-    """
-
-    def __init__(self, agent: Agent, latencies_s: tuple[float, ...], dice: random.Random) -> None:
-        self._agent = agent
-        self._latencies_s = latencies_s
-        self._dice = dice
-        self._busy_until = 0.0
-        self.stalled_until = 0.0
-        self.fails_until = 0.0
-
-    @property
-    def is_well(self) -> bool:
-        return self._agent.run.clock.now >= max(self.stalled_until, self.fails_until)
-
-    def call(self, work: Callable[[], T], done: Callable[[T], object], *, failed: Callable[[], object]) -> None:
-        """Does the work some time from now, and hands its value over."""
-        agent, clock = self._agent, self._agent.run.clock
-        began = max(clock.now, self._busy_until)
-        self._busy_until = began + self._dice.choice(self._latencies_s)
-        is_on_its_way = self._dice.random() < 0.5  # it happens when it would have, and only the answer is late
-
-        def end() -> None:
-            if not is_on_its_way and clock.now < self.stalled_until:
-                clock.at(self.stalled_until, end)
-            elif not is_on_its_way:
-                agent.do(act)
-            elif agent.is_running or began < agent.died_at:
-                act()
-
-        def act() -> None:
-            if clock.now < self.fails_until:
-                agent.do(failed)
-                return
-            value = work()
-            clock.at(self.stalled_until, lambda: agent.do(lambda: done(value)))
-
-        clock.at(self._busy_until, end)

@@ -23,7 +23,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
             agent.workers.end(worker, 1)
     elif fault.what == "break_store":
         if agent.is_running:
-            agent.local.break_store()
+            agent.break_store()
     elif fault.what == "unkillable":
         agent.workers.has_next_unkillable = True
     elif fault.what in ("stop", "term", "term_all"):
@@ -63,21 +63,19 @@ def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
     run.witness.see("stop" if what == "stop" else "term")
     if what == "stop":
         run.is_stop_requested = True
-        for each in run.agents:
-            if each.headquarters is not None and not each.headquarters.is_closed:
-                each.headquarters.look_for_requests()
         return
     for each in run.agents if what == "term_all" else [agent]:
         if each.is_running:
             run.witness.terminated.add(each.name)
-            run.clock.after(run.dice.uniform(0, 0.02), each.local.terminate)
+            run.clock.after(run.dice.uniform(0, 0.02), each.terminate)
 
 
 def _lose(run: SimulatedRun, agent: Agent, what: str) -> None:
     run.witness.see("loss")
     if what == "reset":  # somebody between the two made it up
-        if agent.link is not None:
-            agent.link.reset_both()
+        link = agent.link if agent.is_running else None
+        if link is not None:
+            link.reset_both()
     else:
         agent.die(is_power_off=what == "power_off")
         run.is_dirty = True
@@ -99,9 +97,9 @@ def _part(run: SimulatedRun, fault: Fault) -> None:
 
 
 def _tell_kernel(agent: Agent, pair: set[int]) -> None:
-    for end in list(agent.ends):
-        if {end.agent.number, end.other.agent.number} == pair:
-            end.time_out("no route to host")
+    for socket in list(agent.sockets):
+        if {socket.agent.number, socket.other.agent.number} == pair:
+            socket.time_out("No route to host")
 
 
 def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:

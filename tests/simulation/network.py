@@ -8,26 +8,28 @@ without the connection answers with a reset, and who has hung up hears nothing m
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hpc_elastic.membership.messages import Dropped, Message, Refused, Welcome
+from hpc_elastic.agent.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
+from hpc_elastic.membership.authentication import Side
+from hpc_elastic.membership.messages import Message
 from tests.simulation.clock import NEVER
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
-CONNECT_BOUND_S = 2.0
-HANGS_UP_WITHIN_S = 5.0
 RESENT_WITHIN = 0.3  # of how long a way was closed: the kernel tries less and less often
-END, ACCEPTED = "end", "accepted"  # besides messages
+OPEN, PROOF, END = "open", "proof", "end"  # besides messages: the handshake's two words, and no more will come
+SYN_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Network:
-    """The ways between all nodes."""
+    """The ways between all nodes, and who listens where."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
@@ -59,23 +61,113 @@ class Network:
     def delay_s(self) -> float:
         return self.dice.choice(self._run.scenario.delays_s)
 
+    async def connect(self, agent: Agent, address: str) -> Socket:
+        """As connect(2).
 
-class End:
-    """One side of a connection, as the process there has it."""
+        Raises:
+            ConnectionRefusedError: nobody listens there.
+        """
+        target, clock = self._run.agent(address), self._run.clock
+        connected: asyncio.Future[Socket] = asyncio.get_running_loop().create_future()
+
+        def answer(socket: Socket | None) -> None:
+            if connected.done():
+                if socket is not None:
+                    socket.abort()
+            elif socket is None:
+                connected.set_exception(ConnectionRefusedError(111, "Connection refused"))
+            else:
+                connected.set_result(socket)
+
+        def knock(tries: tuple[float, ...]) -> None:
+            if connected.done() or not agent.is_running:
+                return
+            if not self.is_open(agent, target):
+                if tries:
+                    clock.after(tries[0], lambda: knock(tries[1:]))
+                return
+            mine: Socket | None = None
+            if target.listener is not None:
+                mine, theirs = Socket(agent), Socket(target)
+                mine.other, theirs.other = theirs, mine
+                target.listener.put(theirs)
+            if self.is_open(target, agent):
+                clock.after(self.delay_s(), lambda: agent.process.arrives(answer, mine))
+
+        clock.after(self.delay_s(), lambda: knock(SYN_AGAIN_S))
+        return await connected
+
+
+class Listener:
+    """A listening socket, for `agent.door`; the kernel takes connections whatever its process does."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._waiting: deque[Socket] = deque()
+        self._readable: Callable[[], object] | None = None
+        self._is_closed = False
+
+    def put(self, socket: Socket) -> None:
+        if self._is_closed:
+            socket.abort()
+            return
+        self._waiting.append(socket)
+        self._agent.process.arrives(self._is_readable)
+
+    def watch(self, readable: Callable[[], object] | None) -> None:
+        self._readable = readable
+
+    def _is_readable(self) -> None:
+        if self._waiting and self._readable is not None:
+            self._readable()
+
+    def accept(self) -> tuple[Socket, str]:
+        if not self._waiting:
+            raise BlockingIOError
+        return self._waiting.popleft(), ""
+
+    def setblocking(self, is_blocking: bool) -> None:
+        """Of socket.socket."""
+
+    def listen(self, backlog: int) -> None:
+        self._agent.listener = self
+
+    def fileno(self) -> int:
+        return -1 if self._is_closed else 3
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._agent.listener = None
+        for socket in self._waiting:
+            socket.abort()
+
+
+class Socket:
+    """One end of a connection, as its machine's kernel has it."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.other: End
+        self.other: Socket
         self.is_open = True
-        self.on_message: Callable[[End, Message], object] = lambda _end, _message: None
-        self.on_closed: Callable[[End, str, bool], object] = lambda _end, _why, _is_by_peer: None
+        self.connection: SimulatedConnection | None = None
+        self._received: list[Message | str] = []  # before there is a connection
         self._network = agent.run.network
         self._is_forgotten = False  # the kernel sends nothing again
         self._latest = 0.0
         self._queue: deque[Message | str] = deque()
-        agent.ends[self] = None
+        agent.sockets[self] = None
 
     # What the process does.
+
+    def setblocking(self, is_blocking: bool) -> None:
+        """Of socket.socket."""
+
+    def attach(self, connection: SimulatedConnection) -> None:
+        """There is somebody to take what comes."""
+        self.connection = connection
+        received, self._received = self._received, []
+        for item in received:
+            self._hand_over(item)
 
     def send(self, message: Message | str) -> None:
         if self.is_open:
@@ -95,22 +187,14 @@ class End:
 
     def reset_both(self) -> None:
         """Somebody between the two machines ends the connection."""
-        self.agent.do(lambda: self._ends("connection reset by peer"))
-        self.other.agent.do(lambda: self.other._ends("connection reset by peer"))
+        for each in (self, self.other):
+            each.agent.process.arrives(each._ends, ConnectionResetError(104, "Connection reset by peer"))
 
     def time_out(self, why: str) -> None:
         """This machine's own kernel gives the connection up; the other knows nothing of it."""
         self._is_forgotten = True
         self._queue.clear()
-        self.agent.do(lambda: self._ends(why, is_by_peer=False))
-
-    def hang_up(self) -> None:
-        """Hangs up after the last words, and some time later without them."""
-        self.close()
-        self.agent.run.clock.after(HANGS_UP_WITHIN_S, self._forget)
-
-    def _forget(self) -> None:
-        self._is_forgotten = True
+        self.agent.process.arrives(self._ends, OSError(113, why))
 
     def vanish(self) -> None:
         """The machine has no power."""
@@ -119,7 +203,7 @@ class End:
 
     def _forget_end(self) -> None:
         self.is_open = False
-        self.agent.ends.pop(self, None)
+        self.agent.sockets.pop(self, None)
 
     # What the network does.
 
@@ -148,103 +232,170 @@ class End:
             self.other._take(self._queue.popleft())
 
     def _take(self, item: Message | str) -> None:
+        if self.is_open:
+            self.agent.process.arrives(self._hand_over, item)
+        elif item is not END:
+            self._answer_reset()
+
+    def _hand_over(self, item: Message | str) -> None:
         if not self.is_open:
-            if item is not END:
-                self._answer_reset()
+            return
+        if self.connection is None:
+            self._received.append(item)
         elif item is END:
-            self.agent.do(lambda: self._ends("the other side closed the connection"))
+            self._forget_end()
+            self.connection.ended()
         else:
-            self.agent.do(lambda: self.on_message(self, item) if self.is_open else None)  # type: ignore[arg-type]
+            self.connection.takes(item)
 
     def _answer_reset(self) -> None:
         other = self.other
 
         def reset() -> None:
             if self._network.is_open(self.agent, other.agent):
-                other.agent.do(lambda: other._ends("connection reset by peer"))
+                other.agent.process.arrives(other._ends, ConnectionResetError(104, "Connection reset by peer"))
 
         clock = self.agent.run.clock
         self._latest = max(self._latest, clock.now + self._network.delay_s())
         clock.at(self._latest, reset)
 
-    def _ends(self, why: str, *, is_by_peer: bool = True) -> None:
+    def _ends(self, error: OSError) -> None:
         """A kernel has ended the connection, that of the other side most often."""
         if self.is_open:
             self._forget_end()
-            self.on_closed(self, why, is_by_peer)
+            if self.connection is not None:
+                self.connection.lost(error)
 
 
-class Call:
-    """One attempt to be taken in by the agent of another node.
+class SimulatedConnection:
+    """What `agent.transport.Connection` is to those who use it; the handshake takes its round trips, and no proof."""
 
-    Args:
-        agent: who calls.
-        target: who is called.
-        within_s: how long the answer may take; None: as long as that machine is there.
-        answered: gets the connection, the first message, and when the join was sent by the caller's clock.
-        failed: told why there is none.
-    """
-
-    def __init__(
-        self,
-        agent: Agent,
-        target: Agent,
-        *,
-        within_s: float | None,
-        answered: Callable[[End, Message, float], object],
-        failed: Callable[[str], object],
-    ) -> None:
+    def __init__(self, agent: Agent, side: Side, receiver: Receiver) -> None:
         self._agent = agent
-        self._target = target
-        self._answered = answered
-        self._failed = failed
-        self._is_over = False
-        self._is_connected = False
-        self._asked_at = 0.0
-        self._end: End | None = None
-        self._network = agent.run.network
-        agent.run.clock.after(self._network.delay_s(), self._knock)
-        bound_s = CONNECT_BOUND_S if within_s is None else min(CONNECT_BOUND_S, within_s)
-        agent.later(bound_s, lambda: None if self._is_connected else self.give_up("timed out"))
-        if within_s is not None:
-            agent.later(within_s, lambda: self.give_up("no answer"))
+        self._loop = agent.process
+        self._side = side
+        self._receiver = receiver
+        self._socket: Socket | None = None
+        self._why = "the connection was closed"
+        self._is_opened = False
+        self._is_lost = False
+        self._is_aborted = False
+        self._is_closed_here = False
+        self._dead_after_s: float | None = None
+        self.is_closed_by_peer = False
+        self.opened_at = float("inf")
+        self.on_refused: Callable[[SimulatedConnection, str], None] = lambda _connection, _why: None
+        self.authenticated: asyncio.Future[bool] = self._loop.create_future()
 
-    def give_up(self, why: str) -> None:
-        """Nobody waits for the answer any more."""
-        if not self._is_over:
-            self._is_over = True
-            if self._end is not None:
-                self._agent.parted_at = self._agent.run.clock.now
-                if self._is_connected:
-                    self._end.send(Dropped(reason=why))
-                self._end.hang_up()
-            self._failed(why)
+    # What the agent does.
 
-    def _knock(self) -> None:
-        agent, target = self._agent, self._target
-        if self._is_over or not self._network.is_open(agent, target) or not agent.is_running:
-            return
-        if not target.is_running:
-            if self._network.is_open(target, agent):
-                agent.run.clock.after(self._network.delay_s(), lambda: agent.do(lambda: self.give_up("refused")))
-            return
-        self._end, theirs = End(agent), End(target)
-        self._end.other, theirs.other = theirs, self._end
-        self._end.on_message, self._end.on_closed = self._hears, lambda _end, why, _by_peer: self.give_up(why)
-        target.do(lambda: self._accept(theirs))
+    def send(self, message: Message) -> None:
+        self._loop.reached()
+        if self._socket is not None and not self._is_closed_here:
+            self._socket.send(message)
 
-    def _accept(self, theirs: End) -> None:
-        theirs.send(ACCEPTED)
-        self._target.accepts(theirs)
+    def close(self, why: str = "this side closed the connection") -> None:
+        self._why = why
+        self._is_closed_here = True
+        if self._socket is not None and not self._is_lost:
+            self._parts()
+            self._socket.close()
+            self._loop.call_soon(self.lost, None)
 
-    def _hears(self, end: End, message: Message | str) -> None:
-        if self._is_over:
+    def abort(self, why: str) -> None:
+        self._why = why
+        self._is_aborted = self._is_closed_here = True
+        if self._socket is not None and not self._is_lost:
+            self._parts()
+            self._socket.abort()
+            self._loop.call_soon(self.lost, None)
+
+    def refuse(self, why: str) -> None:
+        if not self._is_aborted:
+            self.on_refused(self, why)
+        self.abort(why)
+
+    def set_dead_after(self, seconds: float | None) -> None:
+        self._dead_after_s = seconds
+        if seconds is not None:
+            self._agent.run.clock.after(seconds, lambda: self._check_peer(seconds))
+
+    def no_handshake(self) -> NoHandshakeError:
+        return NoHandshakeError(self._why)
+
+    @property
+    def peer(self) -> str:
+        return self._socket.other.agent.name if self._socket is not None else "nobody"
+
+    @property
+    def socket(self) -> Socket | None:
+        return self._socket
+
+    # What happens to it.
+
+    def made(self, socket: Socket) -> None:
+        self._socket = socket
+        if self._is_aborted:
+            socket.abort()
+            self._loop.call_soon(self.lost, None)
             return
-        if message == ACCEPTED:
-            self._is_connected = True
-            self._asked_at = self._agent.now
-            end.send(self._agent.member.asks())
+        self._bound = self._loop.call_later(HANDSHAKE_BOUND_S, self.refuse, "no handshake in time")
+        socket.send(OPEN)
+        socket.attach(self)
+
+    def takes(self, item: Message | str) -> None:
+        assert self._socket is not None
+        if self._is_closed_here:
             return
-        self._is_over = True
-        assert isinstance(message, (Welcome, Refused))
-        self._answered(end, message, self._asked_at)
+        if item == OPEN:
+            self._socket.send(PROOF)
+        elif item == PROOF:
+            self._is_opened = True
+            self.opened_at = self._loop.time()
+            self._bound.cancel()
+            self.authenticated.set_result(True)
+            self._receiver.opened(self)  # type: ignore[arg-type]
+        else:
+            assert not isinstance(item, str)
+            self._receiver.received(self, item)  # type: ignore[arg-type]
+
+    def ended(self) -> None:
+        """The other side will say nothing more; asyncio closes this one, too."""
+        if not self._is_closed_here:
+            self._why = "the other side closed the connection"
+            self.is_closed_by_peer = True
+        self.lost(None)
+
+    def lost(self, error: OSError | None) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self._parts()
+        if isinstance(error, ConnectionResetError) and not self._is_closed_here:
+            self.is_closed_by_peer = True
+        if self._socket is not None and hasattr(self, "_bound"):
+            self._bound.cancel()
+        why = str(error) if error is not None else self._why
+        if not self.authenticated.done():
+            self.authenticated.set_result(False)
+        if self._is_opened:
+            self._receiver.closed(self, why)  # type: ignore[arg-type]
+
+    def connection_lost(self, error: OSError | None) -> None:
+        self.lost(error)
+
+    def _parts(self) -> None:
+        """Whoever asked to join here is without a head from now on, or the head without it."""
+        if self._is_opened and self._socket is not None:
+            dialler = self._agent if self._side is Side.DIALLING else self._socket.other.agent
+            dialler.parted_at = self._agent.run.clock.now
+
+    def _check_peer(self, seconds: float) -> None:
+        """As the kernel does while the join is not answered: who is gone acknowledges nothing."""
+        if self._dead_after_s is None or self._is_lost or self._socket is None or not self._agent.is_running:
+            return
+        here, there, network = self._agent, self._socket.other.agent, self._agent.run.network
+        if network.is_open(here, there) and network.is_open(there, here):
+            self._agent.run.clock.after(seconds, lambda: self._check_peer(seconds))
+        else:
+            self._socket.time_out("Connection timed out")

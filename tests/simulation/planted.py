@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
+from hpc_elastic.agent import head_start, journal, participation, successor
 from hpc_elastic.agent.policy import Policy
+from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, StartWorkers, Tell
 from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Assign, Join, Message, StopManner
+from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.phases import Phase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.membership.seeker import Seeker, SeekerSettings
-from hpc_elastic.membership.succession import LostHead, Succession
-from hpc_elastic.membership.timing import Timing
+from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
-from hpc_elastic.rundir.records import NodeResult, WorkerState
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, WorkerState
+from hpc_elastic.rundir.store import claim
 from tests.simulation.plant import Plant
 from tests.simulation.planted_losses import SEEKERS, SURVIVING_HEADS, SURVIVING_MEMBERS
 
@@ -136,13 +138,20 @@ class _StartsTwice(Member):
         return actions
 
 
+def _write_result_unasked(self: journal.Journal, result: RunResult) -> tuple[int, str] | AttemptClaim:
+    claim(self._layout.result, to_json(result))
+    standing = self._chain.result()
+    assert standing is not None
+    return standing.exit_code, standing.cause
+
+
 class _Decides:
     """A policy with something wrong about it."""
 
     def __init__(self, restart: RestartPlan, roles: Mapping[str, str]) -> None:
         self._policy = Policy(restart=restart, roles=roles)
 
-    def __call__(self, history: History, observation: Observation, now: float) -> Decision:
+    def decide(self, history: History, observation: Observation, now: float) -> Decision:
         return self.changed(self._policy.decide(history, observation, now), history, observation, now)
 
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
@@ -201,8 +210,7 @@ MEMBERS: dict[str, type[Member]] = {
     "Finished comes with the first end": _FinishedTooEarly,
     **SURVIVING_MEMBERS,
 }
-NOT_ASKED = "a result is written without a look at the claims"
-WIRING = (NOT_ASKED,)
+JOURNALS = {"a result is written without a look at the claims": _write_result_unasked}
 POLICIES: dict[str, type[_Decides]] = {
     "one failure is paid for twice": _SpendsTwice,
     "a restart costs nothing": _SpendsNothing,
@@ -210,7 +218,7 @@ POLICIES: dict[str, type[_Decides]] = {
     "a failure in one role stops all": _RestartsAll,
     "there is no pause before a restart": _NeverPauses,
 }
-BUGS = (*HEADS, *MEMBERS, *SEEKERS, *POLICIES, *WIRING)
+BUGS = (*HEADS, *MEMBERS, *SEEKERS, *POLICIES, *JOURNALS)
 
 
 class Planted(Plant):
@@ -218,20 +226,14 @@ class Planted(Plant):
 
     def __init__(self, bug: str) -> None:
         self._bug = bug
-        self.asks_for_claims = bug != NOT_ASKED
 
-    def make_head(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
-    ) -> Head:
-        make = HEADS.get(self._bug, Head)
-        return make(settings, history=history, decide=decide, now=now, succession=succession)
-
-    def make_member(self, join: Join, *, run: str, timing: Timing) -> Member:
-        return MEMBERS.get(self._bug, Member)(join, run=run, timing=timing)
-
-    def make_seeker(self, settings: SeekerSettings, lost: LostHead, now: float) -> Seeker:
-        return SEEKERS.get(self._bug, Seeker)(settings, lost, now)
-
-    def make_decide(self, restart: RestartPlan, roles: Mapping[str, str]) -> Decide:
-        policy = POLICIES.get(self._bug)
-        return policy(restart, roles) if policy is not None else super().make_decide(restart, roles)
+    def places(self) -> list[tuple[Any, str, Any]]:
+        bug = self._bug
+        kinds: list[tuple[Mapping[str, Any], Any, str]] = [
+            (HEADS, head_start, "Head"),
+            (MEMBERS, participation, "Member"),
+            (SEEKERS, successor, "Seeker"),
+            (POLICIES, head_start, "Policy"),
+            (JOURNALS, journal.Journal, "write_result"),
+        ]
+        return [(module, name, bugs[bug]) for bugs, module, name in kinds if bug in bugs]

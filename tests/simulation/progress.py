@@ -79,7 +79,7 @@ class Progress:
         bound_s = self.bound_s + LEAVES_WITHIN_S + GRACE_S + STOPS_WITHIN_S * bool(run.witness.unkillable)
         for agent in run.agents:
             is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
-            since = max(run.disk.ended_at, agent.troubled_until)
+            since = max(run.disk.ended_at, agent.troubled_until, agent.started_at)
             require(
                 not (is_calm and now > since + bound_s),
                 f"{agent.name} is still there {now - since:.0f} s after the end of the run",

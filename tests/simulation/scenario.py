@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RestartPolicy, RolePlan, place_roles
 
 GRACE_S, RESTART_GRACE_S = 20.0, 5.0
@@ -76,6 +77,9 @@ class Scenario:
     collateral_chance: float = 0.0  # that a worker fails because one of its role did
     rejoin: str = "at_restart"  # or immediately
     max_node_losses: int = 64
+    join_retries: int = 2
+    stale_s: float = 0.0  # how long a node's kernel remembers a directory
+    profile: Profile = AGENT
     is_requeued: bool = False  # the scheduler starts the job again after a TERM
     faults: tuple[Fault, ...] = ()
 

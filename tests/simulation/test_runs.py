@@ -206,7 +206,7 @@ FOUND = {
         3, 2, Fault(what="kill_agent", node=HEAD, at=49.33), lease_s=3, delays_s=(0.001, 0.2), disk_s=(0.01, 0.05)
     ),
     "whoever leaves a round again ends no run": elastic(
-        5, 4, Fault(what="pause", node=HEAD, at=45.163, lasts_s=5.1), lease_s=3, delays_s=(0.001, 0.2), disk_s=(0.001,)
+        5, 4, Fault(what="pause", node=HEAD, at=45.163, lasts_s=5.1), lease_s=3, delays_s=(0.001, 0.1), disk_s=(0.001,)
     ),
     "an assignment that waited in the network starts nobody": elastic(
         *(4, 1, Fault(what="one_way", side=(0,), way="out", phase="claiming", lasts_s=17.0)),
@@ -276,7 +276,7 @@ def test_a_head_that_cannot_claim_leaves_no_worker_behind_that_others_do_not_kno
     faults = (
         Fault(what="partition", side=(0, 2), phase="claiming", nth=2, lasts_s=300.0),
         Fault(what="exit_worker", node=2, at=6.0),
-        Fault(what="disk_fails", node=0, phase="claiming", nth=2, lasts_s=1.0),
+        Fault(what="disk_fails", node=0, phase="claiming", nth=2, lasts_s=60.0),
     )
     for seed in range(8):  # how long workers take to save is drawn from it
         run = SimulatedRun(Scenario(seed=seed, roles=tuple(roles), nodes=4, faults=faults))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.headquarters import VERSIONS
 from tests.simulation.rules import require
+from tests.simulation.wiring import VERSIONS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent

@@ -1,7 +1,7 @@
 """One simulated run, from the first agent's start to the last one's exit.
 
-Theory of operation. Every node has an agent with the real Member, one of them the real Head too,
-wired as in `hpc_elastic.agent`; around them a network, disks and workers in simulated time. What is not
+Theory of operation. Every node has an agent with the part in membership that ships (`wiring`), on an event loop
+of its own; around them a network, a file server, guards and workers in simulated time. What is not
 in the scenario is drawn from its seed, for each thing by itself, so that a scenario with one
 fault less plays as much as possible of the same run. The rules are checked after every event.
 """
@@ -11,22 +11,25 @@ from __future__ import annotations
 import hashlib
 import random
 
+from hpc_elastic.agent.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
+from tests.simulation.file_system import Files
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
 from tests.simulation.progress import Progress
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.scenario import JOINS, Scenario
 from tests.simulation.verdicts import Verdicts
+from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
 from tests.simulation.workers import Worker
 
 BOUND_S = 3000.0
-BOUND_STEPS = 50_000
+BOUND_STEPS = 500_000
 STARTS_WITHIN_S = 2.0
 
 
@@ -36,8 +39,10 @@ class SimulatedRun:
     def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
         self.scenario = scenario
         self.plant = plant or Plant()
+        self.plan = launch_plan(scenario)
         self.clock = Clock()
-        self.disk = Disk(nodes=scenario.names)
+        self.files = Files()
+        self.disk = Disk(self)
         self.network = Network(self)
         self.witness = Witness(self)
         self.rules = Rules(self)
@@ -53,6 +58,18 @@ class SimulatedRun:
         self._failures_seen = 0
         self._entered: dict[str, int] = {}
         self._to_start = len(self.agents)
+        self.crash: BaseException | None = None  # of a machine or a driver
+
+    def place(self, agent: Agent) -> Allocation:
+        """What the scheduler says to this agent."""
+        return Allocation(
+            job_id=JOB,
+            restart_count=0,
+            array_task=None,
+            node_id=agent.number,
+            nodes=self.scenario.names,
+            is_local=False,
+        )
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -79,12 +96,18 @@ class SimulatedRun:
         Raises:
             BrokenRuleError: a rule is broken, or there is no end within the bounds.
         """
+        with wired(self, self.plant):
+            self._play(bound_s)
+
+    def _play(self, bound_s: float) -> None:
         self._begin()
         steps = 0
         while self._to_start or any(agent.is_running for agent in self.agents):
             steps += 1
             if not self.clock.step() or self.clock.now > bound_s or steps > BOUND_STEPS:
                 raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
+            if self.crash is not None:
+                raise self.crash
             if self.is_dirty:
                 self.is_dirty = False
                 self.rules.check()
@@ -135,12 +158,6 @@ class SimulatedRun:
         """What the files say that show progress."""
         self._failures_seen += 1
         return {"unknown": None, "moves": str(self._failures_seen), "stuck": "0"}[self.scenario.progress]
-
-    def written(self, node: str) -> None:
-        """The other heads look for claims and a result once a second: this saves the looks that find nothing."""
-        for agent in self.agents:
-            if agent.name != node and agent.headquarters is not None and not agent.headquarters.is_closed:
-                agent.headquarters.look_for_claims()
 
     def head_moved(self, agent: Agent, phase: str) -> None:
         """A head is in this phase: faults that wait for that come."""

@@ -240,7 +240,7 @@ class TorchrunAgent:
 
     def _move_deadline(self) -> None:
         if self._guard is not None:
-            self._guard.set_deadline(self._part.fence_deadline() + TORCHRUN.guard_s)
+            self._guard.set_deadline(self._part.guard_deadline())
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))

@@ -1,0 +1,339 @@
+"""The simulated shared file system, and each agent's thread that works on it.
+
+Theory of operation. The agent's own code for the run directory runs as it ships: `SharedOs` stands where its modules
+look for `os` and `open`. What asks the server takes time: the thread, a greenlet, is left there, and goes on when the
+answer is there. In between the others work on the same files; the thread is frozen with its process; and what was
+asked for may happen although the answer never comes. A look at a name may be answered from the directory that a
+node's kernel remembers, as on NFS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import heapq
+import io
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+
+T = TypeVar("T")
+URGENT, USUAL, LAST = range(3)
+STEPS = 4  # questions to the server in a piece of work, most often: each takes a part of its time
+LOST_ANSWERS = 0.3  # of the errors: it was done
+
+
+class Files:
+    """What the server has: each content by its name.
+
+    `changed` is told of each name that comes into being, with who made it.
+    """
+
+    def __init__(self) -> None:
+        self.content: dict[str, list[bytes]] = {}  # a hard link is the same list
+        self.changed: Callable[[Agent, str], object] = lambda _agent, _path: None
+
+    def read(self, path: str) -> bytes | None:
+        found = self.content.get(path)
+        return None if found is None else found[0]
+
+    def names(self, directory: str) -> set[str]:
+        """Of a directory, those of its directories too."""
+        start = f"{directory}/"
+        return {path[len(start) :].split("/")[0] for path in self.content if path.startswith(start)}
+
+
+class DiskThread:
+    """One agent's, as `agent.background.BackgroundThread`.
+
+    Args:
+        agent: whose it is.
+        latencies_s: of a piece of work.
+    """
+
+    def __init__(self, agent: Agent, latencies_s: tuple[float, ...], dice: random.Random) -> None:
+        self.agent = agent
+        self._latencies_s = latencies_s
+        self._dice = dice
+        self._queue: list[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]] = []
+        self._numbers = count()
+        self._is_busy = False
+        self._names: dict[str, tuple[float, set[str]]] = {}  # of a directory, as this node's kernel remembers it
+        self.stalled_until = 0.0
+        self.fails_until = 0.0
+
+    @property
+    def is_well(self) -> bool:
+        return self.agent.run.clock.now >= max(self.stalled_until, self.fails_until)
+
+    # Of agent.background.BackgroundThread.
+
+    def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:
+        self.agent.process.reached()
+        return self._put(URGENT if is_urgent else USUAL, function)
+
+    def spare(self, function: Callable[[], object]) -> None:
+        self._push(USUAL, function, None)
+
+    async def close(self, timeout_s: float) -> bool:
+        done, _ = await asyncio.wait([self._put(LAST, lambda: None)], timeout=timeout_s)
+        return bool(done)
+
+    def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:
+        agent, clock = self.agent, self.agent.run.clock
+        is_over = False
+
+        def stop() -> None:
+            nonlocal is_over
+            is_over = True
+
+        def work() -> None:
+            has_found = look()
+            if has_found:
+                agent.process.arrives(found)
+            clock.after(every_s, again)
+
+        def again() -> None:
+            if not is_over:
+                agent.process.when_thawed(lambda: self._run(work))
+
+        clock.after(self._dice.uniform(0, every_s), again)
+        return stop
+
+    # The queue.
+
+    def _put(self, urgency: int, function: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.agent.process.create_future()
+        self._push(urgency, function, future)
+        return future
+
+    def _push(self, urgency: int, function: Callable[[], Any], future: asyncio.Future[Any] | None) -> None:
+        heapq.heappush(self._queue, (urgency, next(self._numbers), function, future))
+        self._next()
+
+    def _next(self) -> None:
+        if self._is_busy or not self._queue:
+            return
+        self._is_busy = True
+        _, _, function, future = heapq.heappop(self._queue)
+        assert function is not None
+
+        def work() -> None:
+            try:
+                value, error = function(), None
+            except Exception as raised:
+                value, error = None, raised
+            if future is not None:
+                self.agent.process.arrives(_settle, future, value, error)
+            self._is_busy = False
+            self._next()
+
+        clock = self.agent.run.clock
+        clock.at(clock.now, lambda: self.agent.process.when_thawed(lambda: self._run(work)))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        thread = greenlet(work)
+        THREADS[thread] = self
+        thread.switch()
+        if thread.dead:
+            THREADS.pop(thread, None)
+
+    # What the thread asks of the server.
+
+    def ask(self, operation: Callable[[], T], *, is_write: bool) -> T:
+        """Does it on the server, some time from now, and goes on when the answer is there."""
+        thread, agent = getcurrent(), self.agent
+        clock, process = agent.run.clock, agent.process
+        takes_s = self._dice.choice(self._latencies_s) / STEPS
+        outcome: list[Any] = []
+
+        def go_on() -> None:
+            thread.switch()
+            if thread.dead:
+                THREADS.pop(thread, None)
+
+        def answered() -> None:
+            if clock.now < self.stalled_until:
+                clock.at(self.stalled_until, answered)
+            else:
+                process.when_thawed(go_on)
+
+        def act() -> None:
+            if clock.now < self.stalled_until and not is_on_its_way:
+                clock.at(self.stalled_until, act)
+                return
+            is_failing = clock.now < self.fails_until
+            try:
+                if not is_failing or (is_write and self._dice.random() < LOST_ANSWERS):
+                    outcome.append(operation())
+                if is_failing:
+                    outcome[:] = [OSError(errno.EIO, os.strerror(errno.EIO))]
+            except OSError as error:
+                outcome[:] = [error]
+            clock.after(takes_s / 2, answered)
+
+        is_on_its_way = self._dice.random() < 0.5  # it happens when it would have, and only the answer is late
+        clock.after(takes_s / 2, act)
+        assert thread.parent is not None
+        thread.parent.switch()
+        (value,) = outcome
+        if isinstance(value, OSError):
+            raise value
+        return value  # type: ignore[no-any-return]
+
+    def sleep(self, seconds: float) -> None:
+        """Of the thread."""
+        thread, clock = getcurrent(), self.agent.run.clock
+        clock.after(seconds, lambda: self.agent.process.when_thawed(thread.switch))
+        assert thread.parent is not None
+        thread.parent.switch()
+
+    def look(self, path: str) -> bytes | None:
+        """What a name has, as this node sees it."""
+        files, agent = self.agent.run.files, self.agent
+        directory, name = os.path.split(path)
+        until, names = self._names.get(directory, (-1.0, set()))
+        if agent.run.clock.now < until and name not in names:
+            return None
+
+        def read() -> bytes | None:
+            self._remember(directory)
+            return files.read(path)
+
+        return self.ask(read, is_write=False)
+
+    def names(self, directory: str) -> set[str]:
+        until, names = self._names.get(directory, (-1.0, set()))
+        if self.agent.run.clock.now < until:
+            return names
+        return self.ask(lambda: self._remember(directory), is_write=False)
+
+    def changed(self, path: str) -> None:
+        """This node's kernel has changed the directory itself, and knows that."""
+        self._names.pop(os.path.dirname(path), None)
+
+    def _remember(self, directory: str) -> set[str]:
+        names = self.agent.run.files.names(directory)
+        stale_s = self.agent.run.scenario.stale_s
+        if stale_s:
+            self._names[directory] = (self.agent.run.clock.now + stale_s, names)
+        return names
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+THREADS: dict[greenlet, DiskThread] = {}  # whose work a greenlet does
+
+
+def _thread() -> DiskThread:
+    return THREADS[getcurrent()]
+
+
+class SharedOs:
+    """What `rundir.store` and `agent.journal` use of `os`, on the simulated server."""
+
+    O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_APPEND = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_EXCL, os.O_APPEND
+    O_DIRECTORY, SEEK_CUR = os.O_DIRECTORY, os.SEEK_CUR
+
+    def __init__(self) -> None:
+        self.path = SimpleNamespace(
+            join=os.path.join, dirname=os.path.dirname, split=os.path.split, isdir=lambda _: True, exists=self._exists
+        )
+        self.getpid = os.getpid
+        self._open: dict[int, str] = {}
+        self._numbers = count(1000)
+        self._temporary = count()
+
+    def uname(self) -> Any:
+        return SimpleNamespace(nodename=_thread().agent.name)
+
+    def urandom(self, size: int) -> bytes:
+        return next(self._temporary).to_bytes(size, "big")
+
+    def open(self, path: str, flags: int, mode: int = 0) -> int:
+        number = next(self._numbers)
+        if flags & self.O_CREAT:
+            files = _thread().agent.run.files
+            if flags & self.O_EXCL and path in files.content:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            files.content.setdefault(path, [b""])
+        self._open[number] = path
+        return number
+
+    def write(self, descriptor: int, content: Any) -> int:
+        entry = _thread().agent.run.files.content[self._open[descriptor]]
+        entry[0] += bytes(content)
+        return len(content)
+
+    def fsync(self, descriptor: int) -> None:
+        """What is written is on the server in the moment of the write."""
+
+    def close(self, descriptor: int) -> None:
+        del self._open[descriptor]
+
+    def mkdir(self, path: str, mode: int = 0) -> None:
+        """Every directory is there."""
+
+    def link(self, old: str, new: str) -> None:
+        thread = _thread()
+        files = thread.agent.run.files
+
+        def link() -> None:
+            if new in files.content:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+            files.content[new] = files.content[old]
+            files.changed(thread.agent, new)
+
+        thread.ask(link, is_write=True)
+        thread.changed(new)
+
+    def replace(self, old: str, new: str) -> None:
+        thread = _thread()
+        files = thread.agent.run.files
+
+        def replace() -> None:
+            if old not in files.content:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+            files.content[new] = files.content.pop(old)
+            files.changed(thread.agent, new)
+
+        thread.ask(replace, is_write=True)
+        thread.changed(new)
+
+    def unlink(self, path: str) -> None:
+        if _thread().agent.run.files.content.pop(path, None) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def stat(self, path: str) -> Any:
+        content = _thread().agent.run.files.content
+        return SimpleNamespace(st_nlink=sum(each is content[path] for each in content.values()))
+
+    @contextmanager
+    def scandir(self, directory: str) -> Iterator[Iterator[Any]]:
+        yield iter([SimpleNamespace(name=name) for name in sorted(_thread().names(directory))])
+
+    def _exists(self, path: str) -> bool:
+        return _thread().look(path) is not None
+
+    def open_file(self, path: str, mode: str = "r", **_: Any) -> io.BytesIO:
+        """As `open`, for reading bytes."""
+        content = _thread().look(path)
+        if content is None or mode != "rb":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return io.BytesIO(content)

@@ -1,0 +1,240 @@
+"""A simulated process: an event loop of asyncio whose time is its machine's, and which can be frozen anywhere.
+
+Theory of operation. The loop runs what is ready when the simulated clock says so, and one process after the other:
+while it does, no time passes, unless the process is frozen. A freeze begins between two turns of the loop; one that
+is armed with `freeze_at` begins in the middle of a turn, at one of the points where the process looks at its clock
+or has something done: then that turn, which runs in a greenlet, is left as it stands and goes on after the thaw. What
+comes to a frozen process piles up, as it does in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from functools import partial
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulation.clock import LATE_S, NEVER, Clock, MachineClock
+
+T = TypeVar("T")
+Loop: Any = asyncio.AbstractEventLoop  # of which the agent uses a part
+
+
+class Process(Loop):  # type: ignore[misc]
+    """One of a simulated machine.
+
+    Args:
+        clock: the simulation's.
+        own: the machine's.
+        dice: what comes first after a freeze is drawn from it.
+        crashed: told of what nobody has handled.
+    """
+
+    def __init__(
+        self, clock: Clock, own: MachineClock, dice: random.Random, crashed: Callable[[BaseException], None]
+    ) -> None:
+        self._clock = clock
+        self._own = own
+        self._dice = dice
+        self._crashed = crashed
+        self.is_alive = True
+        self.is_frozen = False
+        self._ready: deque[asyncio.Handle] = deque()
+        self._arrived: list[asyncio.Handle] = []  # while it was frozen
+        self._due: list[asyncio.Handle] = []
+        self._is_scheduled = False
+        self._freeze_at = -1  # so many points from now; never
+        self._freeze_s = 0.0
+        self._turn: greenlet | None = None
+        self._is_mid_turn = False
+        self._thaws: list[Callable[[], object]] = []  # what waits for that besides
+        self._handlers: dict[int, Callable[[], object]] = {}
+        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._tasks: list[Any] = []  # asyncio.Task
+
+    # What happens to it.
+
+    def arrives(self, event: Callable[..., object], *args: object) -> None:
+        """Something comes to this process from outside."""
+        if not self.is_alive:
+            return
+        handle = asyncio.Handle(event, args, self)
+        (self._arrived if self.is_frozen else self._ready).append(handle)
+        self._schedule()
+
+    def signal(self, number: int) -> None:
+        """A signal for which there is a handler."""
+        if number in self._handlers:
+            self.arrives(self._handlers[number])
+
+    def freeze(self, seconds: float) -> None:
+        """It does nothing for a while."""
+        if self.is_alive and not self.is_frozen:
+            self.is_frozen = True
+            self._clock.after(seconds, self._thaw)
+
+    def freeze_at(self, point: int, seconds: float) -> None:
+        """It will be frozen at the point of its code that comes after so many others."""
+        self._freeze_at, self._freeze_s = point, seconds
+
+    def when_thawed(self, event: Callable[[], object]) -> None:
+        """Goes on with another thread of this process, which is frozen with it."""
+        if self.is_frozen:
+            self._thaws.append(event)
+        elif self.is_alive:
+            event()
+
+    def kill(self) -> None:
+        """Nothing of it happens any more."""
+        self.is_alive = False
+        for task in self._tasks:
+            task._log_destroy_pending = False
+            coroutine = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+
+    def reached(self) -> None:
+        """The code that runs just now has come to a point where it may be frozen."""
+        if self._freeze_at < 0 or self._turn is None or getcurrent() is not self._turn:
+            return
+        self._freeze_at -= 1
+        if self._freeze_at < 0:
+            self.freeze(self._freeze_s)
+            self._is_mid_turn = True
+            asyncio._set_running_loop(None)
+            assert self._turn.parent is not None
+            self._turn.parent.switch()
+            asyncio._set_running_loop(self)
+
+    def _thaw(self) -> None:
+        self.is_frozen = False
+        if not self.is_alive:
+            return
+        both = [self._arrived, self._due]
+        self._dice.shuffle(both)
+        self._ready.extend(both[0] + both[1])
+        self._arrived, self._due = [], []
+        thaws, self._thaws = self._thaws, []
+        if self._is_mid_turn:
+            self._is_mid_turn = False
+            assert self._turn is not None
+            self._turn.switch()
+        for event in thaws:
+            self.when_thawed(event)
+        self._schedule()
+
+    # Turns.
+
+    def _schedule(self) -> None:
+        if self._ready and not self._is_scheduled and not self.is_frozen and not self._is_mid_turn:
+            self._is_scheduled = True
+            self._clock.at(self._clock.now, self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_scheduled = False
+        if not self.is_alive or self.is_frozen:
+            return
+        if self._freeze_at < 0:
+            self._take_turn()
+        else:
+            self._turn = greenlet(self._take_turn)
+            self._turn.switch()
+
+    def _take_turn(self) -> None:
+        """As the loop of asyncio: what is made ready meanwhile waits for the next turn."""
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+                if not self.is_alive:
+                    return
+        finally:
+            asyncio._set_running_loop(None)
+        self._schedule()
+
+    def _is_due(self, handle: asyncio.TimerHandle) -> None:
+        if self.is_alive and not handle.cancelled():
+            (self._due if self.is_frozen else self._ready).append(handle)
+            self._schedule()
+
+    # Of asyncio.AbstractEventLoop, what the agent uses.
+
+    def time(self) -> float:
+        shown = self._own.shows(self._clock.now)
+        self.reached()
+        return shown
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._schedule()
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if when < NEVER:
+            self._clock.at(self._own.moment_of(when) + LATE_S, partial(self._is_due, handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, T], **_: Any) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self)
+        self._tasks = [other for other in self._tasks if not other.done()] if len(self._tasks) > 50 else self._tasks
+        self._tasks.append(task)
+        return task
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+        self._handlers[sig] = partial(callback, *args)
+
+    def run_in_executor(self, executor: None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """A question that takes a moment: the resolver's, the scheduler's."""
+        future = self.create_future()
+
+        def answer() -> None:
+            value = func(*args)
+            self.arrives(lambda: None if future.done() else future.set_result(value))
+
+        self._clock.after(0.01, lambda: self.when_thawed(answer))
+        return future
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self._exception_handler = handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.is_alive:
+            error = context.get("exception")
+            self._crashed(error if error is not None else RuntimeError(str(context.get("message"))))
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Of asyncio.BaseEventLoop: a cancelled timer is passed over when it is due."""

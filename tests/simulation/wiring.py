@@ -1,0 +1,262 @@
+"""Where the shipped modules meet the simulation: what they take from outside, and what they show the rules."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
+
+from hpc_elastic.agent import (
+    failures,
+    head_start,
+    insistence,
+    journal,
+    local_member,
+    participation,
+    reach,
+    search,
+)
+from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.coordinator import Coordinator
+from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.local_member import LocalMember
+from hpc_elastic.agent.network import Lookup
+from hpc_elastic.membership import actions as do
+from hpc_elastic.membership.actions import Action, Level, Note
+from hpc_elastic.membership.messages import Echo, Join, Message
+from hpc_elastic.plan.launch_plan import (
+    BackoffPlan,
+    ElasticPlan,
+    LaunchPlan,
+    LogsPlan,
+    NetworkPlan,
+    RequeuePlan,
+    ResourcesPlan,
+    RestartPlan,
+    SignalsPlan,
+)
+from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.rundir import store
+from tests.simulation.disk import LAYOUT
+from tests.simulation.file_system import THREADS, SharedOs, _thread
+from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.plant import Plant
+
+VERSIONS = {"torch": "2.13.0"}
+JOB = "1"
+
+
+def launch_plan(scenario: Scenario) -> LaunchPlan:
+    """The plan of a run like this."""
+    return LaunchPlan(
+        format_version=1,
+        run="run",
+        name="run",
+        run_dir=LAYOUT.root,
+        created="",
+        package_dir="",
+        package_version="",
+        site="",
+        scheduler="slurm",
+        template="",
+        nodes=NodesPlan(min=scenario.min_nodes, max=scenario.max_nodes),
+        roles=tuple(role.plan() for role in scenario.roles),
+        resources=ResourcesPlan(),
+        time_s=None,
+        setup=(),
+        workdir="",
+        python="",
+        env={},
+        worker_env_slurm="hide",
+        restart=RestartPlan(
+            max_restarts=scenario.max_restarts,
+            backoff=BackoffPlan(first_s=scenario.backoff_first_s, factor=2, max_s=60),
+            no_progress_limit=scenario.no_progress_limit,
+            max_node_losses=scenario.max_node_losses,
+        ),
+        progress_file=None,
+        elastic=ElasticPlan(
+            join_timeout_s=scenario.join_timeout_s,
+            join_retries=scenario.join_retries,
+            lease_s=scenario.lease_s,
+            exit_timeout_s=scenario.exit_timeout_s,
+            rejoin=cast(Any, scenario.rejoin),
+        ),
+        signals=SignalsPlan(notice="", lead_s=0, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
+        stall_timeout_s=None,
+        requeue=RequeuePlan(max=0, on=()),
+        start="auto",
+        preload=(),
+        logs=LogsPlan(per="rank"),
+        log_level="info",
+        network=NetworkPlan(),
+        sbatch={},
+    )
+
+
+class Questions:
+    """What the scheduler says about the run's jobs: `scheduler.protocol.NodeQuestions`."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._run = agent.run
+
+    def is_over(self, job_id: str) -> bool | None:
+        return True
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+        self._run.witness.is_requeued = self._run.scenario.is_requeued
+        return self._run.scenario.is_requeued
+
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        return None
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
+        return frozenset()
+
+
+class SimulatedJournal(Journal):
+    """The shipped one, but for what people read and for the files that show progress."""
+
+    def __init__(self, agent: Agent, plan: LaunchPlan, place: Allocation) -> None:
+        super().__init__(LAYOUT, plan, place, questions=Questions(agent))
+        self._agent = agent
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """For people."""
+
+    def note(self, note: Note, time_ns: int) -> None:
+        """For people."""
+
+    @property
+    def shows_progress(self) -> bool:
+        return True
+
+    def progress(self) -> str | None:
+        return self._agent.run.progress_now()
+
+    def stop_request(self) -> str | None:
+        return "ada@login" if self._agent.run.is_stop_requested else None
+
+
+class Headquarters(Coordinator):
+    """The shipped one, which shows the rules what its head does."""
+
+    agent: Agent
+
+    def __init__(self, *arguments: Any, node: str, **more: Any) -> None:
+        self.agent = CURRENT.run.agent(node)
+        self._hear_stop(arguments[0])
+        super().__init__(*arguments, node=node, **more)
+        self.agent.headquarters = self
+
+    def _hear_stop(self, head: Any) -> None:
+        """When a head learns that a person asks for the end, the rules do too."""
+        run, stop_requested = self.agent.run, head.stop_requested
+
+        def stop(by: str, now: float) -> list[Action]:
+            if run.witness.told_to_stop_at is None:
+                run.witness.told_to_stop_at = run.clock.now
+            return stop_requested(by, now)  # type: ignore[no-any-return]
+
+        head.stop_requested = stop
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        super()._do(step)
+        if not self._is_closed:
+            self.agent.run.head_moved(self.agent, self._head.phase.value)
+        elif self.agent.headquarters is self:
+            self.agent.headquarters = None
+
+    def received(self, connection: Any, message: Message) -> None:
+        run = self.agent.run
+        if message.KIND != "beat":
+            run.trace("head", f"{self.agent.name} gets {message}")
+        if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
+            run.witness.see("joined")
+        super().received(connection, message)
+
+    def _act(self, action: Action) -> None:
+        run, agent = self.agent.run, self.agent
+        if not (isinstance(action, do.Send) and isinstance(action.message, Echo)):
+            run.trace("head", action)
+        if isinstance(action, do.ClaimAttempt):
+            run.rules.asks_for(action.claim)
+            run.disk.asks.setdefault((action.claim.attempt, agent.name), run.clock.now)
+        elif isinstance(action, do.WriteResult):
+            run.decided_codes.add(action.result.exit_code)
+        elif isinstance(action, do.Note):
+            run.rules.noted(action)
+        elif isinstance(action, do.Drop):
+            run.agent(action.node).parted_at = run.clock.now
+        super()._act(action)
+
+    def _disk_failed(self, error: Any) -> None:
+        self.agent.run.witness.see("disk")
+        super()._disk_failed(error)
+
+
+class Here(LocalMember):
+    """The shipped one, which shows the rules what it hears."""
+
+    def received(self, message: Message) -> None:
+        CURRENT.run.agent(self.join.node).heard(message)
+        super().received(message)
+
+    def leaves(self, exit_code: int, cause: str) -> None:
+        CURRENT.run.agent(self.join.node).hears_result(cause)
+        super().leaves(exit_code, cause)
+
+
+CURRENT = SimpleNamespace(run=cast(Any, None))  # the run that is being played
+
+
+def _sleep(seconds: float) -> None:
+    """Of a thread of an agent."""
+    thread = _thread()
+    thread.sleep(seconds)
+
+
+def _monotonic() -> float:
+    return _thread().agent.now
+
+
+async def _find_answering_port(address: str, ports: object) -> int | None:
+    return 22 if CURRENT.run.agent(address).is_powered else None
+
+
+@contextlib.contextmanager
+def wired(run: Any, plant: Plant) -> Iterator[None]:
+    """The shipped modules work on this simulated run meanwhile."""
+    shared = SharedOs()
+    wall = SimpleNamespace(time=lambda: run.clock.now, time_ns=lambda: int(1e9 * run.clock.now))
+    clock = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
+    places: list[tuple[Any, str, Any]] = [
+        (store, "os", shared),
+        (store, "open", shared.open_file),
+        (journal, "os", shared),
+        (insistence, "time", clock),
+        *((module, "time", wall) for module in (failures, journal, local_member)),
+        (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
+        (reach, "find_answering_port", _find_answering_port),
+        (head_start, "Coordinator", Headquarters),
+        (participation, "LocalMember", Here),
+        *plant.places(),
+    ]
+    with contextlib.ExitStack() as stack:
+        for module, name, value in places:
+            stack.enter_context(mock.patch.object(module, name, value, create=True))
+        before, CURRENT.run = CURRENT.run, run
+        try:
+            yield
+        finally:
+            CURRENT.run = before
+            THREADS.clear()
