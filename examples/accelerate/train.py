@@ -83,6 +83,8 @@ def main() -> None:
                 save(accelerator, arguments.checkpoints, step)
         done = 0
         accelerator.print(f"epoch {epoch + 1}/{arguments.epochs}  accuracy {right / total:.1%}", flush=True)
+    # On CPUs torch 2.13 may wait for ever where DistributedDataParallel ends after its process group.
+    network, optimizer, loader = accelerator.free_memory(network, optimizer, loader)
     accelerator.end_training()
 
 

@@ -1,0 +1,249 @@
+"""`python -m tests.simulation.mutate`: changes the shipped code in one place at a time; the simulation has to notice.
+
+Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
+turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module in the
+place of the shipped one and plays seeds until one breaks a rule. What no seed notices survives, and is printed: a rule
+or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = (
+    *("allegiance", "barriers", "closing", "exits", "gathering", "head", "judge", "lease", "leases", "losses"),
+    *("member", "members", "roster", "rounds", "seeker", "succession", "timing", "verdict"),
+)
+DRIVERS = ("coordinator", "head_link", "head_side", "head_start", "head_watch", "insistence", "journal", "local_member")
+DRIVERS += ("participation", "search", "successor", "chain", "policy")
+PLAYED = 1000
+PATIENCE_S = 300.0
+# Who only speaks to people: what is said to them is not checked here.
+WORDS = frozenset({"Say", "Note", "say", "_say", "_warn", "note", "spare", "opening", "announcement", "tell", "met"})
+EQUIVALENT: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One edit: the module, and which node of its tree is changed how."""
+
+    module: str
+    node: int
+    line: int
+    what: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """How `EQUIVALENT` and `--only` call it; lines move, so it has none."""
+        return f"{self.module}: {self.what}: {self.source}"
+
+
+Edit = Callable[[ast.AST], ast.AST | None]
+
+
+def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
+    """What can be changed about a node; None in the place of a node leaves a statement out."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        yield "condition turned round", _negate
+    elif isinstance(node, ast.BoolOp):
+        yield "and for or", _other_bool
+    elif isinstance(node, ast.Return) and isinstance(node.value, (ast.Compare, ast.BoolOp)):
+        yield "answer turned round", _negate_value
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)) and not _is_text(node):
+        yield "plus for minus", _other_sign
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        yield "min for max", _other_end
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "true for false", lambda old: ast.Constant(value=not old.value)  # type: ignore[attr-defined]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value > 1:
+        yield "four times as much", lambda old: ast.Constant(value=old.value * 4)  # type: ignore[attr-defined]
+        yield "a quarter", lambda old: ast.Constant(value=old.value / 4)  # type: ignore[attr-defined]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
+        yield "left out", lambda _: None
+    elif isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(_target(node), ast.Attribute):
+        yield "left out", lambda _: None
+
+
+def _negate(node: ast.AST) -> ast.AST:
+    node.test = ast.UnaryOp(op=ast.Not(), operand=node.test)  # type: ignore[attr-defined]
+    return node
+
+
+def _negate_value(node: ast.AST) -> ast.AST:
+    node.value = ast.UnaryOp(op=ast.Not(), operand=node.value)  # type: ignore[attr-defined]
+    return node
+
+
+def _other_bool(node: ast.AST) -> ast.AST:
+    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()  # type: ignore[attr-defined]
+    return node
+
+
+def _other_sign(node: ast.AST) -> ast.AST:
+    node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()  # type: ignore[attr-defined]
+    return node
+
+
+def _other_end(node: ast.AST) -> ast.AST:
+    node.func.id = "max" if node.func.id == "min" else "min"  # type: ignore[attr-defined]
+    return node
+
+
+def _target(node: ast.Assign | ast.AugAssign) -> ast.expr:
+    return node.targets[0] if isinstance(node, ast.Assign) else node.target
+
+
+def _is_text(node: ast.AST) -> bool:
+    return any(isinstance(each, (ast.JoinedStr, ast.List, ast.Tuple)) for each in ast.walk(node)) or any(
+        isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(node)
+    )
+
+
+def _path(module: str) -> Path:
+    return ROOT / (module.replace(".", "/") + ".py")
+
+
+def _is_of_words(node: ast.AST) -> bool:
+    """Whether it is a call that tells people something."""
+    if isinstance(node, (ast.JoinedStr, ast.AnnAssign, ast.arg, ast.Raise)):
+        return True
+    call = node.value if isinstance(node, ast.Expr) else node
+    if not isinstance(call, ast.Call):
+        return False
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name in WORDS
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """In one order, those that may matter to other nodes than people's screens."""
+    for child in ast.iter_child_nodes(tree):
+        if not _is_of_words(child):
+            yield child
+            yield from _nodes(child)
+
+
+def mutations() -> list[Mutation]:
+    """All that the program can make."""
+    found = []
+    names = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
+    for module in names:
+        source = _path(module).read_text()
+        for number, node in enumerate(_nodes(ast.parse(source))):
+            for what, _ in _edits(node):
+                line = " ".join((ast.get_source_segment(source, node) or "").split())
+                found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
+    return found
+
+
+class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module with an edit."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name != self._mutation.module:
+            return None
+        return importlib.util.spec_from_file_location(name, _path(name), loader=self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        mutation = self._mutation
+        tree = ast.parse(_path(mutation.module).read_text())
+        node = list(_nodes(tree))[mutation.node]
+        edit = dict(_edits(node))[mutation.what]
+        tree = _Replace(node, edit).visit(tree)
+        exec(compile(ast.fix_missing_locations(tree), str(_path(mutation.module)), "exec"), vars(module))
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, node: ast.AST, edit: Edit) -> None:
+        self._node = node
+        self._edit = edit
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if node is not self._node:
+            return self.generic_visit(node)
+        return self._edit(node) or ast.Pass()
+
+
+def play(mutation: Mutation, count: int) -> None:
+    """Plays seeds with it, in this process, which has not loaded the module yet; prints the first that breaks a rule."""
+    sys.meta_path.insert(0, _Loader(mutation))
+    from tests.simulation.draw import draw
+    from tests.simulation.world import SimulatedRun
+
+    for seed in range(count):
+        try:
+            SimulatedRun(draw(seed)).play()
+        except Exception as error:
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+            return
+    print("survives")
+
+
+def _try(mutation: Mutation, number: int, count: int) -> str:
+    command = [sys.executable, "-m", "tests.simulation.mutate", "--play", str(number), "--count", str(count)]
+    try:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"seed ?: no turn of a process ends within {PATIENCE_S:.0f} s"
+    lines = ended.stdout.splitlines() or [f"seed 0: {(ended.stderr.splitlines() or ['?'])[-1]}"]
+    return lines[-1]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
+    parser.add_argument("-n", type=int, default=120, help="how many, drawn among all; 0: all")
+    parser.add_argument("--draw", type=int, default=1, help="which draw")
+    parser.add_argument("--count", type=int, default=PLAYED, help="the seeds that each has to survive")
+    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
+    parser.add_argument("--play", type=int, help="one, in this process")
+    arguments = parser.parse_args(words)
+    everything = mutations()
+    if arguments.play is not None:
+        play(everything[arguments.play], arguments.count)
+        return 0
+    numbers = [number for number, each in enumerate(everything) if arguments.only in each.name]
+    numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
+    if arguments.n and not arguments.only:
+        numbers = sorted(random.Random(arguments.draw).sample(numbers, arguments.n))
+    began, survivors = time.monotonic(), 0
+    by_module: Counter[str] = Counter()
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        results = pool.map(lambda number: _try(everything[number], number, arguments.count), numbers)
+        for number, result in zip(numbers, results, strict=True):
+            each = everything[number]
+            if result == "survives":
+                survivors += 1
+                by_module[each.module] += 1
+            print(f"{result[:110]:110} {each.module}:{each.line}: {each.what}: {each.source}", flush=True)
+    caught = len(numbers) - survivors
+    share = 100 * caught / max(1, len(numbers))
+    took = time.monotonic() - began
+    print(f"{caught} of {len(numbers)} mutations caught ({share:.1f} %), of {len(everything)} there are, in {took:.0f} s")
+    return 1 if share < arguments.least else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
