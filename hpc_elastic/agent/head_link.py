@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from hpc_elastic.agent.transport import Connection, ConnectionFactory, Receiver, dial
-from hpc_elastic.membership.messages import Dropped, Join, Message, Refused, Welcome
+from hpc_elastic.membership.messages import Dropped, Elsewhere, Join, Message, Refused, Welcome
 
 
 class HeadListener(Protocol):
@@ -32,6 +32,7 @@ class HeadLink(Receiver):
         self._listener = listener
         self._connection: Connection | None = None
         self.why = ""
+        self.elsewhere: Elsewhere | None = None  # what the other side says of its own head
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def give_up(self) -> None:
@@ -47,6 +48,9 @@ class HeadLink(Receiver):
     def received(self, connection: Connection, message: Message) -> None:
         """Of transport.Receiver: the first message must be an answer to the join."""
         if not self.answered.done():
+            if isinstance(message, Elsewhere):
+                self.elsewhere = message  # and hangs up
+                return
             if not isinstance(message, (Welcome, Refused)):
                 connection.abort("the other side is no head")
                 return

@@ -33,7 +33,7 @@ from hpc_elastic.agent.tasks import Tasks
 from hpc_elastic.agent.transport import Connection, ConnectionFactory, Receiver
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
-from hpc_elastic.membership.messages import Message, Welcome
+from hpc_elastic.membership.messages import Elsewhere, Message, Welcome
 from hpc_elastic.membership.seeker import SeekerSettings
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -90,6 +90,7 @@ class HeadSide(Receiver):
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._connection: Connection | None = None  # to a head elsewhere
+        self._head_node = ""  # that head's, once it has said so
         self._head: Coordinator | None = None  # the head here
         self._refuser: Refuser | None = None
         self._successor: Successor | None = None
@@ -201,6 +202,7 @@ class HeadSide(Receiver):
     def opened(self, connection: Connection) -> None:
         """Another agent connected."""
         if self._answering is None:
+            self._send_on(connection)
             connection.close("this agent is not the head")
 
     def received(self, connection: Connection, message: Message) -> None:
@@ -215,6 +217,12 @@ class HeadSide(Receiver):
         if self._answering is not None:
             self._answering.closed(connection, why)
 
+    def _send_on(self, connection: Connection) -> None:
+        """Says where this node's own head is, if it has one: with a rack of dead nodes there are many to ask."""
+        remote = self._connection.remote if self._connection is not None else None
+        if remote is not None and self._head_node:
+            connection.send(Elsewhere(node=self._head_node, agent=remote))
+
     @property
     def _answering(self) -> Receiver | None:
         """Who talks to the other agents, if this one does."""
@@ -225,7 +233,7 @@ class HeadSide(Receiver):
     def head_found(self, connection: Connection) -> None:
         """There is a head, and it is another agent."""
         self._successor = None
-        self._connection = connection
+        self._connection, self._head_node = connection, ""
         self._member.connected(is_joined=True, asked=connection.opened_at)
 
     def head_said(self, connection: Connection, message: Message) -> None:
@@ -242,6 +250,7 @@ class HeadSide(Receiver):
     def _hear(self, message: Message) -> None:
         if isinstance(message, Welcome):
             self._journal.allocation = message.allocation
+            self._head_node = message.head
         self._member.received(message)
 
     # Of successor.Headship: a head on this node.

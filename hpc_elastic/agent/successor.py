@@ -170,13 +170,15 @@ class Successor(HeadListener):
             self._apply(self._seeker.read(records, self._loop.time()))
 
     async def _dial(self, dial: Dial) -> None:
-        link = HeadLink(self)
+        link, began = HeadLink(self), self._loop.time()
         try:
             await asyncio.wait_for(self._ask(link, dial), dial.within_s)
         except asyncio.TimeoutError:
             link.give_up()
         if not (link.answered.done() and link.answered.result()):
-            self._apply(self._seeker.not_answered(self._loop.time()))
+            now = self._loop.time()
+            is_silent = now - began >= dial.within_s / 2
+            self._apply(self._seeker.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
 
     async def _ask(self, link: HeadLink, dial: Dial) -> None:
         """Raises nothing of its own: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""

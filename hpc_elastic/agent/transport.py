@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from hpc_elastic.codec import DecodeError
 from hpc_elastic.membership.authentication import NONCE_BYTES, ProtocolError, Scope, Session, Side, encode_body
 from hpc_elastic.membership.messages import Message, decode_message, encode_message
+from hpc_elastic.rundir.records import Endpoint
 
 HANDSHAKE_BOUND_S = 5.0
 KEEPALIVE_S = 5  # between the kernel's questions to a machine that must be found dead
@@ -95,6 +96,12 @@ class Connection(asyncio.BufferedProtocol):
     def local_address(self) -> str:
         """This end's address, as the other side sees it."""
         return str(self._transport.get_extra_info("sockname")[0]) if self._transport else ""
+
+    @property
+    def remote(self) -> Endpoint | None:
+        """Where the other side listens, if this side dialled."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return Endpoint(address=str(name[0]), port=int(name[1])) if name and self._side is Side.DIALLING else None
 
     @property
     def is_closed_by_peer(self) -> bool:

@@ -162,8 +162,8 @@ class Round:
             has_room: whether the next world has room for some more of the step's nodes.
         """
         lost = self.succession.lost
-        if not (self._is_complete() and is_enough()):
-            return lost.contact + self._timing.closes_after_contact_s
+        if not (self._is_complete() and is_enough()):  # whoever begins late has to be found, too
+            return max(lost.contact + self._timing.closes_after_contact_s, self._began + self._timing.is_found_within_s)
         at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
         return max(at, self._began + SPARES_COME_WITHIN_S) if has_room() else at
 

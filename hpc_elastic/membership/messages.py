@@ -66,6 +66,15 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """An agent that is no head to one that asks: this is my head, or who gathers me; then it hangs up."""
+
+    KIND: ClassVar[str] = "elsewhere"
+    node: str
+    agent: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """Member to head: I am here. The head answers with an Echo of the same number.
 
@@ -225,6 +234,7 @@ Message = (
     Join
     | Welcome
     | Refused
+    | Elsewhere
     | Beat
     | Echo
     | Assign
@@ -249,6 +259,7 @@ _BY_KIND: dict[str, type[Message]] = {
         Join,
         Welcome,
         Refused,
+        Elsewhere,
         Beat,
         Echo,
         Assign,

@@ -24,7 +24,8 @@ from enum import Enum
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave, Say
-from hpc_elastic.membership.succession import LostHead, Records, Succession
+from hpc_elastic.membership.messages import Elsewhere
+from hpc_elastic.membership.succession import LostHead, Records, Succession, order_of_succession
 from hpc_elastic.membership.timing import (
     ANSWERS_WITHIN_S,
     FIRST_PAUSE_S,
@@ -32,6 +33,7 @@ from hpc_elastic.membership.timing import (
     LONGEST_ANSWER_S,
     LONGEST_PAUSE_S,
     READS_EVERY_S,
+    TURNS_AHEAD,
 )
 from hpc_elastic.rundir.records import Endpoint, World
 
@@ -112,6 +114,9 @@ class Seeker:
         self._read_at = now
         self._is_reading = False
         self._dialled: list[tuple[str, Endpoint]] = []  # who is left of this round
+        self._asked: set[str] = set()  # in this round
+        self._dialling = ""
+        self._silent: list[str] = []  # who has not answered, neither yes nor no; the one to be asked next comes first
         self._is_dialling = False
         self._rounds = 0
         self._dial_at = now
@@ -177,9 +182,25 @@ class Seeker:
         self.phase = Phase.OVER
         return actions
 
-    def not_answered(self, now: float) -> list[SeekerAction]:
-        """The agent that was dialled is no head, or not there."""
+    def not_answered(
+        self, now: float, *, is_silent: bool = False, elsewhere: Elsewhere | None = None
+    ) -> list[SeekerAction]:
+        """The agent that was dialled is no head, or not there.
+
+        Args:
+            now: monotonic seconds.
+            is_silent: it took its time to say nothing.
+            elsewhere: what it says of its own head.
+        """
         self._is_dialling = False
+        if self._dialling in self._silent:
+            self._silent.remove(self._dialling)
+        if is_silent:
+            self._silent.append(self._dialling)
+        if elsewhere is not None and self._may_follow(elsewhere.node):
+            left = [each for each in self._dialled if each[0] != elsewhere.node]
+            self._dialled = [(elsewhere.node, elsewhere.agent), *left]
+            self._dial_at = now
         return self.tick(now)
 
     def claiming(self) -> None:
@@ -225,12 +246,15 @@ class Seeker:
         if self._records is None or self._is_dialling or now < self._dial_at:
             return []
         if not self._dialled:
-            self._dialled = self._candidates(self._records)
+            self._dialled = self._candidates(self._records, now)
+            self._asked.clear()
             self._rounds += 1
         if not self._dialled:
             self._dial_at = now + LONGEST_PAUSE_S
             return []
         (node, agent), *self._dialled = self._dialled
+        self._dialling = node
+        self._asked.add(node)
         if not self._dialled:
             pause = FIRST_PAUSE_S * 2 ** min(self._rounds - 1, 10)
             self._dial_at = now + min(LONGEST_PAUSE_S, pause)
@@ -238,7 +262,16 @@ class Seeker:
         within_s = min(LONGEST_ANSWER_S, ANSWERS_WITHIN_S * 2 ** min((self._rounds - 1) // 4, 10))
         return [Dial(node=node, agent=agent, within_s=within_s)]
 
-    def _candidates(self, records: Records) -> list[tuple[str, Endpoint]]:
+    def _may_follow(self, node: str) -> bool:
+        """Whether to ask a node that another one has named; two that gather must not leave for each other."""
+        if self._records is None or node == self._settings.node or node in self._asked:
+            return False
+        if self.phase is not Phase.GATHERING:
+            return self.phase is Phase.SEARCHING
+        world = self._records.world
+        return world is not None and (node == world.head or node in _before(world, self._settings.node))
+
+    def _candidates(self, records: Records, now: float) -> list[tuple[str, Endpoint]]:
         """Whom to ask in one round: those who may gather in this node's place, and the head itself.
 
         A head that is lost comes last, and only from the second round on: it may be back, but it
@@ -251,14 +284,23 @@ class Seeker:
                 return []
             is_dead = lost.is_dead and lost.node in (None, first.node)
             return [] if is_dead or first.node == own else [(first.node, first.head)]
-        others = _before(world, own) if own in _names(world) else _names(world)
-        asked = [node for node in others if node != world.head]
+        asked = self._near(_before(world, own) if own in _names(world) else _turns(world), now)
         if lost.node != world.head:
             asked.insert(0, world.head)
         elif self._rounds and not lost.is_dead:
             asked.append(world.head)
         agents = {node.node: node.agent for node in world.nodes}
         return [(node, agents[node]) for node in asked if node != own and node in agents]
+
+    def _near(self, turns: list[str], now: float) -> list[str]:
+        """Of those who come before this node the ones whose turn may have come, and of the silent ones one.
+
+        A silent agent is dead, most likely, and costs the time that it has to answer.
+        """
+        near = int((now - self._began) / GATHERS_AFTER_S) + TURNS_AHEAD
+        return [node for node in turns if node not in self._silent][:near] + [
+            node for node in turns if node in self._silent[:1]
+        ]
 
     def _disband(self, reason: str) -> list[SeekerAction]:
         if self.phase is not Phase.GATHERING:
@@ -286,9 +328,16 @@ def _names(world: World) -> list[str]:
 
 
 def _before(world: World, node: str) -> list[str]:
-    """Who gathers before this member, if it can; the head is lost."""
-    names = [name for name in _names(world) if name == node or name != world.head]
+    """Who gathers before this member, if it can; the head is lost, or, if it is this one, comes before everybody."""
+    if node == world.head:
+        return []
+    names = _turns(world)
     return names[: names.index(node)]
+
+
+def _turns(world: World) -> list[str]:
+    """Who may gather when the head is lost, by turns."""
+    return order_of_succession([name for name in _names(world) if name != world.head])
 
 
 def _turn(records: Records, node: str) -> int | None:
@@ -296,6 +345,6 @@ def _turn(records: Records, node: str) -> int | None:
     if records.first is None:
         return None
     if records.world is None:
-        nodes = [name for name in records.first.nodes if name != records.first.node]
+        nodes = order_of_succession([name for name in records.first.nodes if name != records.first.node])
         return nodes.index(node) if node in nodes else None
     return len(_before(records.world, node)) if node in _names(records.world) else None

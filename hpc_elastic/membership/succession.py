@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResult, World
@@ -45,3 +46,18 @@ class Succession:
     lost: LostHead
     world: World
     is_finished: bool
+
+
+def order_of_succession(names: Sequence[str]) -> list[str]:
+    """Who takes the place of a lost head, by turns.
+
+    The first comes first, then the one in the middle, those of the quarters, of the eighths and so on (the van der
+    Corput sequence): nodes of one rack or switch have names in a row, and when all of them are lost with the head,
+    only a few of the first turns are theirs.
+
+    Args:
+        names: who may, by node id.
+    """
+    bits = max(len(names) - 1, 1).bit_length()
+    places = (int(f"{turn:0{bits}b}"[::-1], 2) for turn in range(2**bits))
+    return [names[place] for place in places if place < len(names)]

@@ -92,6 +92,11 @@ class Timing:
         return self.lease_s + self.succeeds_after_contact_s
 
     @property
+    def is_found_within_s(self) -> float:
+        """How long a successor waits for those who may still be asking others, whose turn came before."""
+        return self.lease_s / 2
+
+    @property
     def yields_s(self) -> float:
         """How long a side with too few nodes waits for the others to go on without it."""
         return 3 * self.lease_s + 1
@@ -129,6 +134,7 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # long each waits for every one before it.
 SPARES_COME_WITHIN_S = 1.0
 GATHERS_AFTER_S = 0.5
+TURNS_AHEAD = 8  # whom a seeker asks beyond those whose turn has come: they may have begun to seek before it did
 # How long a dialled agent has to answer, at first: twice that in the next round, and so on, for a slow machine.
 ANSWERS_WITHIN_S = 0.5
 LONGEST_ANSWER_S = 4.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave, Say
+from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.seeker import (
     ClaimAllocation,
@@ -19,7 +22,7 @@ from hpc_elastic.membership.seeker import (
     SeekerAction,
     SeekerSettings,
 )
-from hpc_elastic.membership.succession import LostHead, Records
+from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
 from tests.membership.script import a_seat
 
@@ -64,10 +67,21 @@ def records(world: World | None = None, result: RunResult | None = None) -> Reco
 class Search:
     """A seeker, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
 
-    def __init__(self, node: str, found: Records, *, is_dead: bool = True, lost: str | None = "node0") -> None:
+    def __init__(
+        self,
+        node: str,
+        found: Records,
+        *,
+        is_dead: bool = True,
+        lost: str | None = "node0",
+        elsewhere: Mapping[str, str] | None = None,
+        silent: Sequence[str] = (),
+    ) -> None:
         self.now = 0.0
         self.found = found
         self.answers: set[str] = set()
+        self.elsewhere = dict(elsewhere or {})  # whom an agent names as its head
+        self.silent = silent
         self.dialled: list[tuple[float, str]] = []
         self.actions: list[tuple[float, SeekerAction]] = []
         head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
@@ -81,8 +95,14 @@ class Search:
                 self.take(self.seeker.read(self.found, self.now))
             elif isinstance(action, Dial):
                 self.dialled.append((self.now, action.node))
-                is_there = action.node in self.answers
-                self.take(self.seeker.answered() if is_there else self.seeker.not_answered(self.now))
+                self.take(self.seeker.answered() if action.node in self.answers else self.refuse(action.node))
+
+    def refuse(self, node: str) -> list[SeekerAction]:
+        """It is no head; it may name its own."""
+        named = self.elsewhere.get(node)
+        agent = Endpoint(address="10.0.0.9", port=1)
+        elsewhere = None if named is None else Elsewhere(node=named, agent=agent)
+        return self.seeker.not_answered(self.now, is_silent=node in self.silent, elsewhere=elsewhere)
 
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
@@ -106,11 +126,11 @@ def test_the_first_member_left_gathers_at_once() -> None:
 
 
 def test_each_member_leaves_half_a_second_to_each_one_before_it_and_dials_them_meanwhile() -> None:
-    search = Search("node3", records(a_world(0, 1, 2, 3)))
+    search = Search("node2", records(a_world(0, 1, 2, 3)))
     search.pass_time(3)
     ((at, _),) = search.asked_for(Gather)
     assert at == 1.0
-    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node2")]
+    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node3")]
 
 
 def test_one_that_answers_is_joined() -> None:
@@ -220,7 +240,7 @@ def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
 
 
 def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_order() -> None:
-    for node, at in (("node1", 0.0), ("node3", 1.0)):
+    for node, at in (("node1", 0.0), ("node3", 0.5)):
         search = Search(node, records(), lost=None)
         search.pass_time(3)
         assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
@@ -253,3 +273,47 @@ def test_a_lost_head_that_went_on_with_this_node_counts_as_heard_when_its_claim_
     (_, second), *_ = later.asked_for(Gather)
     assert isinstance(second, Gather)
     assert second.succession.lost.contact == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 31, 63, 64, 100, 4095])
+def test_turns_are_everybodys_once_and_the_next_node_comes_first(count: int) -> None:
+    names = [f"node{number}" for number in range(count)]
+    turns = order_of_succession(names)
+    assert sorted(turns) == sorted(names)
+    assert turns[0] == "node0"
+
+
+@pytest.mark.parametrize("count", [16, 100, 1000, 4096])
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75])
+def test_of_nodes_in_a_row_that_are_lost_few_come_before_one_that_lives(count: int, share: float) -> None:
+    names = list(map(str, range(count)))
+    turns, lost = order_of_succession(names), int(share * count)
+    for first in range(count - lost):
+        rack = set(names[first : first + lost])
+        assert next(number for number, node in enumerate(turns) if node not in rack) <= 4
+
+
+def test_one_that_names_its_head_is_believed_at_once() -> None:
+    search = Search("node4", records(a_world(*range(9))), elsewhere={"node1": "node7"})
+    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node7")]
+    assert search.dialled.count((0.0, "node7")) == 1, "not twice in one round"
+
+
+def test_two_that_gather_do_not_leave_for_each_other() -> None:
+    search = Search("node5", records(a_world(*range(9))))
+    search.pass_time(4)
+    assert search.seeker.phase is Phase.GATHERING
+    search.elsewhere["node1"] = "node8"  # which comes after node5
+    before = len(search.dialled)
+    search.pass_time(2)
+    assert "node8" not in [node for _, node in search.dialled[before:]]
+
+
+def test_of_silent_agents_one_is_asked_in_each_round() -> None:
+    silent = [f"node{number}" for number in range(1, 8)]
+    search = Search("node8", records(a_world(*range(9))), is_dead=False, silent=silent)
+    search.dialled.clear()
+    search.pass_time(2)
+    asked = [node for _, node in search.dialled]
+    assert asked[0::2] == ["node0"] * len(asked[0::2]) or asked[1::2] == ["node0"] * len(asked[1::2])
+    assert len(set(asked)) > 3, "each of them has its round"

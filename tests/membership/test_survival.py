@@ -510,8 +510,14 @@ def test_whoever_leaves_a_successors_round_again_ends_no_run() -> None:
 
 def test_a_successor_whose_contact_is_old_waits_for_its_own_node() -> None:
     script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
-    assert not script.head.tick(script.now)
+    assert not of_kind(script.pass_time(LEASE_S), ClaimAttempt)
     assert of_kind(script.join(1), ClaimAttempt)
+
+
+def test_a_successor_whose_contact_is_old_has_half_a_lease_to_be_found() -> None:
+    script = succeeding(succession(is_dead=False, contact=-1000), min_nodes=1)
+    assert not of_kind([*script.join(1), *script.pass_time(LEASE_S / 2 - 0.5)], ClaimAttempt)
+    assert the_claim([*script.join(2), *script.pass_time(0.5)]).claim.members == ("node1", "node2")
 
 
 def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> None:
@@ -531,7 +537,7 @@ def test_a_successor_whose_head_is_dead_and_whose_min_is_out_of_reach_ends_the_r
 def test_a_successor_that_was_paused_for_long_gives_the_others_a_lease() -> None:
     script = succeeding(succession(is_dead=False, contact=-1000.0), min_nodes=2)
     assert not of_kind(script.join(1), WriteResult)
-    assert not of_kind(script.pass_time(LEASE_S - 0.5), WriteResult)
+    assert not of_kind(script.pass_time(1.5 * LEASE_S - 0.5), WriteResult)  # half of one to be found
     assert of_kind(script.pass_time(1), WriteResult)
 
 

@@ -25,15 +25,13 @@ from hpc_elastic.rundir.records import Endpoint, RunResult
 from tests.simulation.clock import NEVER, MachineClock
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
-from tests.simulation.network import Listener, SimulatedConnection, Socket
+from tests.simulation.network import PORT, Listener, SimulatedConnection, Socket
 from tests.simulation.process import Process
 from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedRun
-
-PORT = 1
 
 
 class AgentProcess(Process):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.agent.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.messages import Message
+from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.clock import NEVER
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 RESENT_WITHIN = 0.3  # of how long a way was closed: the kernel tries less and less often
 OPEN, PROOF, END = "open", "proof", "end"  # besides messages: the handshake's two words, and no more will come
+PORT = 1
 SYN_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -326,6 +328,11 @@ class SimulatedConnection:
     @property
     def peer(self) -> str:
         return self._socket.other.agent.name if self._socket is not None else "nobody"
+
+    @property
+    def remote(self) -> Endpoint | None:
+        is_dialled = self._socket is not None and self._side is Side.DIALLING
+        return Endpoint(address=self.peer, port=PORT) if is_dialled else None
 
     @property
     def socket(self) -> Socket | None:

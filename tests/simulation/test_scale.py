@@ -1,0 +1,99 @@
+"""Worlds of many nodes that lose the nodes of whole racks with their head, or whose head stands still."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest import mock
+
+import pytest
+
+from hpc_elastic.agent.successor import Successor
+from hpc_elastic.membership.seeker import Dial
+from tests.simulation.scenario import Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+AT = 20.0
+
+
+def a_large_run(nodes: int, least: int, *faults: Fault, lease_s: float = 10.0) -> SimulatedRun:
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=nodes, workers=(1,), work_s=120.0)
+    scenario = Scenario(
+        seed=1,
+        roles=(role,),
+        nodes=nodes,
+        lease_s=lease_s,
+        faults=faults,
+        disk_s=(0.01, 0.05),
+        spawn_s=(0.1,),
+        max_node_losses=nodes,
+    )
+    return SimulatedRun(scenario)
+
+
+def play_with_all_who_live(run: SimulatedRun, lost: int) -> float:
+    """Everybody who lives is in the next world, and nobody else is lost; when it was opened."""
+    run.play()
+    (result,) = run.disk.results
+    assert (result.reason, result.attempts) == ("succeeded", 2)
+    claim = run.disk.claims[2]
+    assert (len(claim.members), claim.spend.node_losses) == (run.scenario.nodes - lost, lost)
+    return run.disk.asked_at[2]
+
+
+@pytest.mark.parametrize("what", ["power_off", "kill_agent"])
+@pytest.mark.parametrize(
+    ("nodes", "least", "lost", "lease_s"),
+    [
+        (32, 4, 10, 3.0),
+        (64, 8, 1, 10.0),
+        (64, 8, 28, 10.0),
+        (64, 8, 56, 10.0),
+        (64, 8, 28, 30.0),
+        pytest.param(128, 64, 32, 10.0, marks=pytest.mark.long),
+        pytest.param(512, 64, 256, 10.0, marks=pytest.mark.long),
+    ],
+)
+def test_a_lost_rack_with_the_head_in_it_costs_its_own_nodes_and_no_others(
+    nodes: int, least: int, lost: int, lease_s: float, what: str
+) -> None:
+    faults = [Fault(what=what, node=number, at=AT) for number in range(lost)]
+    opened_at = play_with_all_who_live(a_large_run(nodes, least, *faults, lease_s=lease_s), lost)
+    assert opened_at <= AT + 2 * lease_s + 5
+
+
+def test_racks_that_are_lost_one_after_the_other_cost_their_own_nodes_and_no_others() -> None:
+    faults = [Fault(what="power_off", node=number, at=AT + 0.2 * number) for number in range(20)]
+    play_with_all_who_live(a_large_run(64, 8, *faults), 20)
+
+
+@pytest.mark.parametrize("stall", [0.2, 0.5, 0.7, 0.75, 0.8, 0.9, 1.0])
+def test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody(stall: float) -> None:
+    run = a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall))
+    run.play()
+    (result,) = run.disk.results
+    assert result.reason == "succeeded"
+    claim = run.disk.claims[max(run.disk.claims)]
+    assert (len(claim.members), claim.spend.node_losses) == (64, 0)
+
+
+@pytest.mark.parametrize("stall", [1.1, 1.3, 1.6, 2.0])
+def test_a_head_of_many_that_stands_still_beyond_its_lease_is_the_only_one_that_is_lost(stall: float) -> None:
+    play_with_all_who_live(a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall)), 1)
+
+
+@pytest.mark.parametrize("lost", [1, 28])
+def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
+    """An agent that has found the one who gathers says so to those who ask it."""
+    dials: Counter[str] = Counter()
+    dial = Successor._dial
+
+    async def count(self: Successor, action: Dial) -> None:
+        dials[self._seeker._settings.node] += 1
+        await dial(self, action)
+
+    faults = [Fault(what="power_off", node=number, at=AT) for number in range(lost)]
+    with mock.patch.object(Successor, "_dial", count):
+        a_large_run(64, 8, *faults).play()
+    gathering = max(dials, key=lambda node: dials[node])
+    others = [number for node, number in dials.items() if node != gathering]
+    assert sum(others) / len(others) <= 10, sorted(dials.items())
