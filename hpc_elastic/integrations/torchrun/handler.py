@@ -165,6 +165,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             elif self._round_rank is not None and error is None:
                 self._exchange.finish()
                 self._exchange.wait_until_over()
+            self._exchange.leave()
             agent.abandon()
         is_closed = self._calls.close(CLOSED_WITHIN_S)
         return agent.join(CLOSED_WITHIN_S) and is_closed
