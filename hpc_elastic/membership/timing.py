@@ -21,12 +21,14 @@ each deadline stands in the guard's memory before it matters; the guard holds it
    A head that lives tells them at `acked + L` at the latest, and one that does not live answers no beat after that: L +
    patience + guard + kill. This is a lower bound; it is 2 L and the margin of 2, since those who are late find a place.
 
-`tests/membership/test_timing.py` holds these against clocks that drift, for every profile and lease from 1 s to 10 min.
+`tests/membership/test_timing.py` holds these against clocks that drift, for every profile and lease that there may be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from hpc_elastic.plan.leases import SHORTEST_LEASE_S
 
 DRIFT = 1e-3  # of two clocks, each half of that too fast or too slow; a quartz does a tenth of that
 KILL_S = 0.25
@@ -37,16 +39,18 @@ class Profile:
     """How fast an agent's own fence is; `name` for messages.
 
     `guard_s`: the guard's delay. `hurries_s`: a member fences so much earlier, since its guard is later than others'.
+    `shortest_lease_s`: with a shorter one a member's patience is no time in which a machine may stand still.
     """
 
     name: str
     guard_s: float
     hurries_s: float = 0.0
+    shortest_lease_s: float = SHORTEST_LEASE_S
 
 
 AGENT = Profile(name="agent", guard_s=0.15)  # the agent comes first: the guard is for one that cannot
 # torch's agent looks every `--monitor-interval`, 0.1 s: it has so long to stop its workers before the guard does.
-TORCHRUN = Profile(name="torchrun", guard_s=1.0, hurries_s=1.0)
+TORCHRUN = Profile(name="torchrun", guard_s=1.0, hurries_s=1.0, shortest_lease_s=3.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,7 @@ class Timing:
     @property
     def yields_s(self) -> float:
         """How long a side with too few nodes waits for the others to go on without it."""
-        return 3 * self.lease_s + 1
+        return _slowly(3 * self.lease_s) + 1
 
     @property
     def hopes_s(self) -> float:
