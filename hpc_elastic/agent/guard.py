@@ -25,7 +25,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from hpc_elastic.agent.alarm import Alarm
 from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers, signal_all
+from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.processes import Process, find_process
 
@@ -83,6 +85,7 @@ class Guard:
         self._has_said = False
         self._pause_s = KILL_AGAIN_S
         self._word = b""
+        self._alarm = Alarm()
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).mlockall(_LOCKED)
 
@@ -94,7 +97,7 @@ class Guard:
 
     def _act(self) -> float:
         """Does what is due, and returns for how many seconds nothing will be."""
-        left = self._deadline.value - time.monotonic()
+        left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
         self._has_said, self._pause_s = False, KILL_AGAIN_S
@@ -104,7 +107,7 @@ class Guard:
         if not self._has_looked:
             self._has_looked = True
             _in_a_thread(self._look)
-        return max(0.0, self._deadline.value - time.monotonic())
+        return max(0.0, self._deadline.value - now())
 
     def _look(self) -> None:
         """Ahead, in a thread: /proc/PID/environ of a process in the middle of an exec answers when that is over."""
@@ -137,8 +140,10 @@ class Guard:
 
     def _listen(self, within_s: float) -> bool | None:
         """Waits for a word; whether the agent said bye, None if it has not ended."""
-        readable, _, _ = select.select([0], [], [], None if within_s == float("inf") else within_s)
-        if not readable:
+        self._alarm.set(now() + within_s)
+        descriptors = [0, *self._alarm.descriptors]
+        readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)
+        if 0 not in readable:
             return None
         data = os.read(0, 4096)
         self._word = (self._word + data)[-len(BYE) :]
@@ -154,5 +159,5 @@ def _in_a_thread(function: Callable[[], None]) -> None:
 
 
 def _is_alive(process: Process) -> bool:
-    now = find_process(process.pid)
-    return now is not None and now.is_alive and now.start == process.start
+    found = find_process(process.pid)
+    return found is not None and found.is_alive and found.start == process.start

@@ -44,7 +44,7 @@ class GuardLink:
         return [self._child.pid] if self._child is not None else []
 
     def set_deadline(self, deadline: float) -> None:
-        """Until when the workers may run without another word, in monotonic seconds."""
+        """Until when the workers may run without another word, by `clock.now`."""
         is_nearer = deadline < self._deadline.value
         self._deadline.set(deadline)
         if is_nearer:

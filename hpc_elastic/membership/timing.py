@@ -4,6 +4,13 @@ Theory of operation. All processes of an agent read one clock of their machine; 
 by `DRIFT`, and what they show is never compared. L is the lease. A machine that is paused does nothing meanwhile, so
 each deadline stands in the guard's memory before it matters; the guard holds it, or the worker itself at its start.
 
+The clock is `hpc_elastic.clock`, which goes on while the machine is suspended: that is a pause like any other, and a
+lease that has run out meanwhile has run out. The guard is woken at its deadline by that clock. Two things are not
+covered. The agent's own timers come late after a sleep, by what was left of the wait: then the guard fences, not the
+agent. And from the moment the machine wakes up until the guard has killed them the workers run, as after any pause of a
+whole machine; so they do where a hypervisor pauses a machine and its clocks with it, there for what was left of the
+lease.
+
     patience   a member fences when its head has been silent for so long, counted from when it sent the newest beat
                that the head has answered
     contact    when a member heard its head last, by the member's clock

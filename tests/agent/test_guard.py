@@ -20,6 +20,7 @@ from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.door import allow_connections
 from hpc_elastic.agent.guard_link import GuardLink
 from hpc_elastic.agent.spawn import Spawner, WorkerOrder
+from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from tests.agent.conftest import Spawn, is_running, marks_of, wait_until_gone
 from tests.slurm_sandbox.cluster import wait_until
@@ -87,8 +88,8 @@ def test_a_guard_that_is_paused_does_not_hold_the_agent(guarded: Guarded, spawn:
     worker = spawn(environment=marks_of(tmp_path))
     os.kill(guarded.pid, signal.SIGSTOP)
     for number in range(100_000):  # far more words than a pipe takes
-        guarded.link.set_deadline(time.monotonic() + 600 - number / 1000)
-    guarded.link.set_deadline(time.monotonic())
+        guarded.link.set_deadline(now() + 600 - number / 1000)
+    guarded.link.set_deadline(now())
     os.kill(guarded.pid, signal.SIGCONT)
     assert worker.wait(20) == -signal.SIGKILL
 
@@ -102,16 +103,16 @@ def test_a_guard_that_is_paused_does_not_hold_an_agent_that_leaves(guarded: Guar
 
 def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     first = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 0.05)
+    guarded.link.set_deadline(now() + 0.05)
     assert first.wait(20) == -signal.SIGKILL
     second = spawn(environment=marks_of(tmp_path))
     assert is_running(guarded.pid)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert second.wait(20) == -signal.SIGKILL
 
 
 def test_kills_what_starts_after_the_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
-    guarded.link.set_deadline(time.monotonic() - 1)
+    guarded.link.set_deadline(now() - 1)
     for _ in range(3):
         assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
 
@@ -122,7 +123,7 @@ def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spaw
     command = ["env", *marks, "sleep", "60"]
     source = f"import os, time; print('ready', flush=True); time.sleep(11); os.execvp('env', {command})"
     late = spawn(source=source)
-    guarded.link.set_deadline(time.monotonic() + 10.5)  # by when it is a stranger, settled
+    guarded.link.set_deadline(now() + 10.5)  # by when it is a stranger, settled
     assert late.wait(30) == -signal.SIGKILL
 
 
@@ -131,10 +132,10 @@ def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(sp
     for _ in range(12):
         guarded = Guarded(tmp_path)
         old = spawn(environment=marks_of(tmp_path))
-        guarded.link.set_deadline(time.monotonic())
+        guarded.link.set_deadline(now())
         assert old.wait(20) == -signal.SIGKILL
-        guarded.link.set_deadline(over := time.monotonic() + 0.01)
-        while time.monotonic() < over + 0.002:
+        guarded.link.set_deadline(over := now() + 0.01)
+        while now() < over + 0.002:
             pass
         guarded.link.set_deadline(float("inf"))
         new = spawn(environment=marks_of(tmp_path))
@@ -149,21 +150,21 @@ def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(sp
 def test_waits_for_the_newest_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path, newest: float) -> None:
     """Also where it goes on only after one that has passed meanwhile."""
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 1000)
+    guarded.link.set_deadline(now() + 1000)
     wait_until(guarded.is_idle, "the guard has read its first deadline")
     os.kill(guarded.pid, signal.SIGSTOP)
-    guarded.link.set_deadline(time.monotonic())
-    guarded.link.set_deadline(time.monotonic() + newest)
+    guarded.link.set_deadline(now())
+    guarded.link.set_deadline(now() + newest)
     os.kill(guarded.pid, signal.SIGCONT)
     wait_until(guarded.is_idle, "the guard has acted on what it has read")
     assert is_running(worker.pid)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
 
 
 def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic())  # the worker's death says that the guard is ready for signals
+    guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
     assert worker.wait(20) == -signal.SIGKILL
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(guarded.pid, number)
@@ -183,7 +184,7 @@ def test_kills_although_nobody_reads_its_standard_error(spawn: Spawn, tmp_path: 
     try:
         for _ in range(2):
             worker = spawn(environment=marks_of(tmp_path))
-            guarded.link.set_deadline(time.monotonic())
+            guarded.link.set_deadline(now())
             assert worker.wait(20) == -signal.SIGKILL
             guarded.link.set_deadline(float("inf"))
     finally:
@@ -207,7 +208,7 @@ def redirected_errors(descriptor: int) -> Iterator[None]:
 def test_says_that_it_has_killed(spawn: Spawn, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     guarded = Guarded(tmp_path)
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
     said = [""]
 
@@ -238,12 +239,12 @@ async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
 
 def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 600)
+    guarded.link.set_deadline(now() + 600)
     pid = guarded.pid
     os.kill(pid, signal.SIGKILL)
     said = asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
     assert said == ["the guard of the workers ended (killed by signal 9); starting another one"]
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
 
 
@@ -276,7 +277,7 @@ def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(
     worker = spawn(environment=marks_of(tmp_path))
     pid = guarded.pid
     os.kill(pid, signal.SIGKILL)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
     assert worker.wait(20) == -signal.SIGKILL
 
@@ -308,7 +309,7 @@ def test_a_worker_that_is_spawned_too_late_does_not_run(tmp_path: Path, kind: st
     )
     deadline = Deadline.create()
     spawner, output = Spawner(PACKAGE, deadline), tmp_path / "output"
-    for moment, expected in ((float("inf"), (0, "the code of the user\n")), (time.monotonic(), (-signal.SIGKILL, ""))):
+    for moment, expected in ((float("inf"), (0, "the code of the user\n")), (now(), (-signal.SIGKILL, ""))):
         deadline.set(moment)
         with output.open("wb") as file:
             exitcode = spawner.start_worker(order, stdout=file.fileno(), stderr="null").collect()
