@@ -17,7 +17,8 @@ lease.
     acked      when the head sent the newest echo that the member says it got, by the head's clock: contact is later
     heard      when the newest beat came, by the head's clock: that beat was sent before
     guard      the guard kills so long after the agent should have
-    kill       a guard has killed everything so long after it began, be there ten thousand processes on the node
+    kill       a guard has killed everything so long after it began, be there ten thousand processes on the node: what
+               is below a living agent it finds without them; of the others it reads one file each, 0.1 s for all
 
 1. A lost member has no workers when its head opens an attempt without it, at `heard + gone_after_heard`:
    patience + guard + kill, and what the clocks may differ in that time.

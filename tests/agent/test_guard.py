@@ -8,7 +8,10 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +21,9 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.door import allow_connections
+from hpc_elastic.agent.guard import KILL_AGAIN_S, LOOKS_BEFORE_S, Guard
 from hpc_elastic.agent.guard_link import GuardLink
+from hpc_elastic.agent.processes import Marks, find_workers
 from hpc_elastic.agent.spawn import Spawner, WorkerOrder
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
@@ -315,3 +320,88 @@ def test_a_worker_that_is_spawned_too_late_does_not_run(tmp_path: Path, kind: st
             exitcode = spawner.start_worker(order, stdout=file.fileno(), stderr="null").collect()
         assert (exitcode, output.read_text()) == expected
     deadline.close()
+
+
+# A guard in a process of its own, which stands still as soon as it lists all processes of the node.
+COLD = """
+import sys, time
+from hpc_elastic.agent.guard import Guard
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.deadline import Deadline
+deadline = Deadline.create()
+guard = Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline)
+print("ready", flush=True)
+sys.stdin.readline()
+everything = ("os.scandir", ("/proc",))
+sys.addaudithook(lambda *event: time.sleep(3600) if event == everything else None)
+deadline.set(0.0)
+guard.watch()
+"""
+# Its rounds one after the other, long after the deadline; how long it would pause, and how often it lists them all.
+ROUNDS = """
+import sys
+from hpc_elastic.agent.guard import Guard
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.deadline import Deadline
+deadline = Deadline.create()
+guard = Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline)
+deadline.set(0.0)
+lists, everything = [], ("os.scandir", ("/proc",))
+sys.addaudithook(lambda *event: lists.append(event) if event == everything else None)
+print(max(guard._act() for _ in range(100)), len(lists))
+"""
+
+
+def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(spawn: Spawn, tmp_path: Path) -> None:
+    """Which takes long where there are ten thousand, and none of their files is cached."""
+    guard = spawn(COLD.format(run_dir=str(tmp_path)))
+    worker = spawn(environment=marks_of(tmp_path))
+    assert guard.stdin is not None
+    guard.stdin.write(b"\n")
+    guard.stdin.flush()
+    assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_looks_for_late_workers_of_the_agent_often_and_for_others_seldom(tmp_path: Path) -> None:
+    """torch's agent starts workers that look at no deadline."""
+    source = ROUNDS.format(run_dir=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    longest_pause_s, lists = done.stdout.split()
+    assert float(longest_pause_s) <= KILL_AGAIN_S
+    assert int(lists) < 50
+
+
+def test_a_look_ahead_is_not_the_last_one_if_the_deadline_is_never_far(tmp_path: Path) -> None:
+    """With a lease below 3 s: what is found by an old look may be gone, and what came since is not known."""
+    deadline = Deadline.create()
+    guard, looked = Guard(Marks(run_dir=str(tmp_path), node="node1"), deadline), threading.Semaphore(0)
+    look = guard._look
+
+    def and_tell() -> None:
+        look()
+        looked.release()
+
+    guard._look = and_tell  # type: ignore[method-assign]
+    for _ in range(2):
+        over = now() + 2 * LOOKS_BEFORE_S
+        while now() < over:
+            deadline.set(now() + 1.5)
+            guard._act()
+            if looked.acquire(timeout=0.05):
+                break
+        else:
+            pytest.fail("it has not looked")
+    deadline.close()
+
+
+def test_a_guard_that_was_started_again_carries_no_workers_marks(
+    guarded: Guarded, spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun's process has them in its environment, for the workers."""
+    for name, value in marks_of(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    pid = guarded.pid
+    os.kill(pid, signal.SIGKILL)
+    asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
+    worker = spawn()
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
