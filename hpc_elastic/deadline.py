@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
+
+from hpc_elastic.clock import now
 
 _SIZE = 8  # of a double, which a processor reads and writes at once if it is aligned
 
 
 class Deadline:
-    """A moment by the monotonic clock, which all processes of a machine share; `inf` while nothing ends.
+    """A moment of `clock.now`, which all processes of a machine share; `inf` while nothing ends.
 
     Args:
         descriptor: of the memory; the caller's, and not needed for what is read later.
@@ -38,13 +39,13 @@ class Deadline:
 
     @property
     def value(self) -> float:
-        """The moment, in monotonic seconds."""
+        """The moment, by `clock.now`."""
         return self._value[0]
 
     @property
     def has_passed(self) -> bool:
         """Whether no worker may run, or start, now."""
-        return time.monotonic() >= self.value
+        return now() >= self.value
 
     def set(self, moment: float) -> None:
         """Moves it."""

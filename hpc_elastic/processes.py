@@ -53,12 +53,20 @@ def living_processes() -> list[Process]:
     return [process for process in all_processes() if process.is_alive]
 
 
-def read_environment(process: Process) -> bytes:
+def read_environment(pid: int) -> bytes:
     """What the process was started with, `NAME=value` between zero bytes; nothing of another user's."""
     try:
-        return _read(f"/proc/{process.pid}/environ")
+        return _read(f"/proc/{pid}/environ")
     except OSError:
         return b""
+
+
+def read_children(pid: int, thread: int | str) -> list[bytes]:
+    """The process ids of what this thread of a process has started; none where the kernel has no such lists."""
+    try:
+        return _read(f"/proc/{pid}/task/{thread}/children").split()
+    except OSError:
+        return []
 
 
 def read_command(process: Process) -> bytes:
@@ -71,7 +79,7 @@ def read_command(process: Process) -> bytes:
 
 def has_variable(process: Process, name: str, value: str) -> bool:
     """Whether the process was started with `name=value`; not of another user's."""
-    return os.fsencode(f"{name}={value}") in read_environment(process).split(b"\0")
+    return os.fsencode(f"{name}={value}") in read_environment(process.pid).split(b"\0")
 
 
 def with_descendants(

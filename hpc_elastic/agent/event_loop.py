@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from hpc_elastic.clock import now
+
 MANY_MEMBERS = 1024
 MOMENT_S = 0.01
 A_HANDFUL = 64
@@ -44,11 +46,19 @@ class RestingSelector(selectors.EpollSelector):
 
 
 class AgentEventLoop(asyncio.SelectorEventLoop):
-    """An event loop on a selector that can rest."""
+    """An event loop on a selector that can rest, whose time is the one of the deadlines.
+
+    Its waits do not count what the machine sleeps, so after that a timer comes late by what was left of its wait,
+    unless something else wakes the loop before. What has to be in time is the guard's.
+    """
 
     def __init__(self) -> None:
         self.resting = RestingSelector()
         super().__init__(self.resting)
+
+    def time(self) -> float:
+        """Of asyncio.AbstractEventLoop."""
+        return now()
 
 
 def rest_with(members: int) -> None:

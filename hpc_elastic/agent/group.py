@@ -50,7 +50,7 @@ class LocalWorkers:
             (negative for a signal).
         on_broken: told why the attempt cannot go on although no worker failed.
         may_start: asked, by the thread, right before workers start: an agent that was paused on its way there
-            may have lost its head meanwhile.
+            may have lost its head meanwhile. If they may not, that is tried again as other passing trouble is.
     """
 
     def __init__(
@@ -182,9 +182,12 @@ class LocalWorkers:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
-        """In the thread: starts nothing that would have to be stopped at once."""
-        if starter is None or self._stop_asked.is_set() or not self._may_start():
+        """In the thread: nobody where a stop is asked for, who would have to be stopped at once."""
+        if starter is None or self._stop_asked.is_set():
             return []
+        if not self._may_start():  # mostly the stop comes before the next try
+            why = "the time until which this node's workers may run is over"
+            raise StartFailedError(orders[0], why, is_passing=True)
         return spawn_workers(orders, self._layout, starter)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:

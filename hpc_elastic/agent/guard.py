@@ -10,8 +10,9 @@ for a process that was on its way to become a worker may arrive late. It starts 
 signals that end an agent, which Slurm sends to every process of a step.
 
 Nothing comes before the kill that could wait: the line for the log is written by a thread afterwards, for its
-reader may be the frozen agent; the processes of the node that are none of the run's are known by then, and the
-memory that all this needs is locked where the limits allow it.
+reader may be the frozen agent; what is below the agent is found without a look at any other process of the node; of
+these the older ones are known by then as none of the run's, and the memory that all this needs is locked where the
+limits allow it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from hpc_elastic.agent.processes import Marks, WorkerSearch, find_workers, signal_all
+from hpc_elastic.agent.alarm import Alarm
+from hpc_elastic.agent.processes import Marks, WorkerSearch, find_below, find_workers, signal_all
+from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.processes import Process, find_process
 
@@ -58,6 +61,7 @@ def kill_all(marks: Marks) -> bool:
         Whether none is left within the bound.
     """
     deadline = time.monotonic() + KILL_BOUND_S
+    signal_all(find_below(os.getpid(), marks).values(), signal.SIGKILL)
     while found := find_workers(marks):
         if time.monotonic() > deadline:
             return False
@@ -79,10 +83,13 @@ class Guard:
         self._deadline = deadline
         self._search = WorkerSearch(marks)
         self._seen = self._search.find()
-        self._has_looked = False
+        self._agent = os.getppid()
+        self._looks_again_at = 0.0
+        self._searches_at = 0.0
         self._has_said = False
         self._pause_s = KILL_AGAIN_S
         self._word = b""
+        self._alarm = Alarm()
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).mlockall(_LOCKED)
 
@@ -94,41 +101,52 @@ class Guard:
 
     def _act(self) -> float:
         """Does what is due, and returns for how many seconds nothing will be."""
-        left = self._deadline.value - time.monotonic()
+        left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
-        self._has_said, self._pause_s = False, KILL_AGAIN_S
+        self._has_said, self._pause_s, self._searches_at = False, KILL_AGAIN_S, 0.0
         if left > LOOKS_BEFORE_S:
-            self._has_looked = False
             return left - LOOKS_BEFORE_S
-        if not self._has_looked:
-            self._has_looked = True
+        if now() >= self._looks_again_at:
+            self._looks_again_at = float("inf")
             _in_a_thread(self._look)
-        return max(0.0, self._deadline.value - time.monotonic())
+        return max(0.0, self._deadline.value - now())
 
     def _look(self) -> None:
         """Ahead, in a thread: /proc/PID/environ of a process in the middle of an exec answers when that is over."""
-        search = WorkerSearch(self._marks)
+        search = self._search.copy()
         self._seen = search.find()
         self._search = search
+        self._looks_again_at = now() + LOOKS_BEFORE_S
 
     def _kill(self) -> float:
-        """One round; returns when the next one is due. Whom the last look has found comes before any other look."""
+        """One round; returns when the next one is due.
+
+        Whom the last look has found comes first, then what is below the agent, all others after that: to look through
+        the whole node takes long, and is done less and less often while nobody is found.
+        """
         known, self._seen = [process for process in self._seen.values() if _is_alive(process)], {}
         signal_all(known, signal.SIGKILL)
-        found = self._search.find()
-        if not found:
-            # One that has become a worker late is a stranger to a search that knew it before.
-            self._search = WorkerSearch(self._marks)
-            found = self._search.find()
+        below = find_below(self._agent, self._marks) if os.getppid() == self._agent else {}
         if not self._deadline.has_passed:
             return 0.0  # the next attempt may start: its deadline came first, and its workers may be among these
-        signal_all(found.values(), signal.SIGKILL)
-        if (known or found) and not self._has_said:
+        signal_all(below.values(), signal.SIGKILL)
+        found = self._kill_anywhere() if now() >= self._searches_at else False
+        if (known or below or found) and not self._has_said:
             self._has_said = True
             _in_a_thread(self._say)
+        return KILL_AGAIN_S
+
+    def _kill_anywhere(self) -> bool:
+        """Whether there was anybody, on the whole node."""
+        # One that has become a worker late is a stranger to a search that knew it before.
+        found = self._search.find() or find_workers(self._marks)
+        if not self._deadline.has_passed:
+            return False  # as above; the next round sees it, too
+        signal_all(found.values(), signal.SIGKILL)
         self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
-        return self._pause_s
+        self._searches_at = now() + self._pause_s
+        return bool(found)
 
     def _say(self) -> None:
         text = f"the workers of {self._marks.node} may not run any longer, and the agent has not ended them: killed"
@@ -137,8 +155,10 @@ class Guard:
 
     def _listen(self, within_s: float) -> bool | None:
         """Waits for a word; whether the agent said bye, None if it has not ended."""
-        readable, _, _ = select.select([0], [], [], None if within_s == float("inf") else within_s)
-        if not readable:
+        self._alarm.set(now() + within_s)
+        descriptors = [0, *self._alarm.descriptors]
+        readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)
+        if 0 not in readable:
             return None
         data = os.read(0, 4096)
         self._word = (self._word + data)[-len(BYE) :]
@@ -154,5 +174,5 @@ def _in_a_thread(function: Callable[[], None]) -> None:
 
 
 def _is_alive(process: Process) -> bool:
-    now = find_process(process.pid)
-    return now is not None and now.is_alive and now.start == process.start
+    found = find_process(process.pid)
+    return found is not None and found.is_alive and found.start == process.start

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.children import Child, adopt_process
 from hpc_elastic.agent.guard import BYE, NEARER
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE
 from hpc_elastic.deadline import Deadline
 
 LEAVES_WITHIN_S = 2.0
@@ -44,7 +45,7 @@ class GuardLink:
         return [self._child.pid] if self._child is not None else []
 
     def set_deadline(self, deadline: float) -> None:
-        """Until when the workers may run without another word, in monotonic seconds."""
+        """Until when the workers may run without another word, by `clock.now`."""
         is_nearer = deadline < self._deadline.value
         self._deadline.set(deadline)
         if is_nearer:
@@ -88,7 +89,11 @@ class GuardLink:
         reader, writer = os.pipe()
         try:
             process = subprocess.Popen(
-                self._command, stdin=reader, pass_fds=[self._deadline.descriptor], start_new_session=True
+                self._command,
+                stdin=reader,
+                env={name: value for name, value in os.environ.items() if name != ATTEMPT_VARIABLE},  # it is no worker
+                pass_fds=[self._deadline.descriptor],
+                start_new_session=True,
             )
             os.set_blocking(writer, False)
             child = adopt_process(process)

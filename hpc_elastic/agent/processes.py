@@ -20,11 +20,20 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hpc_elastic.processes import Process, find_process, read_command, read_environment, send_signal, with_descendants
+from hpc_elastic.processes import (
+    Process,
+    find_process,
+    read_children,
+    read_command,
+    read_environment,
+    send_signal,
+    with_descendants,
+)
 
 RUN_DIR_VARIABLE = "HPC_ELASTIC_RUN_DIR"
 NODE_VARIABLE = "HPC_ELASTIC_NODE"
 ATTEMPT_VARIABLE = "HPC_ELASTIC_ATTEMPT"
+_ATTEMPT = f"{ATTEMPT_VARIABLE}=".encode()
 SETTLES_WITHIN_S = 10.0  # a process may get its environment, by an exec, a moment after its start
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -40,12 +49,14 @@ class Marks:
 
     def match(self, environ: bytes) -> bool:
         """Whether `/proc/PID/environ` is of a worker, or of something that a worker started."""
+        if _ATTEMPT not in environ:  # as with most: a node has thousands
+            return False
         entries = set(environ.split(b"\0"))
         wanted = {
             os.fsencode(f"{RUN_DIR_VARIABLE}={self.run_dir}"),
             os.fsencode(f"{NODE_VARIABLE}={self.node}"),
         }
-        is_worker = any(entry.startswith(ATTEMPT_VARIABLE.encode() + b"=") for entry in entries)
+        is_worker = any(entry.startswith(_ATTEMPT) for entry in entries)
         return is_worker and wanted <= entries
 
 
@@ -73,7 +84,13 @@ class WorkerSearch:
     def __init__(self, marks: Marks, *, ancestor: int | None = None) -> None:
         self._marks = marks
         self._ancestor = ancestor
-        self._strangers: dict[int, int] = {}  # inodes by process id
+        self._strangers: dict[int, int] = {}  # inodes by process id; another dict after each search
+
+    def copy(self) -> WorkerSearch:
+        """Another one, for another thread, that knows the same strangers."""
+        other = WorkerSearch(self._marks, ancestor=self._ancestor)
+        other._strangers = self._strangers
+        return other
 
     def find(self, *, spared: Collection[int] = (), known: Collection[int] = ()) -> dict[int, Process]:
         """The processes of the run that are alive, by process id.
@@ -94,7 +111,7 @@ class WorkerSearch:
         young = _ticks_since_boot() - SETTLES_WITHIN_S * TICKS_PER_S
         found = {}
         for pid, process in processes.items():
-            if pid in below or self._marks.match(read_environment(process)):
+            if pid in below or self._marks.match(read_environment(pid)):
                 found[pid] = process
             elif process.start < young:
                 strangers[pid] = inodes[pid]
@@ -102,13 +119,55 @@ class WorkerSearch:
         if self._ancestor == os.getpid():
             _reap_orphans(below.values(), {*spared, *known})
         excluded |= {os.getpid(), *(process.pid for process in roots)}
-        counting = {pid: process for pid, process in found.items() if process.is_alive and pid not in excluded}
-        return {pid: process for pid, process in counting.items() if _RESOURCE_TRACKER not in read_command(process)}
+        return {pid: process for pid, process in found.items() if pid not in excluded and _counts(process)}
 
 
 def find_workers(marks: Marks) -> dict[int, Process]:
-    """The run's processes on this node that carry its marks and are alive, by process id."""
-    return WorkerSearch(marks).find()
+    """The run's processes on this node that carry its marks and are alive, by process id.
+
+    Of all others one file is read: there may be ten thousand.
+    """
+    found = {}
+    for pid in _list_processes():
+        if pid != os.getpid() and marks.match(read_environment(pid)):
+            process = find_process(pid)
+            if process and _counts(process) and marks.match(read_environment(pid)):  # still, not a later namesake's
+                found[pid] = process
+    return found
+
+
+def find_below(ancestor: int, marks: Marks) -> dict[int, Process]:
+    """The run's processes below this one that are alive, by process id; nothing is read of any other's.
+
+    They are those that carry the marks, and whatever these have started. An orphan is below if the ancestor is a
+    subreaper. A process that starts or ends meanwhile may be missed; all of them are where the kernel has no lists of
+    children (CONFIG_PROC_CHILDREN, which distributions set).
+    """
+    found = {}
+    left = [(pid, False) for pid in _list_children(ancestor)]
+    while left:
+        pid, is_ours = left.pop()
+        process = None if pid == os.getpid() else find_process(pid)
+        if process is None:
+            continue
+        is_ours = is_ours or marks.match(read_environment(pid))
+        left += [(child, is_ours) for child in _list_children(pid)]
+        if is_ours and _counts(process):
+            found[pid] = process
+    return found
+
+
+def _counts(process: Process) -> bool:
+    return process.is_alive and _RESOURCE_TRACKER not in read_command(process)
+
+
+def _list_children(pid: int) -> list[int]:
+    """Of each thread of the process, for a child belongs to the one that started it. Source: proc_pid_task(5)."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, read_children(pid, thread))
+    return children
 
 
 def _list_processes() -> dict[int, int]:

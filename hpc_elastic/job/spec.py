@@ -94,7 +94,7 @@ class ElasticSpec(Section):
 
     join_timeout: values.PositiveDuration | None = _key("wait so long for nodes that are missing")
     join_retries: values.Count | None = _key("how often a join that failed is tried again")
-    lease: values.PositiveDuration | None = _key("an agent that was silent for so long is taken for lost")
+    lease: values.Lease | None = _key("an agent that was silent for so long is taken for lost")
     exit_timeout: values.PositiveDuration | None = _key("once a rank ended well, the others have so long")
     rejoin: Literal["at_restart", "immediately"] | None = _key(
         "when a node that came late or came back is taken in: at the next restart, or in one made for it at once"

@@ -22,6 +22,7 @@ from pydantic import (
 
 from hpc_elastic.job.problems import describe
 from hpc_elastic.job.sbatch_options import normalize_option
+from hpc_elastic.plan.leases import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from hpc_elastic.plan.log_prefix import check_prefix
 from hpc_elastic.plan.references import check_references
 from hpc_elastic.plan.std_streams import MAP_PATTERN, STD_PATTERN, LocalStreams
@@ -165,6 +166,15 @@ def _at_least(least: timedelta) -> Callable[[timedelta], timedelta]:
     return check
 
 
+def _lease(value: timedelta) -> timedelta:
+    shortest, longest = timedelta(seconds=SHORTEST_LEASE_S), timedelta(seconds=LONGEST_LEASE_S)
+    if not shortest <= value <= longest:
+        bounds = f"{format_duration(shortest)} to {format_duration(longest)}"
+        advice = "the default, 10s, is right for most clusters"
+        raise ValueError(f"expected {bounds}, found {format_duration(value)}; {advice}")
+    return value
+
+
 def _memory(text: str) -> str:
     return "0" if text == "0" else format_slurm_memory(parse_size(text))
 
@@ -225,6 +235,7 @@ Duration = Annotated[timedelta, PlainValidator(_duration), WithJsonSchema(_DURAT
 PositiveDuration = Annotated[
     timedelta, PlainValidator(_duration), AfterValidator(_at_least(timedelta(seconds=1))), WithJsonSchema(_DURATION)
 ]
+Lease = Annotated[timedelta, PlainValidator(_duration), AfterValidator(_lease), WithJsonSchema(_DURATION)]
 Size = Annotated[int, PlainValidator(_text_first(parse_size, "a size such as 500M")), WithJsonSchema(_SIZE)]
 Memory = Annotated[
     str,

@@ -70,5 +70,5 @@ def carries(process: Process, job_id: str) -> bool:
     ours = tuple(f"{name}={job_id}".encode() for name in (JOB_ID_VARIABLE, ARRAY_TASK_VARIABLE))
     return any(
         entry in ours or entry.startswith(tuple(own + b"_" for own in ours))
-        for entry in read_environment(process).split(b"\0")
+        for entry in read_environment(process.pid).split(b"\0")
     )

@@ -97,12 +97,51 @@ def test_a_fence_leaves_no_worker(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+LATE = "rank 2 could not be started (the time until which this node's workers may run is over)"
+
+
 def test_an_agent_that_was_paused_on_its_way_to_start_workers_starts_none(tmp_path: Path) -> None:
+    """And says so: the stop that comes in a moment is what ends the start."""
+
     async def scene(made: Scene) -> None:
         made.may_start = False
-        await made.start()
-        assert made.workers.pids() == {}
+        starting = asyncio.ensure_future(made.start())
+        while not made.said:
+            await asyncio.sleep(0.01)
+        assert made.said == [f"{LATE}; try 2 of {START_TRIES} follows"]
         assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_elastic.agent.group.START_AGAIN_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        made.may_start = False
+        with pytest.raises(StartFailedError, match="the time until which this node's workers may run is over"):
+            await made.start()
+        assert len(made.said) == START_TRIES - 1
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_an_agent_that_may_start_its_workers_again_does_so(tmp_path: Path) -> None:
+    """It has heard its head in the moment after it was too late."""
+
+    async def scene(made: Scene) -> None:
+        made.may_start = False
+
+        def say(_: str) -> None:
+            made.may_start = True
+
+        made.workers._say = say
+        await made.start()
+        assert len(made.workers.pids()) == 2
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
 
     play(tmp_path, scene)
 

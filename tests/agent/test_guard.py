@@ -8,7 +8,10 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +21,11 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.door import allow_connections
+from hpc_elastic.agent.guard import KILL_AGAIN_S, LOOKS_BEFORE_S, Guard
 from hpc_elastic.agent.guard_link import GuardLink
+from hpc_elastic.agent.processes import Marks, find_workers
 from hpc_elastic.agent.spawn import Spawner, WorkerOrder
+from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from tests.agent.conftest import Spawn, is_running, marks_of, wait_until_gone
 from tests.slurm_sandbox.cluster import wait_until
@@ -87,8 +93,8 @@ def test_a_guard_that_is_paused_does_not_hold_the_agent(guarded: Guarded, spawn:
     worker = spawn(environment=marks_of(tmp_path))
     os.kill(guarded.pid, signal.SIGSTOP)
     for number in range(100_000):  # far more words than a pipe takes
-        guarded.link.set_deadline(time.monotonic() + 600 - number / 1000)
-    guarded.link.set_deadline(time.monotonic())
+        guarded.link.set_deadline(now() + 600 - number / 1000)
+    guarded.link.set_deadline(now())
     os.kill(guarded.pid, signal.SIGCONT)
     assert worker.wait(20) == -signal.SIGKILL
 
@@ -102,16 +108,16 @@ def test_a_guard_that_is_paused_does_not_hold_an_agent_that_leaves(guarded: Guar
 
 def test_kills_the_workers_if_the_deadline_passes_and_guards_on(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     first = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 0.05)
+    guarded.link.set_deadline(now() + 0.05)
     assert first.wait(20) == -signal.SIGKILL
     second = spawn(environment=marks_of(tmp_path))
     assert is_running(guarded.pid)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert second.wait(20) == -signal.SIGKILL
 
 
 def test_kills_what_starts_after_the_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
-    guarded.link.set_deadline(time.monotonic() - 1)
+    guarded.link.set_deadline(now() - 1)
     for _ in range(3):
         assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
 
@@ -122,7 +128,7 @@ def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spaw
     command = ["env", *marks, "sleep", "60"]
     source = f"import os, time; print('ready', flush=True); time.sleep(11); os.execvp('env', {command})"
     late = spawn(source=source)
-    guarded.link.set_deadline(time.monotonic() + 10.5)  # by when it is a stranger, settled
+    guarded.link.set_deadline(now() + 10.5)  # by when it is a stranger, settled
     assert late.wait(30) == -signal.SIGKILL
 
 
@@ -131,10 +137,10 @@ def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(sp
     for _ in range(12):
         guarded = Guarded(tmp_path)
         old = spawn(environment=marks_of(tmp_path))
-        guarded.link.set_deadline(time.monotonic())
+        guarded.link.set_deadline(now())
         assert old.wait(20) == -signal.SIGKILL
-        guarded.link.set_deadline(over := time.monotonic() + 0.01)
-        while time.monotonic() < over + 0.002:
+        guarded.link.set_deadline(over := now() + 0.01)
+        while now() < over + 0.002:
             pass
         guarded.link.set_deadline(float("inf"))
         new = spawn(environment=marks_of(tmp_path))
@@ -149,21 +155,21 @@ def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(sp
 def test_waits_for_the_newest_deadline(guarded: Guarded, spawn: Spawn, tmp_path: Path, newest: float) -> None:
     """Also where it goes on only after one that has passed meanwhile."""
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 1000)
+    guarded.link.set_deadline(now() + 1000)
     wait_until(guarded.is_idle, "the guard has read its first deadline")
     os.kill(guarded.pid, signal.SIGSTOP)
-    guarded.link.set_deadline(time.monotonic())
-    guarded.link.set_deadline(time.monotonic() + newest)
+    guarded.link.set_deadline(now())
+    guarded.link.set_deadline(now() + newest)
     os.kill(guarded.pid, signal.SIGCONT)
     wait_until(guarded.is_idle, "the guard has acted on what it has read")
     assert is_running(worker.pid)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
 
 
 def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic())  # the worker's death says that the guard is ready for signals
+    guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
     assert worker.wait(20) == -signal.SIGKILL
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(guarded.pid, number)
@@ -183,7 +189,7 @@ def test_kills_although_nobody_reads_its_standard_error(spawn: Spawn, tmp_path: 
     try:
         for _ in range(2):
             worker = spawn(environment=marks_of(tmp_path))
-            guarded.link.set_deadline(time.monotonic())
+            guarded.link.set_deadline(now())
             assert worker.wait(20) == -signal.SIGKILL
             guarded.link.set_deadline(float("inf"))
     finally:
@@ -207,7 +213,7 @@ def redirected_errors(descriptor: int) -> Iterator[None]:
 def test_says_that_it_has_killed(spawn: Spawn, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     guarded = Guarded(tmp_path)
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
     said = [""]
 
@@ -238,12 +244,12 @@ async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
 
 def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
-    guarded.link.set_deadline(time.monotonic() + 600)
+    guarded.link.set_deadline(now() + 600)
     pid = guarded.pid
     os.kill(pid, signal.SIGKILL)
     said = asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
     assert said == ["the guard of the workers ended (killed by signal 9); starting another one"]
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     assert worker.wait(20) == -signal.SIGKILL
 
 
@@ -276,7 +282,7 @@ def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(
     worker = spawn(environment=marks_of(tmp_path))
     pid = guarded.pid
     os.kill(pid, signal.SIGKILL)
-    guarded.link.set_deadline(time.monotonic())
+    guarded.link.set_deadline(now())
     asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
     assert worker.wait(20) == -signal.SIGKILL
 
@@ -308,9 +314,94 @@ def test_a_worker_that_is_spawned_too_late_does_not_run(tmp_path: Path, kind: st
     )
     deadline = Deadline.create()
     spawner, output = Spawner(PACKAGE, deadline), tmp_path / "output"
-    for moment, expected in ((float("inf"), (0, "the code of the user\n")), (time.monotonic(), (-signal.SIGKILL, ""))):
+    for moment, expected in ((float("inf"), (0, "the code of the user\n")), (now(), (-signal.SIGKILL, ""))):
         deadline.set(moment)
         with output.open("wb") as file:
             exitcode = spawner.start_worker(order, stdout=file.fileno(), stderr="null").collect()
         assert (exitcode, output.read_text()) == expected
     deadline.close()
+
+
+# A guard in a process of its own, which stands still as soon as it lists all processes of the node.
+COLD = """
+import sys, time
+from hpc_elastic.agent.guard import Guard
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.deadline import Deadline
+deadline = Deadline.create()
+guard = Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline)
+print("ready", flush=True)
+sys.stdin.readline()
+everything = ("os.scandir", ("/proc",))
+sys.addaudithook(lambda *event: time.sleep(3600) if event == everything else None)
+deadline.set(0.0)
+guard.watch()
+"""
+# Its rounds one after the other, long after the deadline; how long it would pause, and how often it lists them all.
+ROUNDS = """
+import sys
+from hpc_elastic.agent.guard import Guard
+from hpc_elastic.agent.processes import Marks
+from hpc_elastic.deadline import Deadline
+deadline = Deadline.create()
+guard = Guard(Marks(run_dir={run_dir!r}, node="node1"), deadline)
+deadline.set(0.0)
+lists, everything = [], ("os.scandir", ("/proc",))
+sys.addaudithook(lambda *event: lists.append(event) if event == everything else None)
+print(max(guard._act() for _ in range(100)), len(lists))
+"""
+
+
+def test_kills_the_agents_workers_before_it_looks_at_all_processes_of_the_node(spawn: Spawn, tmp_path: Path) -> None:
+    """Which takes long where there are ten thousand, and none of their files is cached."""
+    guard = spawn(COLD.format(run_dir=str(tmp_path)))
+    worker = spawn(environment=marks_of(tmp_path))
+    assert guard.stdin is not None
+    guard.stdin.write(b"\n")
+    guard.stdin.flush()
+    assert worker.wait(20) == -signal.SIGKILL
+
+
+def test_looks_for_late_workers_of_the_agent_often_and_for_others_seldom(tmp_path: Path) -> None:
+    """torch's agent starts workers that look at no deadline."""
+    source = ROUNDS.format(run_dir=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    longest_pause_s, lists = done.stdout.split()
+    assert float(longest_pause_s) <= KILL_AGAIN_S
+    assert int(lists) < 50
+
+
+def test_a_look_ahead_is_not_the_last_one_if_the_deadline_is_never_far(tmp_path: Path) -> None:
+    """With a lease below 3 s: what is found by an old look may be gone, and what came since is not known."""
+    deadline = Deadline.create()
+    guard, looked = Guard(Marks(run_dir=str(tmp_path), node="node1"), deadline), threading.Semaphore(0)
+    look = guard._look
+
+    def and_tell() -> None:
+        look()
+        looked.release()
+
+    guard._look = and_tell  # type: ignore[method-assign]
+    for _ in range(2):
+        over = now() + 2 * LOOKS_BEFORE_S
+        while now() < over:
+            deadline.set(now() + 1.5)
+            guard._act()
+            if looked.acquire(timeout=0.05):
+                break
+        else:
+            pytest.fail("it has not looked")
+    deadline.close()
+
+
+def test_a_guard_that_was_started_again_carries_no_workers_marks(
+    guarded: Guarded, spawn: Spawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun's process has them in its environment, for the workers."""
+    for name, value in marks_of(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    pid = guarded.pid
+    os.kill(pid, signal.SIGKILL)
+    asyncio.run(keep(guarded, lambda: guarded.link.pids() not in ([], [pid])))
+    worker = spawn()
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, WorkerSearch, find_workers, signal_all
+from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, Marks, WorkerSearch, find_below, find_workers, signal_all
 from hpc_elastic.processes import Process, find_process
 from tests.agent.conftest import SLEEP, Spawn, marks_of
 from tests.slurm_sandbox.cluster import wait_until
@@ -177,3 +177,57 @@ def test_another_users_process_below_the_agent_does_not_end_the_agent(spawn: Spa
     finally:
         os.setresuid(0, 0, 0)
     assert process.poll() is None
+
+
+# Runs `search` with every file that is opened counted, and says whose they were.
+READS = """
+import os, sys
+from hpc_elastic.agent.processes import Marks, find_below, find_workers
+READING = ("open", "os.scandir", "os.listdir")
+marks, parent, read = Marks(run_dir={run_dir!r}, node="node1"), os.getppid(), []
+sys.addaudithook(lambda event, arguments: read.append(str(arguments[0])) if event in READING else None)
+found = {search}
+paths = [path for path in read if path.startswith("/proc")]
+print(*sorted(found), "|", *paths)
+"""
+
+
+def what_is_read(search: str, run_dir: Path) -> tuple[set[int], list[str]]:
+    source = READS.format(run_dir=str(run_dir), search=search)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    found, _, paths = done.stdout.partition("|")
+    return {int(pid) for pid in found.split()}, paths.split()
+
+
+def test_workers_below_an_agent_are_found_without_a_look_at_any_other_process(spawn: Spawn, tmp_path: Path) -> None:
+    """A node may have ten thousand; one that clears its environment is found by who has started it."""
+    host = spawn(RUNAWAY.format(last="input()"), marks_of(tmp_path))
+    helper, stranger = first_number(host), spawn()
+    try:
+        found, paths = what_is_read("find_below(parent, marks)", tmp_path)
+    finally:
+        os.kill(helper, signal.SIGKILL)
+    assert {host.pid, helper} <= found
+    assert stranger.pid not in found
+    below = {os.getpid(), *(int(path.split("/")[2]) for path in paths)} - {os.getpid()}
+    assert all(is_below(pid) for pid in below if Path(f"/proc/{pid}").exists())
+    assert "/proc" not in paths
+
+
+def is_below(pid: int) -> bool:
+    """Whether this process has started it, or one that this process has started."""
+    while pid > 1 and pid != os.getpid():
+        process = find_process(pid)
+        pid = process.parent if process is not None else os.getpid()  # it has ended meanwhile
+    return pid == os.getpid()
+
+
+def test_where_the_kernel_lists_no_children_none_is_found_below(tmp_path: Path) -> None:
+    assert find_below(2**22 + 1, Marks(run_dir=str(tmp_path), node="node1")) == {}
+
+
+def test_of_a_process_that_is_none_of_the_runs_one_file_is_read(spawn: Spawn, tmp_path: Path) -> None:
+    worker, stranger = spawn(environment=marks_of(tmp_path)), spawn()
+    found, paths = what_is_read("find_workers(marks)", tmp_path)
+    assert found == {worker.pid}
+    assert [path for path in paths if path.startswith(f"/proc/{stranger.pid}/")] == [f"/proc/{stranger.pid}/environ"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpc_elastic.integrations.torchrun.settings import SHORTEST_LEASE_S
 from hpc_elastic.membership.lease import Lease, MemberLease
 from hpc_elastic.membership.messages import Beat
 from hpc_elastic.membership.timing import AGENT, DRIFT, KILL_S, TORCHRUN, Profile, Timing
+from hpc_elastic.plan.leases import LONGEST_LEASE_S
 from tests.membership.script import HeadScript
 
 PROFILES = [AGENT, TORCHRUN]
@@ -33,8 +33,8 @@ class Clock:
 
 def timings() -> st.SearchStrategy[Timing]:
     def of(profile: Profile) -> st.SearchStrategy[Timing]:
-        shortest = SHORTEST_LEASE_S if profile is TORCHRUN else 1
-        return st.builds(Timing, lease_s=st.floats(shortest, 600), profile=st.just(profile))
+        leases = st.floats(profile.shortest_lease_s, LONGEST_LEASE_S)
+        return st.builds(Timing, lease_s=leases, profile=st.just(profile))
 
     return st.sampled_from(PROFILES).flatmap(of)
 
@@ -99,6 +99,7 @@ def test_a_head_looks_often_enough_to_see_a_silence_long_before_it_has_waited_fo
 
 
 @given(timings(), clocks(), clocks(), DELAYS)
+@example(Timing(lease_s=600), Clock(1 - DRIFT / 2), Clock(1 + DRIFT / 2), 0.0)
 def test_the_head_ends_a_run_before_the_silent_ones_who_would_name_all_others(
     timing: Timing, head: Clock, silent: Clock, delay_s: float
 ) -> None:
@@ -119,6 +120,12 @@ def test_what_an_ordinary_lease_comes_to(profile: Profile) -> None:
     found = (timing.patience_s, timing.gone_after_heard_s, timing.succeeds_after_contact_s)
     expected = {"agent": (6.667, 7.074, 10.511), "torchrun": (5.667, 6.924, 11.361)}[profile.name]
     assert found == pytest.approx(expected, abs=0.001)
+
+
+def test_no_lease_is_too_short_for_a_machine_that_stands_still_for_half_a_second() -> None:
+    for profile in PROFILES:
+        timing = Timing(lease_s=profile.shortest_lease_s, profile=profile)
+        assert timing.patience_s - timing.beats_every_s(1024) >= 0.5
 
 
 # What the machines do with these times.

@@ -1,9 +1,9 @@
 """`python -m tests.simulation.mutate`: changes the shipped code in one place at a time; the simulation has to notice.
 
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
-turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module in the
-place of the shipped one and plays seeds until one breaks a rule. What no seed notices survives, and is printed: a rule
-or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says with the reason.
+turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module
+in the place of the shipped one and plays seeds until one breaks a rule. What no seed notices survives, and is printed:
+a rule or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says with the reason.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ MODULES = (
     *("allegiance", "barriers", "closing", "exits", "gathering", "head", "judge", "lease", "leases", "losses"),
     *("member", "members", "roster", "rounds", "seeker", "succession", "timing", "verdict"),
 )
-DRIVERS = ("coordinator", "head_link", "head_side", "head_start", "head_watch", "insistence", "journal", "local_member")
-DRIVERS += ("participation", "search", "successor", "chain", "policy")
+DRIVERS = (
+    *("chain", "coordinator", "head_link", "head_side", "head_start", "head_watch", "insistence", "journal"),
+    *("local_member", "participation", "policy", "search", "successor"),
+)
 PLAYED = 1000
 PATIENCE_S = 300.0
 # Who only speaks to people: what is said to them is not checked here.
@@ -74,10 +76,14 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and node.value > 1:
         yield "four times as much", lambda old: ast.Constant(value=old.value * 4)  # type: ignore[attr-defined]
         yield "a quarter", lambda old: ast.Constant(value=old.value / 4)  # type: ignore[attr-defined]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await)):
+    elif _is_left_out(node):
         yield "left out", lambda _: None
-    elif isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(_target(node), ast.Attribute):
-        yield "left out", lambda _: None
+
+
+def _is_left_out(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        return isinstance(_target(node), ast.Attribute)
+    return isinstance(node, ast.Expr) and isinstance(node.value, (ast.Call, ast.Await))
 
 
 def _negate(node: ast.AST) -> ast.AST:
@@ -160,7 +166,7 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if name != self._mutation.module:
             return None
-        return importlib.util.spec_from_file_location(name, _path(name), loader=self)  # type: ignore[arg-type]
+        return importlib.util.spec_from_file_location(name, _path(name), loader=self)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
@@ -170,8 +176,8 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         tree = ast.parse(_path(mutation.module).read_text())
         node = list(_nodes(tree))[mutation.node]
         edit = dict(_edits(node))[mutation.what]
-        tree = _Replace(node, edit).visit(tree)
-        exec(compile(ast.fix_missing_locations(tree), str(_path(mutation.module)), "exec"), vars(module))
+        changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
+        exec(compile(ast.fix_missing_locations(changed), str(_path(mutation.module)), "exec"), vars(module))
 
 
 class _Replace(ast.NodeTransformer):
@@ -186,7 +192,7 @@ class _Replace(ast.NodeTransformer):
 
 
 def play(mutation: Mutation, count: int) -> None:
-    """Plays seeds with it, in this process, which has not loaded the module yet; prints the first that breaks a rule."""
+    """Plays seeds with it, in a process that has not loaded the module yet; prints the first that breaks a rule."""
     sys.meta_path.insert(0, _Loader(mutation))
     from tests.simulation.draw import draw
     from tests.simulation.world import SimulatedRun
@@ -241,7 +247,9 @@ def main(words: Sequence[str] | None = None) -> int:
     caught = len(numbers) - survivors
     share = 100 * caught / max(1, len(numbers))
     took = time.monotonic() - began
-    print(f"{caught} of {len(numbers)} mutations caught ({share:.1f} %), of {len(everything)} there are, in {took:.0f} s")
+    print(
+        f"{caught} of {len(numbers)} mutations caught ({share:.1f} %), of {len(everything)} there are, in {took:.0f} s"
+    )
     return 1 if share < arguments.least else 0
 
 

@@ -10,12 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.frames import send_frame
 from tests.worker.forking import LAUNCH, WAIT_S, Server, children, collect, fork_server, wait_readable
@@ -107,7 +107,7 @@ def test_worker_that_starts_too_late_does_not_run(runner: Runner, has_namesake: 
         version = "own" if has_namesake else "9.9"
         # The last one is that of the listing: no descriptor of the deadline is left to the user's code.
         assert (runner.directory / "out").read_text() == f"{version} ['0', '1', '2', '3']\n"
-        deadline.set(time.monotonic())
+        deadline.set(now())
         assert collect(fork_script(server, runner, source)["pid"]) == -signal.SIGKILL
         assert (runner.directory / "out").read_text() == f"{version} ['0', '1', '2', '3']\n"
     deadline.close()

@@ -35,12 +35,13 @@ from hpc_elastic.agent.telemetry import Telemetry
 from hpc_elastic.agent.transport import connection_factory
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
 from hpc_elastic.integrations.torchrun.run_directory import leave_run
 from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockWorkers
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
+from hpc_elastic.membership.lease import NEVER
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.membership.timing import TORCHRUN
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -51,6 +52,8 @@ from hpc_elastic.rundir.store import write_json
 from hpc_elastic.scheduler.liveness import JobQuestions
 
 DISK_DRAINS_WITHIN_S = 10.0
+LOOKS_WITHIN_S = 10.0  # torch's agent, which looks as often as `--monitor-interval` says
+KILLED_WITHIN_S = 10.0  # what survives KILL runs no code of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class TorchrunAgent:
         self.interface: str | None = None
         self._deadline = Deadline.create()
         self._guard: GuardLink | None = None
+        self._fenced_by = NEVER  # when this node's part began to end without a word
         self._is_set_up = False
         self._abandoned = False
         self._has_left = False
@@ -107,9 +111,9 @@ class TorchrunAgent:
         loop = AgentEventLoop()
         try:
             leave = loop.run_until_complete(self._take_part())
-            self._exchange.end(Over(exit_code=leave.exit_code, cause=leave.cause))
+            self._exchange.end(_over(leave))
         except BaseException as error:
-            self._exchange.end(Over(exit_code=int(ExitCode.NODE_LOST), cause=str(error), error=error))
+            self._exchange.end(_over(error))
         finally:
             self._exchange.listen(lambda _: None)
             loop.close()
@@ -132,6 +136,9 @@ class TorchrunAgent:
             self._tasks.run(self._part.heads.find())
             leave = await self._departure
             await self._leave_in_order(leave)
+        except BaseException as error:
+            await self._end_workers(_over(error))
+            raise
         finally:
             await self._close()
         return leave
@@ -139,6 +146,8 @@ class TorchrunAgent:
     async def _leave_in_order(self, leave: Leave) -> None:
         """Torch's agent waits for it: the head has to stay until the others have heard of the end."""
         if self._abandoned:
+            if self._exchange.stage is Stage.AT_WORK:
+                await self._end_workers(_over(leave))
             return
         if leave.exit_code not in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING):  # else the others may go on
             with contextlib.suppress(RunDirectoryError):
@@ -146,14 +155,32 @@ class TorchrunAgent:
         await self._part.close()
         self._has_left = True
 
+    async def _end_workers(self, over: Over) -> None:
+        """Leaves no worker to a node that goes without a word: to the others its closed connections mean that.
+
+        torch's agent stops them when it looks next, and nobody else before that: it would count a failure. One that
+        does not look in time leaves it to the guard, which then goes on looking for workers that start late.
+        """
+        self._exchange.end(over)  # from now on no round is taken
+        if not self._is_set_up or self._exchange.stage is not Stage.AT_WORK:
+            return
+        self._fenced_by = self._loop.time()
+        self._move_deadline()
+        await self._workers.wait_until_gone(TORCHRUN.guard_s)
+        killing = self._processes.call(self.kill_workers)
+        await asyncio.wait([killing], timeout=KILLED_WITHIN_S)
+
     async def _close(self) -> None:
         if self._is_set_up:
             self._workers.close()
             if not self._has_left:
                 await self._part.abandon()
+                await self._workers.wait_until_gone(LOOKS_WITHIN_S)  # until then the guard is needed
             await self._part.member.close()
         await self._tasks.cancel()
-        if self._guard is not None:
+        if (
+            self._guard is not None and self._exchange.stage is not Stage.AT_WORK
+        ):  # else it stays until this process ends
             await self._processes.call(self._guard.dismiss)
         await self._disk.close(DISK_DRAINS_WITHIN_S)
         await self._processes.close(DISK_DRAINS_WITHIN_S)
@@ -240,10 +267,16 @@ class TorchrunAgent:
 
     def _move_deadline(self) -> None:
         if self._guard is not None:
-            self._guard.set_deadline(self._part.guard_deadline())
+            self._guard.set_deadline(min(self._part.guard_deadline(), self._fenced_by + TORCHRUN.guard_s))
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.spare(lambda: self._journal.say(text, level))
+
+
+def _over(end: Leave | BaseException) -> Over:
+    if isinstance(end, Leave):
+        return Over(exit_code=end.exit_code, cause=end.cause)
+    return Over(exit_code=int(ExitCode.NODE_LOST), cause=str(end), error=end)
 
 
 class _NoTerm:

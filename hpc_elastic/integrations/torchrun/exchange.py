@@ -6,7 +6,7 @@ answers. So each side writes here what it knows, and waits here for what it need
     IDLE      torch's agent is in `next_rendezvous`, or was not there yet: it has no workers
     AT_WORK   `next_rendezvous` has returned: it starts workers, or has some
     FINISHED  all its workers exited 0, it waits for the other nodes', and cannot start any again
-    GONE      it ends, after a failure
+    GONE      it ends, after a failure mostly
 
     IDLE --takes the round--> AT_WORK --asks for the next round--> IDLE
     AT_WORK --the exit barrier--> FINISHED, --shutdown after a failure--> GONE
@@ -154,6 +154,12 @@ class Exchange:
         with self._changed:
             if self._stage is not Stage.FINISHED:
                 self._failure = failure
+                self._enter(Stage.GONE)
+
+    def leave(self) -> None:
+        """Torch's agent ends, and has no workers any more."""
+        with self._changed:
+            if self._stage not in (Stage.FINISHED, Stage.GONE):
                 self._enter(Stage.GONE)
 
     def wait_until_over(self, timeout_s: float | None = None) -> Over | None:

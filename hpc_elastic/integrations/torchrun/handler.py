@@ -26,7 +26,7 @@ from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_attempt_store
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
 from hpc_elastic.integrations.torchrun.run_directory import enter_run
 from hpc_elastic.integrations.torchrun.settings import BACKEND, Settings, build_plan, read_settings, run_name
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
@@ -95,7 +95,11 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return BACKEND
 
     def get_run_id(self) -> str:
-        """`--rdzv-id`; where there is none, the name of the run, which has Slurm's job and step."""
+        """`--rdzv-id`; where there is none, the name of the run, which has Slurm's job and step.
+
+        torch's agent asks for each worker right before it starts them, and again right after that, before it waits.
+        """
+        self._kill_late_workers()
         return self._run_id
 
     @property
@@ -134,7 +138,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         """1 if torch's agent has to restart its workers: a node was lost, came, or restarts, or the run is over."""
         manner = self._exchange.asked_to_stop()
         if manner is None:
-            return 0
+            return int(self._kill_late_workers())
         if manner is StopManner.FENCE and self._agent is not None:
             # It would give them 30 s. It stops them next and looks at none before, so this spends no restart of its.
             self._agent.kill_workers()
@@ -165,11 +169,24 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             elif self._round_rank is not None and error is None:
                 self._exchange.finish()
                 self._exchange.wait_until_over()
+            self._exchange.leave()
             agent.abandon()
         is_closed = self._calls.close(CLOSED_WITHIN_S)
         return agent.join(CLOSED_WITHIN_S) and is_closed
 
     # Steps.
+
+    def _kill_late_workers(self) -> bool:
+        """Kills workers that run past the deadline, which those of torch do not look at; whether it has passed.
+
+        This process was paused, perhaps on its way to start them, and others may have gone on without this node. An
+        error before the start would end torch's agent; this costs a restart at most.
+        """
+        agent = self._agent
+        is_late = agent is not None and self._exchange.stage is Stage.AT_WORK and not agent.may_start()
+        if agent is not None and is_late:
+            agent.kill_workers()
+        return is_late
 
     def _start(self) -> TorchrunAgent:
         place, settings = self._place, self._settings

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.membership.timing import TORCHRUN
 from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
@@ -23,6 +24,7 @@ from hpc_elastic.plan.launch_plan import (
     RestartPlan,
     SignalsPlan,
 )
+from hpc_elastic.plan.leases import LONGEST_LEASE_S
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RolePlan
 from hpc_elastic.units import parse_duration
 
@@ -38,7 +40,6 @@ TORCHS = frozenset(
 DEFAULT_DIR = "hpc-elastic-runs"
 DEFAULT_JOIN_TIMEOUT_S = 600.0  # torch's own, too
 DEFAULT_LEASE_S = 10.0
-SHORTEST_LEASE_S = 3.0
 # torchrun's --max-restarts counts failures, each node its own.
 UNBOUNDED = RestartPlan(
     max_restarts=NO_LIMIT,
@@ -88,8 +89,11 @@ def read_settings(
             "expected one torchrun on every node (srun --ntasks-per-node=1)"
         )
     lease_s = _seconds(config, "lease", DEFAULT_LEASE_S)
-    if lease_s < SHORTEST_LEASE_S:
-        raise ValueError(f"--rdzv-conf: lease: expected at least {SHORTEST_LEASE_S:g} seconds, found {lease_s:g}")
+    if not TORCHRUN.shortest_lease_s <= lease_s <= LONGEST_LEASE_S:
+        raise ValueError(
+            f"--rdzv-conf: lease: expected {TORCHRUN.shortest_lease_s:g} to {LONGEST_LEASE_S:g} seconds, "
+            f"found {lease_s:g}; the default, {DEFAULT_LEASE_S:g}, is right for most clusters"
+        )
     return Settings(
         min_nodes=min_nodes,
         max_nodes=max_nodes,

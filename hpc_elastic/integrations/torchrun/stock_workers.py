@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -61,6 +62,7 @@ class StockWorkers:
         self._rank = 0
         self._stage = Stage.IDLE  # as far as it was heard
         self._is_stopping = False
+        self._is_closed = False
         self._listener = self._next_listener()
         self.started = 0.0
         self.start_method = "torchrun"
@@ -96,6 +98,11 @@ class StockWorkers:
         self._exchange.withdraw()
         return ()
 
+    async def wait_until_gone(self, within_s: float) -> None:
+        """Waits so long at most until torch's agent has stopped its workers, as it says."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until(lambda: self._exchange.stage is not Stage.AT_WORK), within_s)
+
     def hurry(self) -> None:
         """Kills what torch's agent gives 30 s to end by itself."""
         self._stop(StopManner.FENCE)
@@ -125,8 +132,8 @@ class StockWorkers:
         return order, failure.pid
 
     def close(self) -> None:
-        """Nothing more is served."""
-        self._exchange.listen(lambda _: None)
+        """Nothing more is served, and nobody is told anything."""
+        self._is_closed = True
         self._listener.close()
 
     # Steps.
@@ -139,6 +146,8 @@ class StockWorkers:
         """Torch's agent has moved on."""
         before, self._stage = self._stage, stage
         self._moved.set()
+        if self._is_closed:
+            return
         if stage is Stage.IDLE and before is Stage.AT_WORK and not self._is_stopping:
             self._outputs.restarts(self._exchange.why or RESTARTS)
         elif stage is Stage.FINISHED:

@@ -38,6 +38,8 @@ class Node:
         self.handler = ElasticHandler(parameters, place, environ=self.environ)
         self.infos: list[RendezvousInfo] = []
         self.ended: BaseException | str | None = None
+        self.looks = threading.Event()  # while it is set, at its workers and at whether they are to stop
+        self.looks.set()
         self._wish: str | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -74,7 +76,7 @@ class Node:
             info = self.handler.next_rendezvous()
             self._assign_ranks(info)
             self.infos.append(info)
-            while self.handler.num_nodes_waiting() == 0:
+            while self.looks.wait() and self.handler.num_nodes_waiting() == 0:
                 wish, self._wish = self._wish, None
                 if wish == "fail":
                     break

@@ -102,6 +102,22 @@ def test_a_failure_after_the_exit_barrier_is_none() -> None:
     assert heard[-1] is Stage.FINISHED
 
 
+def test_torchs_agent_leaves_once_and_a_failure_stays_one() -> None:
+    """It has no workers any more, also where it ends for no failure of theirs."""
+    exchange, _, heard = at_work()
+    exchange.leave()
+    exchange.leave()
+    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.GONE]
+    exchange, _, heard = at_work()
+    exchange.fail(Failure(rank=0, local_rank=0, pid=1, exitcode=1))
+    exchange.leave()
+    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.GONE]
+    exchange, _, heard = at_work()
+    exchange.finish()
+    exchange.leave()
+    assert exchange.stage is Stage.FINISHED
+
+
 class SilentStore:
     """A store on a machine that has lost its power."""
 

@@ -54,7 +54,8 @@ def test_options_of_torchs_own_backends_are_passed_over() -> None:
     [
         ({"join_timout": "5"}, "join_timout is no option of the backend hpc-elastic; did you mean join_timeout?"),
         ({"zzz": "5"}, "zzz is no option of the backend hpc-elastic; known are dir, hostname_transform, interface"),
-        ({"lease": "1"}, "lease: expected at least 3 seconds, found 1"),
+        ({"lease": "1"}, "lease: expected 3 to 600 seconds, found 1; the default, 10, is right for most clusters"),
+        ({"lease": "2h"}, "lease: expected 3 to 600 seconds, found 7200; the default, 10, is right for most clusters"),
         ({"join_timeout": "soon"}, "join_timeout: expected a duration such as 90m"),
         ({"join_timeout": "-5"}, "join_timeout: expected "),
     ],
