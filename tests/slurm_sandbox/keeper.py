@@ -172,7 +172,7 @@ def main(wanted: Layout, owner: int | None) -> None:
     stop = [stop_signal] if owner is None else [stop_signal, os.pidfd_open(owner)]
     listener, layout = claim_slot(wanted)
     os.environ["PATH"] = os.pathsep.join(
-        [*layout.installation.program_folders, os.environ["PATH"], *versions.DAEMON_FOLDERS]
+        [*layout.installation.program_folders, *versions.folders(), *versions.DAEMON_FOLDERS]
     )
     last_word: socket.socket | None = None
     keeper = Keeper(layout)

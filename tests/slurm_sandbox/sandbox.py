@@ -112,8 +112,7 @@ class Sandbox:
     @property
     def variables(self) -> dict[str, str]:
         """What the environment of a Slurm client must hold beside what it holds anyway."""
-        others = [folder for folder in os.get_exec_path() if not versions.is_prepared(folder)]
-        path = [*self.layout.installation.program_folders, *others]
+        path = [*self.layout.installation.program_folders, *versions.folders()]
         return {"SLURM_CONF": self.layout.slurm_conf, "PATH": os.pathsep.join(path)}
 
     @property

@@ -71,9 +71,9 @@ def installation(version: str | None) -> Installation:
     return Installation(root=None if version in (None, own()) else _home(str(version)))
 
 
-def is_prepared(path: str) -> bool:
-    """Return whether a path is in a Slurm that was prepared."""
-    return path.startswith(CACHE + os.sep)
+def folders() -> list[str]:
+    """What PATH has of this machine's own: a test of another Slurm begins it with that one's programs."""
+    return [folder for folder in os.get_exec_path() if not folder.startswith(CACHE + os.sep)]
 
 
 def prepare(version: str | None) -> None:
@@ -155,4 +155,4 @@ def _home(version: str) -> str:
 
 
 def _which(name: str) -> str | None:
-    return shutil.which(name, path=os.pathsep.join([*os.get_exec_path(), *DAEMON_FOLDERS]))
+    return shutil.which(name, path=os.pathsep.join([*folders(), *DAEMON_FOLDERS]))
