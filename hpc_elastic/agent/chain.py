@@ -47,6 +47,22 @@ class ClaimChain:
                 return claim
         return None
 
+    def allocations(self, *, above: int) -> list[int]:
+        """The numbers of the allocations above this one, of whatever start."""
+        return list_numbers(self._layout.allocations, above=above)
+
+    def predecessor(self) -> int | None:
+        """The number of the latest allocation of another start of the run than this one, None if there is none."""
+        return self.later_start(above=0)
+
+    def later_start(self, *, above: int) -> int | None:
+        """The same among the allocations above this one: the nodes of one start may claim several."""
+        for number in reversed(list_numbers(self._layout.allocations, above=above)):
+            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            if claim is not None and not self.is_this_start(claim):
+                return number
+        return None
+
     def is_this_start(self, claim: AllocationClaim) -> bool:
         """Whether a claim is of the start that this agent belongs to."""
         return (claim.job_id, claim.restart_count) == (self._place.job_id, self._place.restart_count)
@@ -96,8 +112,14 @@ class ClaimChain:
         first = latest if latest is not None and self.is_this_start(latest) else None
         claim = None if first is None else self._latest_attempt_here()
         world = None if claim is None else self.world(claim)
-        is_finished = world is not None and self.is_finished(world)
-        return Records(result=self.result(), first=first, claim=claim, world=world, is_finished=is_finished)
+        return Records(
+            result=self.result(),
+            first=first,
+            claim=claim,
+            world=world,
+            is_finished=world is not None and self.is_finished(world),
+            started_again=latest.allocation if latest is not None and first is None else None,
+        )
 
     def is_finished(self, world: World) -> bool:
         """Whether the records of its nodes say that every worker exited 0.

@@ -126,6 +126,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         return ""
+    journal.allocation = records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
     if not (records.result is not None or records.is_finished):
         if evidence.is_stop_requested:
@@ -135,7 +136,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         if not is_over:
             return ""
     written = journal.write_result(_result(plan.run, judge(evidence), evidence, journal.first_start()))
-    return "" if isinstance(written, AttemptClaim) else written[1]
+    return written[1] if isinstance(written, tuple) else ""
 
 
 def judge(evidence: Evidence) -> Outcome:
@@ -197,7 +198,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         latest=journal.latest_attempt(),
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
-        is_stop_requested=journal.stop_request() is not None,
+        is_stop_requested=journal.requests()[0] is not None,
         is_out_of_time=first.job_id.startswith("local-") and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )

@@ -255,6 +255,8 @@ class Coordinator:
             self.over.set()
             self._outputs.superseded(action.reason)
         elif isinstance(action, HeadOver):
+            if action.have_all_left:
+                self._disk.spare(self._journal.note_all_left)
             self.over.set()
         elif isinstance(action, Say):
             self._say(action.text, action.level)
@@ -328,6 +330,9 @@ class Coordinator:
             return
         if isinstance(answer, AttemptClaim):
             self.disband(f"{answer.head} has opened attempt {answer.attempt}")
+            return
+        if isinstance(answer, int):
+            self.disband(f"the run goes on in allocation {answer}")
             return
         self._telemetry.run_ended(action.result)
         self._do(lambda now: self._head.result_written(*answer, now))

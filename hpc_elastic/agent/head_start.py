@@ -26,11 +26,15 @@ from hpc_elastic.rundir.records import AttemptClaim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What the run went through, and when it began; `opened` is the latest attempt of this start of the job."""
+    """What the run went through, and when it began; `opened` is the latest attempt of this start of the job.
+
+    `may_predecessor_live`: agents of an earlier start of it may be at work.
+    """
 
     history: History
     started: str
     opened: AttemptClaim | None
+    may_predecessor_live: bool
 
     def is_followed_by(self, succession: Succession | None) -> bool:
         """Whether a head may go on from here: a first one only before any attempt of this start was opened."""
@@ -79,7 +83,12 @@ class HeadStart:
         journal = self._journal
         history = journal.history()
         # In this order: an attempt that the history knows is among the records too, if it is of this start.
-        return Past(history=history, started=journal.first_start(), opened=journal.read_records().claim)
+        return Past(
+            history=history,
+            started=journal.first_start(),
+            opened=journal.read_records().claim,
+            may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
+        )
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
         """A head that gathers.
@@ -91,7 +100,7 @@ class HeadStart:
             outputs: whom it tells.
         """
         plan, place = self._plan, self._place
-        settings = self._settings(own, past)
+        settings = self._settings(own, past, is_first=succession is None)
         decide = self._decide or Policy(restart=plan.restart, roles=settings.restarts).decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
@@ -106,7 +115,7 @@ class HeadStart:
             diagnose=lambda nodes: findings.read(nodes, own.agent),
         )
 
-    def _settings(self, own: Join, past: Past) -> HeadSettings:
+    def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:
         plan, place = self._plan, self._place
         placed = place_roles(plan.roles, len(place.nodes))
         return HeadSettings(
@@ -125,5 +134,6 @@ class HeadStart:
             role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
+            may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
             profile=self._profile,
         )

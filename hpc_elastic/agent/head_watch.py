@@ -26,9 +26,10 @@ Do = Callable[[Callable[[float], list[Action]]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was found: who asked for the end of the run, a later attempt than this head's, how the run ended."""
+    """What was found: who asked for the end, a later start of the job, a later attempt, how the run ended."""
 
     stop_by: str | None = None
+    started: int | None = None
     later: AttemptClaim | None = None
     result: RunResult | None = None
 
@@ -92,8 +93,10 @@ class HeadWatch:
         """Blocks. A file system in trouble (ESTALE, EIO) is asked again; it is no failure yet."""
         journal = self._journal
         try:
+            stop_by, started = journal.requests()
             return Look(
-                stop_by=None if self._is_stop_told else journal.stop_request(),
+                stop_by=None if self._is_stop_told else stop_by,
+                started=started,
                 later=journal.latest_attempt(above=attempt),
                 result=journal.find_result(),
             )
@@ -106,6 +109,8 @@ class HeadWatch:
             return  # whoever writes a result looks at the claims itself
         if result is not None:
             self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
+        elif look.started is not None:
+            self._do(lambda _: head.superseded(f"the job has started again: allocation {look.started}"))
         elif later is not None and later.attempt > head.attempt:
             self._do(lambda _: head.superseded(f"{later.head} has opened attempt {later.attempt}"))
         elif by is not None and not self._is_stop_told:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -33,10 +33,12 @@ from hpc_elastic.rundir.records import (
     NodeResult,
     Request,
     RunResult,
+    RunState,
     World,
     utc_text,
 )
 from hpc_elastic.rundir.store import (
+    append_line,
     append_lines,
     claim,
     dump_json,
@@ -124,6 +126,7 @@ class Journal:
             self._refuse_if_over()
             mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
+                self._announce(mine)
                 return self._took(Claimed(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
@@ -215,8 +218,9 @@ class Journal:
             remove(proposed)
             return False, ""
         rename(proposed, self._layout.world(stamped.attempt))
-        # Another head may have ended the run while this one was on its way to the claim.
-        return read_json(self._layout.result) is None, hashlib.sha256(content).hexdigest()
+        # Another head may have ended the run while this one was on its way to the claim, or the job has started again.
+        is_ours = read_json(self._layout.result) is None and self._chain.later_start(above=self.allocation) is None
+        return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:
         """Writes what has been spent, for people; a run directory in trouble does without."""
@@ -235,15 +239,20 @@ class Journal:
         """The run's result, if it is over."""
         return self._chain.result()
 
-    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim:
+    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
         """Creates the run's result, unless there is one.
 
         Returns:
-            Exit code and cause of the result that is there now; or the claim of a later attempt than
-            the result knows of: then the run goes on under its head, and nothing is written.
+            Exit code and cause of the result that is there now; or the claim of a later attempt than the result knows
+            of, or, where it is no success, the number of a later allocation: then the run goes on there, and nothing
+            is written.
         """
         standing = self._chain.result()
         if standing is None:
+            if result.state is not RunState.SUCCEEDED and (
+                later_ones := self._chain.allocations(above=self.allocation)
+            ):
+                return later_ones[-1]
             if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
@@ -302,14 +311,40 @@ class Journal:
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
-    def stop_request(self) -> str | None:
-        """Who asked for the run's end, None if nobody did."""
+    def requests(self) -> tuple[str | None, int | None]:
+        """Who asked for the run's end, and the allocation of a later start of the job than this agent's, or None.
+
+        NFS may hide a new name for 30 s and more, and shows a new line of a file that is opened.
+        """
+        requests = list(self._requests())
+        stop_by = next((request.by for request in requests if request.kind == "stop"), None)
+        told = [request.allocation or 0 for request in requests if request.kind == "start"]
+        started = max([*told, self._chain.later_start(above=self.allocation) or 0])
+        return stop_by, started if started > self.allocation else None
+
+    def may_predecessor_live(self) -> bool:
+        """Whether agents of an earlier start of the run may be at work: its head did not write that all have left."""
+        predecessor = self._chain.predecessor()
+        left = (request.allocation for request in self._requests() if request.kind == "left")
+        return predecessor is not None and predecessor not in left
+
+    def note_all_left(self) -> None:
+        """No worker of this allocation is left anywhere: the next start of the job need not wait for any."""
+        request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
+        with contextlib.suppress(RunDirectoryError):
+            append_line(self._layout.requests, to_json(request))
+
+    def _requests(self) -> Iterator[Request]:
         for line in read_lines(self._layout.requests):
             with contextlib.suppress(DecodeError):
-                request = from_json(Request, line)
-                if request.kind == "stop":
-                    return request.by
-        return None
+                yield from_json(Request, line)
+
+    def _announce(self, mine: AllocationClaim) -> None:
+        """Tells the agents of an earlier start, which may live where Slurm has given their nodes up."""
+        if mine.allocation > 1:
+            request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
+            with contextlib.suppress(RunDirectoryError):  # the claim is there, and they find that
+                append_line(self._layout.requests, to_json(request))
 
     @property
     def shows_progress(self) -> bool:

@@ -80,7 +80,12 @@ class AskScheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOver:
-    """Head: nothing is left to coordinate."""
+    """Head: nothing is left to coordinate.
+
+    `have_all_left`: everybody whom it ever had has said goodbye or is dead, so no worker of the run is left anywhere.
+    """
+
+    have_all_left: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

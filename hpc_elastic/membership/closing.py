@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, Drop, HeadOver, Note, Say, Send
 from hpc_elastic.membership.job_end import JobEnd
+from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.timing import CLOSING_BOUND_S
@@ -17,12 +18,15 @@ class Closing:
 
     Args:
         roster: the agents that are here.
+        losses: those that were lost on the way.
     """
 
-    __slots__ = ("_deadline", "_roster", "exit_code", "is_over")
+    __slots__ = ("_deadline", "_have_left", "_losses", "_roster", "exit_code", "is_over")
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, losses: Losses) -> None:
         self._roster = roster
+        self._losses = losses
+        self._have_left = True
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
         self.is_over = False
@@ -51,12 +55,13 @@ class Closing:
             return []
         self._deadline = NEVER
         self.is_over = True
-        return [HeadOver()]
+        return [HeadOver(have_all_left=self._have_left and not self._losses.may_live)]
 
     def tick(self, now: float) -> list[Action]:
         """Who has not left by the bound is dropped."""
         if now < self._deadline:
             return []
+        self._have_left = False
         drops: list[Action] = [Drop(node=member.node) for member in self._roster]
         self._roster.clear()
         return drops + self.left()

@@ -61,9 +61,10 @@ class Head:
         self._judge = Judge(settings, history, decide, self._members)
         self._tally = Tally()
         self._barriers = Barriers(self._roster, settings)
-        self._closing = Closing(self._roster)
+        self._closing = Closing(self._roster, self._members.losses)
         self._resume_at = -NEVER
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
+        self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
 
     def _start_gathering(self, now: float) -> None:
@@ -87,7 +88,7 @@ class Head:
         if self.phase is Phase.RUNNING:
             times.append(self._barriers.next_tick())
         if self.phase is Phase.GATHERING:
-            times.append(self.gathering.next_tick())
+            times.append(max(self.gathering.next_tick(), self._opens_at))
         if self.phase in (Phase.PAUSING, Phase.YIELDING):
             times.append(self._resume_at)
         return min(times)
@@ -232,7 +233,7 @@ class Head:
 
     def _gather(self, now: float) -> list[Action]:
         """Closes the round if everybody who can come is here, or the time is up."""
-        if self.phase is not Phase.GATHERING or not self.gathering.is_closed(now):
+        if self.phase is not Phase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended

@@ -47,6 +47,11 @@ class Losses:
         return self._fenced_at
 
     @property
+    def may_live(self) -> bool:
+        """Whether somebody who is lost is perhaps not dead."""
+        return bool(self._rivals)
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Who is lost and has not returned."""
         return tuple(sorted(self._lost))

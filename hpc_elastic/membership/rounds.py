@@ -20,7 +20,8 @@ class HeadSettings:
     """What does not change while an agent is head.
 
     `expected` is in the order of the node ids; `restarts` has the restart policy of each role by its
-    name, as `plan.launch_plan.RolePlan` has it.
+    name, as `plan.launch_plan.RolePlan` has it. `may_predecessor_live`: an earlier start of the job opened attempts,
+    and some of its agents may work on, on nodes that the scheduler has given up.
     """
 
     run: str
@@ -38,6 +39,7 @@ class HeadSettings:
     versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # and how many at the most
+    may_predecessor_live: bool = False
     profile: Profile = AGENT
     timing: Timing = field(init=False)
 

@@ -157,6 +157,9 @@ class Seeker:
         before, self._records = self._records, records
         if records.result is not None:
             return [*self._disband("the run is over"), *self._leave(records.result.cause, records.result.exit_code)]
+        if records.started_again is not None:
+            cause = f"the job has started again: allocation {records.started_again}"
+            return [*self._disband(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
         self._dialled, self._rounds, self._dial_at = [], 0, now
@@ -345,6 +348,8 @@ def _turn(records: Records, node: str) -> int | None:
     if records.first is None:
         return None
     if records.world is None:
+        # Its head comes last: an agent of an earlier start of the job may have superseded it with a last claim.
         nodes = order_of_succession([name for name in records.first.nodes if name != records.first.node])
+        nodes.append(records.first.node)
         return nodes.index(node) if node in nodes else None
     return len(_before(records.world, node)) if node in _names(records.world) else None

@@ -30,6 +30,7 @@ class Records:
 
     `first` is the claim of this allocation, `claim` the latest one of an attempt in it and `world` its
     roster, both None before the first; `is_finished`: by the node records, every worker of `world` exited 0.
+    `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
     """
 
     result: RunResult | None
@@ -37,6 +38,7 @@ class Records:
     claim: AttemptClaim | None
     world: World | None
     is_finished: bool = False
+    started_again: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,15 @@ class Timing:
         return self.lease_s / 2
 
     @property
+    def starts_again_after_s(self) -> float:
+        """When no agent of an earlier start of the job has workers, from its successor's claim of an allocation on.
+
+        Its head looks once a second, and fences as soon as it knows. One that is frozen has its guard, if it has
+        members that beat. One whose run directory hangs all that time does not hear of the new start, and goes on.
+        """
+        return max(STARTS_AGAIN_AFTER_S, self.succeeds_after_contact_s)
+
+    @property
     def yields_s(self) -> float:
         """How long a side with too few nodes waits for the others to go on without it."""
         return _slowly(3 * self.lease_s) + 1
@@ -141,6 +150,7 @@ class Timing:
         return self.lease_s >= 30.0
 
 
+STARTS_AGAIN_AFTER_S = 3.0  # looks of an earlier start's head, each with some questions to a file server
 ASKS_SCHEDULER_EVERY_S = 30.0
 # A successor: how long spares have to come to it, for they lose the head when it does; and of those who may gather, how
 # long each waits for every one before it.

@@ -101,7 +101,7 @@ class FactReader:
             allocation=allocation,
             attempts=attempts,
             result=result,
-            is_stop_requested=any(True for _ in store.read_lines(layout.requests)),
+            is_stop_requested=any(_is_stop(line) for line in store.read_lines(layout.requests)),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
             head=own[-1].head if own else str(allocation.get("node", "")),
             beside=self._beside(start, own, tuple(allocation.get("nodes") or ())),
@@ -223,3 +223,7 @@ def _modified(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def _is_stop(line: Any) -> bool:
+    return isinstance(line, dict) and line.get("kind") == "stop"

@@ -25,13 +25,19 @@ def utc_text(unix_seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A line of `requests.jsonl`. `kind` is `stop`; `by` says who asked, as user@host."""
+    """A line of `requests.jsonl`, which running agents read once a second.
+
+    A `stop` is a person's, or the script's; `by` says who asked, as user@host. A `start` is an agent's, on the node
+    `by`, that has claimed this `allocation`: agents of an earlier one, if they live, are to leave. `left` is a head's:
+    no worker of its allocation is left.
+    """
 
     format_version: int = FORMAT_VERSION
     kind: str
     by: str
     time: str
     reason: str | None = None
+    allocation: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,9 @@ class Run:
         ]
         claim, world = open_attempt(settings, History(attempts=attempt - 1), seats, "first start")
         claim = stamp(claim)
-        assert self.journal().claim_attempt(claim, world)[0]
+        journal = self.journal()
+        journal.allocation = claim.allocation
+        assert journal.claim_attempt(claim, world)[0]
         return claim, world
 
     def ended(self, node: str, attempt: int, state: WorkerState) -> None:
@@ -134,7 +136,7 @@ def test_an_agent_of_an_earlier_allocation_has_no_part_in_the_run_any_more(run: 
     run.open(1)
     run.journal(restart_count=1).claim_allocation(HEAD)
     run.open(2, allocation=2)
-    assert run.journal().read_records() == Records(result=None, first=None, claim=None, world=None)
+    assert run.journal().read_records() == Records(result=None, first=None, claim=None, world=None, started_again=2)
 
 
 def test_the_result_is_among_the_records(run: Run) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -252,14 +253,66 @@ def test_the_result_is_created_once_and_the_second_writer_learns_the_first(runs:
 
 def test_a_stop_request_is_found_behind_other_lines(runs: Runs) -> None:
     journal = runs.journal()
-    assert journal.stop_request() is None
+    assert journal.requests()[0] is None
     os.makedirs(runs.layout.root)
     lines = ['{"kind": "notice", "by": "x", "time": ""}', '["no request"]', '{"kind": "stop", "by": "ada@login1"', ""]
     Path(runs.layout.requests).write_text("\n".join(lines))
-    assert journal.stop_request() is None
+    assert journal.requests()[0] is None
     with open(runs.layout.requests, "a") as file:
         file.write('{"kind": "stop", "by": "ada@login1", "time": "now"}\n')
-    assert journal.stop_request() == "ada@login1"
+    assert journal.requests()[0] == "ada@login1"
+
+
+def test_an_older_start_is_told_of_a_new_one(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    assert older.requests() == (None, None)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    assert older.requests() == (None, 2)
+
+
+@pytest.mark.parametrize("hidden", ["requests", "allocations"])
+def test_a_new_start_is_found_by_its_line_or_by_its_claim(runs: Runs, hidden: str) -> None:
+    """NFS may hide a name; a file server in trouble may refuse a line."""
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    os.remove(runs.layout.requests if hidden == "requests" else runs.layout.allocation(2))
+    assert older.requests() == (None, 2)
+
+
+def test_nodes_of_one_start_that_claim_one_allocation_after_the_other_are_no_new_start(runs: Runs) -> None:
+    first = runs.journal()
+    first.claim_allocation(HEAD)
+    runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
+    assert first.requests() == (None, None)
+
+
+def test_an_attempt_of_an_older_start_is_void(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    claim, world = an_attempt()
+    assert older.claim_attempt(claim, world) == (False, ANY)
+
+
+def test_an_older_start_ends_the_run_by_success_only(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    assert older.write_result(replace(a_result(7, "node1 was lost"), state=RunState.FAILED)) == 2
+    assert older.write_result(a_result()) == (0, "every rank exited 0")
+
+
+def test_a_new_start_waits_for_agents_of_the_older_one_unless_all_have_left(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    assert not older.may_predecessor_live()
+    newer = runs.journal(a_place(restart_count=1))
+    newer.claim_allocation(HEAD)
+    assert newer.may_predecessor_live()
+    older.note_all_left()
+    assert not newer.may_predecessor_live()
 
 
 def test_only_the_head_speaks_into_the_scripts_output(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

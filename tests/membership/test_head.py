@@ -253,7 +253,7 @@ def test_succeeds_when_all_nodes_of_one_attempt_have_finished() -> None:
     ends = sent(script.head.result_written(0, "done", script.now), End)
     assert ends == {f"node{number}": End(exit_code=0, cause="done") for number in range(2)}
     assert script.lose(1) == []
-    assert script.lose(0) == [HeadOver()]
+    assert script.lose(0) == [HeadOver(have_all_left=True)]
 
 
 def test_the_result_names_all_failures_of_the_last_attempt_by_rank() -> None:

@@ -6,9 +6,10 @@ import argparse
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
+from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -21,16 +22,18 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--seed", type=int, help="play this one, and print its schedule")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails")
+    parser.add_argument("--starts", action="store_true", help="scenarios in which the job starts twice")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
+    make = draw_second_start if arguments.starts else draw
     if arguments.shrink is not None:
-        scenario = shrink(draw(arguments.shrink), plant)
+        scenario = shrink(make(arguments.shrink), plant)
         print(repr(scenario))
         return _play_one(scenario, plant, verbose=arguments.verbose)
     if arguments.seed is not None:
-        return _play_one(draw(arguments.seed), plant, verbose=arguments.verbose)
-    return _play_many(range(arguments.first, arguments.first + arguments.count), plant)
+        return _play_one(make(arguments.seed), plant, verbose=arguments.verbose)
+    return _play_many(range(arguments.first, arguments.first + arguments.count), make, plant)
 
 
 def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
@@ -55,11 +58,11 @@ def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
     return 1 if error is not None else 0
 
 
-def _play_many(seeds: range, plant: Plant | None) -> int:
+def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | None) -> int:
     broken = 0
     reasons: Counter[str] = Counter()
     for seed in seeds:
-        run = SimulatedRun(draw(seed), plant)
+        run = SimulatedRun(make(seed), plant)
         try:
             run.play()
         except Exception as error:

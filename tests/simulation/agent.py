@@ -25,7 +25,7 @@ from hpc_elastic.rundir.records import Endpoint, RunResult
 from tests.simulation.clock import NEVER, MachineClock
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
-from tests.simulation.network import PORT, Listener, SimulatedConnection, Socket
+from tests.simulation.network import Listener, SimulatedConnection, Socket
 from tests.simulation.process import Process
 from tests.simulation.wiring import VERSIONS, Headquarters, SimulatedJournal
 from tests.simulation.workers import Workers
@@ -42,7 +42,7 @@ class AgentProcess(Process):
     async def create_connection(
         self, protocol_factory: Callable[[], SimulatedConnection], host: str, port: int
     ) -> tuple[SimulatedConnection, SimulatedConnection]:
-        socket = await self.agent.run.network.connect(self.agent, host)
+        socket = await self.agent.run.network.connect(self.agent, host, port)
         return self._made(protocol_factory, socket)
 
     async def connect_accepted_socket(
@@ -106,9 +106,11 @@ class Agent:
     part: Participation
     guard: Guard
 
-    def __init__(self, run: SimulatedRun, number: int, role: str, workers: int) -> None:
+    def __init__(self, run: SimulatedRun, number: int, role: str, workers: int, start_number: int = 0) -> None:
         self.run = run
         self.number = number
+        self.start_number = start_number  # of the job
+        self.port = 1 + start_number
         self.name = f"node{number}"
         self.role = role
         self.is_powered = True
@@ -123,14 +125,15 @@ class Agent:
         self.sockets: dict[Socket, None] = {}
         self.listener: Listener | None = None
         self.headquarters: Headquarters | None = None
-        self.dice = random.Random(f"{run.scenario.seed}/{number}")
+        again = f"/{start_number}" if start_number else ""
+        self.dice = random.Random(f"{run.scenario.seed}/{number}{again}")
         ahead_s = self.dice.choice([0.0, 0.0, -3600.0, 3600.0, 86400.0])
         drift = random.Random(f"{run.scenario.seed}/{number}/drift").choice([0.0, -DRIFT / 2, DRIFT / 2])
         self.clock = MachineClock(ahead_s, 1 + drift)
         self.process = AgentProcess(run.clock, self.clock, self.dice, self._crashed)
         self.process.agent = self
         self.guard = Guard(self)
-        self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk"))
+        self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
         self.workers = Workers(self)
         self.troubled_until = 0.0
         self.parted_at = -1.0  # from a head, by whichever side
@@ -177,7 +180,7 @@ class Agent:
         join = Join(
             node=self.name,
             node_id=self.number,
-            agent=Endpoint(address=self.name, port=PORT),
+            agent=Endpoint(address=self.name, port=self.port),
             store_port=self.workers.store_port,
             workers=self._worker_count,
             role=self.role,
@@ -191,7 +194,7 @@ class Agent:
             run.place(self),
             join=join,
             listener=Listener(self),  # type: ignore[arg-type]
-            ports=[PORT],
+            ports=[self.port],
             around=Surroundings(
                 journal=journal,
                 disk=cast(BackgroundThread, self.disk),

@@ -30,6 +30,9 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
         _ask_to_end(run, agent, fault.what)
     elif fault.what in ("power_off", "kill_agent", "reset"):
         _lose(run, agent, fault.what)
+    elif fault.what == "requeue":
+        if not run.earlier:
+            run.requeue(frozenset(_target(run, number).number for number in fault.side))
     elif fault.what in ("partition", "one_way", "unreachable"):
         _part(run, fault)
     else:

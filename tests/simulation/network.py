@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 RESENT_WITHIN = 0.3  # of how long a way was closed: the kernel tries less and less often
 OPEN, PROOF, END = "open", "proof", "end"  # besides messages: the handshake's two words, and no more will come
-PORT = 1
 SYN_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -63,13 +62,13 @@ class Network:
     def delay_s(self) -> float:
         return self.dice.choice(self._run.scenario.delays_s)
 
-    async def connect(self, agent: Agent, address: str) -> Socket:
+    async def connect(self, agent: Agent, address: str, port: int) -> Socket:
         """As connect(2).
 
         Raises:
             ConnectionRefusedError: nobody listens there.
         """
-        target, clock = self._run.agent(address), self._run.clock
+        target, clock = self._run.agent_at(address, port), self._run.clock
         connected: asyncio.Future[Socket] = asyncio.get_running_loop().create_future()
 
         def answer(socket: Socket | None) -> None:
@@ -332,7 +331,7 @@ class SimulatedConnection:
     @property
     def remote(self) -> Endpoint | None:
         is_dialled = self._socket is not None and self._side is Side.DIALLING
-        return Endpoint(address=self.peer, port=PORT) if is_dialled else None
+        return Endpoint(address=self.peer, port=self._socket.other.agent.port) if is_dialled and self._socket else None
 
     @property
     def socket(self) -> Socket | None:

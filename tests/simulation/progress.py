@@ -39,7 +39,7 @@ class Progress:
         run, now = self._run, self._run.clock.now
         if run.disk.results:
             self._check_leaving()
-        elif any(agent.workers.alive for agent in run.agents) or not run.disk.claims:
+        elif any(agent.workers.alive for agent in run.everybody) or self._gathers_first():
             self.busy_at = now
         else:
             idle_s = now - self.busy_at
@@ -48,6 +48,11 @@ class Progress:
             if idle_s > allowed_s and not is_excused:
                 side = self.side()
                 require(not side, f"nobody works for {idle_s:.1f} s, though {side} could go on, at {now:.1f} s")
+
+    def _gathers_first(self) -> bool:
+        """Whether a start of the job has opened no attempt yet: it may wait for everybody for `join_timeout`."""
+        claim, allocations = self._run.disk.latest_claim, self._run.disk.allocations
+        return claim is None or (bool(allocations) and claim.allocation < allocations[-1].allocation)
 
     def _has_slow_head(self) -> bool:
         """Whether there is a head that waits for the run directory: its members have it, and wait with it."""
@@ -77,7 +82,7 @@ class Progress:
     def _check_leaving(self) -> None:
         run, now = self._run, self._run.clock.now
         bound_s = self.bound_s + LEAVES_WITHIN_S + GRACE_S + STOPS_WITHIN_S * bool(run.witness.unkillable)
-        for agent in run.agents:
+        for agent in run.everybody:
             is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
             since = max(run.disk.ended_at, agent.troubled_until, agent.started_at)
             require(

@@ -11,6 +11,7 @@ from hpc_elastic.rundir.records import AttemptClaim, RunResult, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
+    from tests.simulation.disk import Disk
     from tests.simulation.world import SimulatedRun
 
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
@@ -25,6 +26,11 @@ class BrokenRuleError(AssertionError):
 def require(holds: bool, text: str) -> None:
     if not holds:
         raise BrokenRuleError(text)
+
+
+def start_of(disk: Disk, claim: AttemptClaim) -> int:
+    """Which start of the job has opened an attempt."""
+    return disk.allocations[claim.allocation - 1].restart_count
 
 
 class Rules:
@@ -42,7 +48,7 @@ class Rules:
         run = self._run
         at_work = [
             worker
-            for agent in run.agents
+            for agent in run.everybody
             for worker in agent.workers.alive.values()
             if not worker.is_unkillable  # it is killed, but for the kernel's word
         ]
@@ -112,7 +118,7 @@ class Rules:
         for role in run.scenario.roles:
             size = sum(node.role == role.name for node in world.nodes)
             require(size >= role.nodes_min, f"{role.name} has {size} of at least {role.nodes_min} nodes")
-        if before is not None:
+        if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
 
     def _check_spend(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
@@ -137,7 +143,11 @@ class Rules:
         require(0 <= lost - counted <= len(suspects), f"attempt {number} counts {lost - counted} losses of {suspects}")
         dead = [node for node in members if not self._run.agent(node).is_running and node not in claim.members]
         gone = [node for node in dead if self._run.agent(node).died_at < self._run.clock.now]
-        require(lost - counted >= len(gone), f"attempt {number} counts {lost - counted} losses: {gone} are gone")
+        is_same_start = before is not None and before.allocation == claim.allocation
+        require(
+            not is_same_start or lost - counted >= len(gone),
+            f"attempt {number} counts {lost - counted} losses: {gone} are gone",
+        )
 
     def _check_partial(self, world: World, before: World, claim: AttemptClaim) -> None:
         for role in before.roles:
@@ -174,7 +184,7 @@ class Rules:
 
     def _check_store(self, agent: Agent, assign: Assign, master_node: str) -> None:
         """The store is where the server is, or will be when it starts: its socket exists already."""
-        master, server = assign.master, self._run.agent(master_node)
+        master, server = assign.master, self._run.peer(agent, master_node)
         is_served = server.workers.served == (assign.attempt, master.port)
         is_offered = server.workers.store_port == master.port and not is_served
         require(master.address == server.join.agent.address, f"the store of {agent.name} is not on {master_node}")
@@ -214,11 +224,13 @@ class Rules:
 
     def ended(self, agent: Agent, result: RunResult) -> None:
         """The result is on disk."""
-        world = self._run.disk.latest
+        disk = self._run.disk
+        world, claim = disk.latest, disk.latest_claim
+        is_new_start = claim is not None and disk.allocations[-1].restart_count > start_of(disk, claim)
         members = (
             [node.node for node in world.nodes]
-            if world is not None
-            else [each.node for each in self._run.disk.allocations]
+            if world is not None and not is_new_start
+            else [each.node for each in disk.allocations]
         )
         require(agent.name in members, f"{agent.name} ends the run, and was not in the latest world: {members}")
         self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()

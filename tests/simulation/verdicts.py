@@ -23,7 +23,7 @@ class Verdicts:
     def check_end(self) -> None:
         """When nobody runs any more."""
         run = self._run
-        for agent in run.agents:
+        for agent in run.everybody:
             run.rules.leaves(agent, -1)
         require(len(run.disk.results) == 1 or self._may_have_no_result(), "the run ended without a result")
         for agent in run.agents:
@@ -62,6 +62,8 @@ class Verdicts:
         if agent.is_refused:  # before the result is there, by what the head has decided
             is_unfit = agent.problem is not None
             expected |= self._run.decided_codes | ({SETUP} if is_unfit else set())
+        if self._run.earlier:
+            expected |= {REQUEUE, NODE_LOST, NODES_MISSING, RUN_DIRECTORY}
         if not agent.is_told and agent.name not in witness.joined:
             expected |= {NODES_MISSING, STOPPED, RUN_DIRECTORY}
         elif not agent.is_told:

@@ -39,6 +39,7 @@ from hpc_elastic.plan.launch_plan import (
 )
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.records import Request
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
@@ -126,6 +127,10 @@ class SimulatedJournal(Journal):
         super().__init__(LAYOUT, plan, place, questions=Questions(agent))
         self._agent = agent
 
+    @property
+    def agent(self) -> Agent:
+        return self._agent
+
     def say(self, text: str, level: Level = "info") -> None:
         """For people."""
 
@@ -139,8 +144,10 @@ class SimulatedJournal(Journal):
     def progress(self) -> str | None:
         return self._agent.run.progress_now()
 
-    def stop_request(self) -> str | None:
-        return "ada@login" if self._agent.run.is_stop_requested else None
+    def _requests(self) -> Iterator[Request]:
+        if self._agent.run.is_stop_requested:
+            yield Request(kind="stop", by="ada@login", time="")
+        yield from super()._requests()
 
 
 class Headquarters(Coordinator):
@@ -148,10 +155,10 @@ class Headquarters(Coordinator):
 
     agent: Agent
 
-    def __init__(self, *arguments: Any, node: str, **more: Any) -> None:
-        self.agent = CURRENT.run.agent(node)
+    def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
+        self.agent = journal.agent
         self._hear_stop(arguments[0])
-        super().__init__(*arguments, node=node, **more)
+        super().__init__(*arguments, journal=journal, **more)
         self.agent.headquarters = self
 
     def _hear_stop(self, head: Any) -> None:
@@ -196,7 +203,7 @@ class Headquarters(Coordinator):
         elif isinstance(action, do.Note):
             run.rules.noted(action)
         elif isinstance(action, do.Drop):
-            run.agent(action.node).parted_at = run.clock.now
+            run.parted(action.node, agent.start_number)
         super()._act(action)
 
     def _disk_failed(self, error: Any) -> None:
@@ -207,12 +214,16 @@ class Headquarters(Coordinator):
 class Here(LocalMember):
     """The shipped one, which shows the rules what it hears."""
 
+    @property
+    def _agent(self) -> Agent:
+        return cast(SimulatedJournal, self._journal).agent
+
     def received(self, message: Message) -> None:
-        CURRENT.run.agent(self.join.node).heard(message)
+        self._agent.heard(message)
         super().received(message)
 
     def leaves(self, exit_code: int, cause: str) -> None:
-        CURRENT.run.agent(self.join.node).hears_result(cause)
+        self._agent.hears_result(cause)
         super().leaves(exit_code, cause)
 
 

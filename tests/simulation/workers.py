@@ -47,7 +47,7 @@ class Workers:
         self._run = agent.run
         self.alive: dict[int, Worker] = {}  # by local rank
         self.assign: Assign | None = None
-        self.store_port = 1000 * (agent.number + 1)
+        self.store_port = 1000 * (agent.number + 1) + 500 * agent.start_number
         self.served: tuple[int, int] | None = None  # attempt and port of the store that is served here
         self.has_next_unkillable = False
         self.started = 0.0

@@ -14,7 +14,7 @@ import random
 from hpc_elastic.agent.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
-from tests.simulation.disk import Disk
+from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
@@ -50,6 +50,9 @@ class SimulatedRun:
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
+        self.earlier: list[Agent] = []  # of the job's start before
+        self.everybody = list(self.agents)
+        self.files.content[LAYOUT.requests] = [b""]
         self.is_stop_requested = False
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
@@ -60,11 +63,40 @@ class SimulatedRun:
         self._to_start = len(self.agents)
         self.crash: BaseException | None = None  # of a machine or a driver
 
+    def agent_at(self, name: str, port: int) -> Agent:
+        """Who would listen there."""
+        return next(agent for agent in self.everybody if (agent.name, agent.port) == (name, port))
+
+    def peer(self, agent: Agent, name: str) -> Agent:
+        """The agent of a node in the same start of the job."""
+        return next(each for each in self.everybody if (each.name, each.start_number) == (name, agent.start_number))
+
+    def parted(self, name: str, start_number: int) -> None:
+        """This node has no head for a moment."""
+        for agent in self.everybody:
+            if (agent.name, agent.start_number) == (name, start_number):
+                agent.parted_at = self.clock.now
+
+    def requeue(self, survivors: frozenset[int]) -> None:
+        """The scheduler takes the job for lost and starts it again; what it cannot reach of the old start lives on."""
+        self.witness.see("loss")
+        self._to_start -= 1
+        self.earlier = self.agents
+        places = self.scenario.placed()
+        self.agents = [Agent(self, number, *place, start_number=1) for number, place in enumerate(places)]
+        self.everybody += self.agents
+        for old, new in zip(self.earlier, self.agents, strict=True):
+            new.is_powered = old.is_powered
+            if old.number not in survivors:
+                old.die()
+            self._to_start += 1
+            self.clock.after(self.dice.uniform(0.1, 1.0), lambda new=new: self._start(new, True))  # type: ignore[misc]
+
     def place(self, agent: Agent) -> Allocation:
         """What the scheduler says to this agent."""
         return Allocation(
             job_id=JOB,
-            restart_count=0,
+            restart_count=agent.start_number,
             array_task=None,
             node_id=agent.number,
             nodes=self.scenario.names,
@@ -102,7 +134,7 @@ class SimulatedRun:
     def _play(self, bound_s: float) -> None:
         self._begin()
         steps = 0
-        while self._to_start or any(agent.is_running for agent in self.agents):
+        while self._to_start or any(agent.is_running for agent in self.everybody):
             steps += 1
             if not self.clock.step() or self.clock.now > bound_s or steps > BOUND_STEPS:
                 raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
@@ -134,6 +166,7 @@ class SimulatedRun:
                 self.witness.see("unfit")
                 self.agents[fault.node].versions = {"torch": "2.12.1"}
             elif not fault.phase:
+                self._to_start += fault.what == "requeue"
                 self.clock.at(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
         self.clock.after(self.scenario.lease_s, self._watch)
         for agent in self.agents:

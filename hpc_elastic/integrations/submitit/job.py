@@ -144,7 +144,8 @@ class HpcElasticJob(core.Job[R]):
         if snapshot.state.value == "SUCCEEDED":
             return None
         if snapshot.state.value == "CANCELLED":
-            asked = [str(line.get("reason") or "") for line in store.read_lines(self.layout.requests)][:1]
+            lines = store.read_lines(self.layout.requests)
+            asked = [str(line.get("reason") or "") for line in lines if line.get("kind") == "stop"][:1]
             why = f" ({asked[0]})" if asked and asked[0] else ""
             return utils.UncompletedJobError(f"Job {self.job_id} was cancelled: {snapshot.cause}{why}")
         failure = _first_failure(snapshot, None if self._sub_jobs else self._tasks[0])

@@ -1,0 +1,53 @@
+"""Draws scenarios in which the scheduler starts the job again while agents of the first start may live."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.scenario import HEAD, Fault, Role, Scenario
+
+
+def draw_second_start(seed: int) -> Scenario:
+    """The scenario of a seed.
+
+    Left out: a run directory that hangs for the old head as long as the new one waits, and a frozen agent of an old
+    head that is alone in its world; those do not hear of the new start.
+    """
+    dice = random.Random(seed)
+    nodes, at = dice.choice([2, 3, 4]), dice.uniform(3, 20)
+    survivors = tuple(number for number in range(nodes) if dice.random() < 0.5) or (0,)
+    role = Role(
+        name="trainer",
+        restart="restart_all",
+        nodes_min=dice.choice([1, 1, 2]),
+        nodes_max=nodes,
+        workers=(2,),
+        work_s=dice.choice([20.0, 60.0]),
+        patience_s=dice.choice([0.0, 0.0, 30.0]),
+    )
+    lease_s = dice.choice([3.0, 10.0])
+    faults = [Fault(what="requeue", side=survivors, at=at)]
+    if dice.random() < 0.5:
+        what = dice.choice(["partition", "one_way", "kill_agent", "pause", "stall_disk", "kill_worker"])
+        lasts_s = dice.choice([3.0, 8.0, 15.0, 60.0])
+        if what in ("pause", "stall_disk"):
+            lasts_s = min(lasts_s, 0.6 * lease_s)
+        faults.append(
+            Fault(
+                what=what,
+                node=dice.choice([HEAD, 0, 1]),
+                side=survivors,
+                way=dice.choice(["in", "out"]),
+                at=at + dice.uniform(-3, 5),
+                lasts_s=lasts_s,
+            )
+        )
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=nodes,
+        lease_s=lease_s,
+        delays_s=dice.choice([(0.001,), (0.001, 0.02)]),
+        disk_s=dice.choice([(0.001,), (0.01, 0.05), (0.01, 0.3)]),
+        faults=tuple(faults),
+    )

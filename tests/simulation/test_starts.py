@@ -1,0 +1,63 @@
+"""Two starts of one job: what the scheduler has given up may live, and work on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.draw_starts import draw_second_start
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(400)
+PART = 100
+
+
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=[pytest.mark.long] * (first > 0)) for first in range(0, len(SEEDS), PART)]
+)
+def test_no_rule_is_broken_across_two_starts(first: int) -> None:
+    for seed in SEEDS[first : first + PART]:
+        try:
+            SimulatedRun(draw_second_start(seed)).play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --starts --seed {seed}`"
+            )
+
+
+def a_run(*faults: Fault, nodes: int = 3, least: int = 1) -> SimulatedRun:
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=nodes, workers=(2,), work_s=60.0)
+    return SimulatedRun(Scenario(seed=1, roles=(role,), nodes=nodes, faults=faults))
+
+
+def test_agents_of_the_old_start_leave_when_the_job_has_started_again() -> None:
+    run = a_run(Fault(what="requeue", side=(0, 1), at=10.0))
+    run.play()
+    assert [agent.exit_code for agent in run.earlier if agent.number in (0, 1)] == [75, 75]
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+    assert run.disk.claims[max(run.disk.claims)].allocation == 2
+
+
+def test_a_new_start_waits_a_lease_for_agents_that_may_live() -> None:
+    run = a_run(Fault(what="requeue", at=10.0))
+    run.play()
+    assert 10.0 + 10.0 <= run.disk.asked_at[2] <= 10.0 + 10.0 + 3.0
+
+
+def test_a_new_start_waits_for_nobody_if_all_have_left() -> None:
+    """As after a preemption: every process gets a TERM first."""
+    faults = Fault(what="term_all", at=10.0), Fault(what="requeue", at=15.0)
+    role = Role(name="trainer", restart="restart_all", nodes_min=3, nodes_max=3, workers=(2,), work_s=60.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=3, faults=faults, is_requeued=True))
+    run.play()
+    assert run.disk.asked_at[2] < 15.0 + 2.0
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+def test_an_old_head_that_fails_after_the_new_start_does_not_end_the_run() -> None:
+    faults = Fault(what="requeue", side=(0, 1, 2), at=10.0), Fault(what="kill_worker", node=0, at=10.6)
+    role = Role(name="trainer", restart="restart_all", nodes_min=3, nodes_max=3, workers=(2,), work_s=60.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=3, faults=faults, max_restarts=0))
+    run.play()
+    assert [result.reason for result in run.disk.results] == ["succeeded"]
