@@ -85,11 +85,12 @@ def test_the_newest_of_a_kind_counts_and_slurms_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("change", "row"),
     [
-        ({}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | all | 4760 | 2 | 2026-11-22 |"),
+        ({}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | `make test-all` | 4760 | 2 | 2026-11-22 |"),
         (
             {"slurm": None, "torch": None, "selection": "not local"},
-            "| none | 3.11.7 | none | 6.1 | `not local` | 4760 | 2 | 2026-11-22 |",
+            "| none | 3.11.7 | none | 6.1 | `pytest -m 'not local'` | 4760 | 2 | 2026-11-22 |",
         ),
+        ({"selection": "not variant"}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | `make test` | 4760 | 2 | 2026-11-22 |"),
     ],
 )
 def test_a_record_is_a_row(change: dict[str, Any], row: str) -> None:

@@ -62,6 +62,7 @@ def hung_controller(slurm: Cluster) -> Iterator[None]:
         slurm.run_on(CONTROLLER, "kill", "-CONT", pid)
 
 
+@pytest.mark.variant(of="test_run_directory_has_the_word_if_the_controller_hangs")
 @pytest.mark.slurm
 def test_status_and_wait_do_without_a_real_controller_that_hangs(workplace: Path, slurm: Cluster) -> None:
     (workplace / "train.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.1)\n")
