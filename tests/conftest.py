@@ -11,6 +11,7 @@ failure. A session that leaves a process behind fails.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import uuid
@@ -25,6 +26,8 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 Sandboxes = Callable[[str], Cluster]
 
 pytest_plugins = ["tests.tested_on"]
+if importlib.util.find_spec("xdist") is not None:
+    pytest_plugins.append("tests.distribution")
 with contextlib.suppress(ImportError):  # a machine with other work on it is slow, and no test of values fails for that
     import hypothesis
 

@@ -20,7 +20,7 @@ from tests.slurm_sandbox.sandbox import Sandbox
 from tests.slurm_sandbox.test_sandbox import keeper_of, traces
 from tests.slurm_sandbox.versions import why_impossible
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("profiles")]
 
 OWNER = """
 import os, time
