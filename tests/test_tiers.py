@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tested_on
-from tests.tiers import variants
+from tests.tiers import longer, variants
 
 REPOSITORY = Path(__file__).parents[1]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -59,7 +59,8 @@ def makes_variants(function: ast.expr) -> bool:
 def named_variants() -> Iterator[tuple[str, str]]:
     """Where each test or case is that `make test` leaves out, and the test that keeps its promise there."""
     for path, tree in sorted(files().items()):
-        for node in ast.walk(tree):
+        is_marked = "variant" in (REPOSITORY / "tests" / path).read_text()
+        for node in ast.walk(tree) if is_marked else ():
             if isinstance(node, ast.Call) and makes_variants(node.func):
                 (of,) = [keyword.value for keyword in node.keywords if keyword.arg == "of"]
                 yield f"tests/{path}:{node.lineno}", ast.literal_eval(of)
@@ -146,6 +147,13 @@ def test_contributing_names_the_slurms_of_make_test() -> None:
 def test_contributing_has_a_row_for_each_mark(mark: str) -> None:
     assert re.search(rf"^\| `{mark}[`(]", CONTRIBUTING, re.MULTILINE)
     assert re.search(rf'^    "{mark}[:(]', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
+
+
+def test_longer_cases_have_the_mark() -> None:
+    assert [(each.values, [mark.name for mark in each.marks]) for each in longer(1, (2, 3))] == [
+        ((1,), ["long"]),
+        ((2, 3), ["long"]),
+    ]
 
 
 def test_variants_are_cases_with_the_mark() -> None:

@@ -1,4 +1,4 @@
-"""What makes cases of a test variants: `make test` runs the first, and `make test-all` the others too."""
+"""Cases of a test that the quicker commands leave out: `make check` runs the first, and others the rest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+
+def longer(*cases: Any, ids: Iterable[str] | None = None) -> list[Any]:
+    """Cases for `parametrize` that `make check` leaves to `make test`; arguments as of `variants`."""
+    return _marked(cases, pytest.mark.long, ids)
 
 
 def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any]:
@@ -16,8 +21,11 @@ def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any
         of: the test that keeps the promise in `make test`, often the very test that has these cases.
         ids: names of the cases, where the values do not name them well.
     """
+    return _marked(cases, pytest.mark.variant(of=of), ids)
+
+
+def _marked(cases: tuple[Any, ...], mark: pytest.MarkDecorator, ids: Iterable[str] | None) -> list[Any]:
     names = list(ids) if ids is not None else [None] * len(cases)
-    mark = pytest.mark.variant(of=of)
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name, marks=mark)
         for case, name in zip(cases, names, strict=True)

@@ -261,6 +261,7 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_the_program_says_what_it_cannot_do_in_one_line(start: Start) -> None:
     start.claim()
     for path in (start.layout.plan, start.layout.world(1)):

@@ -24,6 +24,7 @@ Capture = pytest.CaptureFixture[str]
 HPC_ELASTIC = [sys.executable, "-m", "hpc_elastic"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", [["status", "42", "--json"], ["list", "--json"]])
 def test_run_directory_has_the_word_if_the_controller_hangs(
     tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture, verb: list[str]

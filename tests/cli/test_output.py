@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import FakeSlurm
+from tests.tiers import longer
 
 HPC_ELASTIC = f"{shlex.quote(sys.executable)} -m hpc_elastic"
 SUBMIT = f"{HPC_ELASTIC} submit job.yaml --site generic-slurm"
@@ -29,7 +30,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "options", ["", " --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json"]
+    "options", ["", *longer(" --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json")]
 )
 @pytest.mark.parametrize("target", [">/dev/full", ">&-"])
 def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
@@ -58,7 +59,9 @@ def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: F
     assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (0, 1)
 
 
-@pytest.mark.parametrize("verb", ["list", "list --json", "status .", "schema", "--help", "check job.yaml --site local"])
+@pytest.mark.parametrize(
+    "verb", ["list", *longer("list --json", "status .", "schema", "--help", "check job.yaml --site local")]
+)
 @pytest.mark.parametrize(("target", "word"), [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written_is_one_plain_error(
     workplace: Path, fake_slurm: FakeSlurm, verb: str, target: str, word: str
@@ -105,8 +108,8 @@ def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm)
         assert "digits" in done.stdout
 
 
-@pytest.mark.parametrize("options", ["", " --json", " --array env.SEED=0..1"])
-@pytest.mark.parametrize("target", ["2>/dev/full", "2>&-", "2> >(true)"])
+@pytest.mark.parametrize("options", ["", *longer(" --json", " --array env.SEED=0..1")])
+@pytest.mark.parametrize("target", ["2>/dev/full", *longer("2>&-", "2> >(true)")])
 def test_job_is_recorded_although_no_warning_can_be_said(
     workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
 ) -> None:

@@ -185,6 +185,7 @@ def test_local_job_id_is_of_a_living_process() -> None:
     assert local_job_id(os.getpid()).startswith(f"local-{os.getpid()}-")
 
 
+@pytest.mark.long
 def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "run", "--set", "setup=[exec sleep 100]", "train.py"],

@@ -213,6 +213,7 @@ def test_server_preloads_what_it_is_told_and_names_what_it_cannot(runner: Runner
         assert int((runner.directory / "out").read_text()) == server.process.pid
 
 
+@pytest.mark.long
 def test_what_a_preloaded_module_finalizes_is_left_to_the_server(runner: Runner) -> None:
     runner.write("site/mine.py", "import tempfile; folder = tempfile.TemporaryDirectory(dir='.')")
     runner.environment["PYTHONPATH"] = str(runner.directory / "site")
@@ -246,6 +247,7 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_a_hundred_forks_leave_nothing_in_the_server(server: Server, runner: Runner) -> None:
     assert collect(fork_script(server, runner, "")["pid"]) == 0
     descriptors = open_descriptors(server.process.pid)
