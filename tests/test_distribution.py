@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests import slurm_choice
+
+pytest.importorskip("xdist")
 from tests.distribution import group_of
 
 REPOSITORY = Path(__file__).parents[1]
@@ -28,7 +30,6 @@ ALONE = "import pytest\n@pytest.mark.parametrize('number', range(6))\ndef test_o
 
 @pytest.mark.long
 def test_a_file_with_a_group_runs_in_one_process(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_together.py").write_text(TOGETHER)
     (tmp_path / "test_alone.py").write_text(ALONE)
