@@ -53,6 +53,7 @@ def test_the_readme_has_the_table_of_the_file() -> None:
     assert fill_readme(readme, read(FILE)) == readme
 
 
+@pytest.mark.long
 def test_a_run_says_on_what_it_passed(tmp_path: Path) -> None:
     path = tmp_path / "tested-on.json"
     done = run(tmp_path, TESTS, "--record-tested", str(path), "-m", "not slurm")
@@ -69,6 +70,7 @@ def test_processes_of_xdist_count_together(tmp_path: Path) -> None:
     assert [record.passed for record in read(path)] == [3]
 
 
+@pytest.mark.long
 def test_a_run_that_fails_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tested-on.json"
     assert run(tmp_path, f"{TESTS}\ndef test_fails(): assert 0\n", "--record-tested", str(path)).returncode == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tested_on
-from tests.tiers import longer, variants
+from tests.tiers import first_of, longer, variants
 
 REPOSITORY = Path(__file__).parents[1]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -71,12 +71,14 @@ def kept_by_make_test() -> set[str]:
     return {test.name for tree in files().values() for test in functions(tree) if "variant" not in marks(test)}
 
 
+@pytest.mark.long
 def test_what_make_test_leaves_out_is_a_variant_of_a_test_that_it_runs() -> None:
     kept = kept_by_make_test()
     assert [f"{place}: {name}" for place, name in named_variants() if name not in kept] == []
     assert len(list(named_variants())) > 100
 
 
+@pytest.mark.long
 def test_a_whole_file_is_no_variant() -> None:
     """Its tests say it one by one, so that each names what keeps its promise."""
     marked = [text for tree in files().values() if (text := file_marks(tree))]
@@ -99,6 +101,7 @@ def uses_slurm(tree: ast.Module, test: ast.FunctionDef | ast.AsyncFunctionDef) -
     )
 
 
+@pytest.mark.long
 def test_make_test_runs_something_of_each_file_of_slurm_tests() -> None:
     of_slurm = {path: [test for test in functions(tree) if uses_slurm(tree, test)] for path, tree in files().items()}
     left_out = {path for path, found in of_slurm.items() if found and all("variant" in marks(test) for test in found)}
@@ -106,6 +109,7 @@ def test_make_test_runs_something_of_each_file_of_slurm_tests() -> None:
     assert sum(map(bool, of_slurm.values())) > 30
 
 
+@pytest.mark.long
 def test_a_test_is_on_every_slurm_in_one_way() -> None:
     found = [test for tree in files().values() for test in functions(tree)]
     assert [test.name for test in found if {"every_slurm", "mirrored"} <= marks(test)] == []
@@ -154,6 +158,11 @@ def test_longer_cases_have_the_mark() -> None:
         ((1,), ["long"]),
         ((2, 3), ["long"]),
     ]
+
+
+def test_the_first_cases_have_no_mark() -> None:
+    cases = first_of({"one": 1, "two": (2, 3)}, 1)
+    assert [(each.id, each.values, len(each.marks)) for each in cases] == [("one", (1,), 0), ("two", (2, 3), 1)]
 
 
 def test_variants_are_cases_with_the_mark() -> None:

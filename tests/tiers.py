@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,13 @@ import pytest
 def longer(*cases: Any, ids: Iterable[str] | None = None) -> list[Any]:
     """Cases for `parametrize` that `make check` leaves to `make test`; arguments as of `variants`."""
     return _marked(cases, pytest.mark.long, ids)
+
+
+def first_of(cases: Mapping[str, Any], number: int) -> list[Any]:
+    """Named cases, of which `make check` runs so many."""
+    names = list(cases)
+    kept = [_case(cases[name], id=name) for name in names[:number]]
+    return [*kept, *longer(*(cases[name] for name in names[number:]), ids=names[number:])]
 
 
 def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any]:
@@ -26,7 +33,8 @@ def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any
 
 def _marked(cases: tuple[Any, ...], mark: pytest.MarkDecorator, ids: Iterable[str] | None) -> list[Any]:
     names = list(ids) if ids is not None else [None] * len(cases)
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name, marks=mark)
-        for case, name in zip(cases, names, strict=True)
-    ]
+    return [_case(case, id=name, marks=mark) for case, name in zip(cases, names, strict=True)]
+
+
+def _case(case: Any, **options: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), **options)

@@ -239,6 +239,7 @@ async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
     return said
 
 
+@pytest.mark.long
 def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
     guarded.link.set_deadline(time.monotonic() + 600)
@@ -275,6 +276,7 @@ def test_an_agent_with_a_thousand_connections_dismisses_its_guard(guarded: Guard
             os.close(descriptor)
 
 
+@pytest.mark.long
 def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(
     guarded: Guarded, spawn: Spawn, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_seeker_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> 
     play(scene, tmp_path, 3)
 
 
+@pytest.mark.long
 def test_who_gathers_gives_way_to_a_node_before_it(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()

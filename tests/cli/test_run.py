@@ -53,6 +53,7 @@ def test_job_file_of_a_script_keeps_every_argument() -> None:
     assert data["restart"] == {"max_restarts": 5}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_torchruns_log_options_are_keys_of_logs(
     workplace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, dash: str

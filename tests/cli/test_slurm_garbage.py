@@ -52,6 +52,7 @@ def test_says_what_the_run_directory_knows(
     assert not Path(run.layout.result).exists()
 
 
+@pytest.mark.long
 def test_shows_no_traceback_and_ends_no_run_whatever_a_mutated_answer_is(
     run: RunBuilder, fake_slurm: FakeSlurm, capfd: pytest.CaptureFixture[str]
 ) -> None:

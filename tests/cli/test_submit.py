@@ -129,6 +129,7 @@ def test_run_directory_that_is_not_empty_is_refused(workplace: Path, fake_slurm:
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 def test_one_of_two_submissions_into_one_directory_is_refused(workplace: Path, fake_slurm: FakeSlurm) -> None:
     command = [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--run-dir", "mine", *SITE]
     processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]

@@ -22,6 +22,7 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
+from tests.tiers import longer
 
 # It notes how it was called, says that it runs, waits to be let go if there is a gate, and starts the agent or ends.
 SRUN = """#!/bin/bash
@@ -215,7 +216,7 @@ HOSTILE_NAMES = (
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
-@pytest.mark.parametrize("name", HOSTILE_NAMES)
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES[:2], *longer(*HOSTILE_NAMES[2:])])
 def test_hostile_values_reach_the_agent_unchanged(name: str, local: bool, tmp_path: Path) -> None:
     python = tmp_path / f"env {name}" / "python3"
     python.parent.mkdir()
@@ -423,6 +424,7 @@ def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp
     assert errors == ""
 
 
+@pytest.mark.long
 def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     process = scene.start(STUB_STATUS="137")
@@ -436,6 +438,7 @@ def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_pa
     assert "the run is over; not" not in output
 
 
+@pytest.mark.long
 def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     process = scene.start(STUB_STATUS="42")
@@ -483,6 +486,7 @@ def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_liv
     assert process.returncode == 42
 
 
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
@@ -631,6 +635,7 @@ def test_the_time_limit_of_the_local_script_holds_for_setup_that_traps_its_signa
     assert not (tmp_path / "stubs" / "agent0.runs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", ["wait", "sleep 0 & wait", "sleep 0 & wait -n"])
 def test_a_wait_in_setup_does_not_wait_for_the_time_limit(line: str, tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=(line,))

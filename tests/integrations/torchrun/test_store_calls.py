@@ -48,6 +48,7 @@ def test_a_call_that_waits_for_a_key_ends_with_the_round_and_leaves_no_thread(li
     assert calls.close(AT_ONCE_S)
 
 
+@pytest.mark.long
 def test_a_connect_to_a_frozen_machine_ends_with_the_round_and_its_thread_later(listener: socket.socket) -> None:
     pytest.importorskip("torch")
     exchange, current = offered(listener, is_served_here=False)  # its kernel takes connections, and nobody answers
