@@ -176,6 +176,8 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
     record_property("spare", training.times_since(fault, 2))
     assert training.nodes(2) == ["node1", "node4", "node3"]
     assert is_alive(spare)
+    # Slurm would find that out by itself, and lets the job's step wait for the node until then.
+    slurm.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=no power")
     training.finish(3, 3)
     assert "spare.swapped_in" in training.event_names()
     slurm.boot("node2")
