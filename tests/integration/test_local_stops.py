@@ -218,7 +218,7 @@ def test_a_second_start_is_refused_while_the_first_is_alive(door: Door) -> None:
     assert_over(run, "CANCELLED", 10)
 
 
-@pytest.mark.variant(of="test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes")
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 @pytest.mark.parametrize("node", ["local0", "local1"])
 def test_a_killed_agent_ends_the_run_with_7_and_leaves_nothing(door: Door, node: str) -> None:
     run = start(door, STUBBORN)

@@ -149,6 +149,7 @@ def test_agents_that_are_all_killed_leave_a_result_from_their_script(start: Star
     assert "UNKNOWN" in case.door.run("status", case.run.layout.root).stdout
 
 
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 def test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes(start: Start) -> None:
     case = start("{min: 3, max: 4}")
     case.signal("local1", signal.SIGKILL)

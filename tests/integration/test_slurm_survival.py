@@ -144,7 +144,7 @@ def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, r
     training.assert_completed(slurm)
 
 
-@pytest.mark.variant(of="test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes")
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:

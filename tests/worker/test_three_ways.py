@@ -198,12 +198,12 @@ TARGETS = [
     made("folder_without_main", "empty", lambda directory: (directory / "empty").mkdir()),
     made("no_permission", "folder/__main__.py/below.py", lambda directory: None),
 ]
-TORCH = [
-    *scripts("state_with_torch"),
+TORCH = scripts("state_with_torch")
+MORE_TORCH = [
+    *scripts("torch_loads_data", "torch_starts_processes", "torch_saves"),
     # Without it gloo looks for this machine's own name, and where that cannot be resolved warns with the time of day.
     script("torch_trains", GLOO_SOCKET_IFNAME="lo"),
 ]
-MORE_TORCH = scripts("torch_loads_data", "torch_starts_processes", "torch_saves")
 
 CASES = [
     *(*STATES, *COMMAND_LINES, *MODULES, *TARGETS, *EXITS, *EXCEPTIONS, *SOURCES, *OUTPUTS, *SIGNALS, *CHILDREN),
