@@ -44,7 +44,7 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -q -n 2 --dist worksteal -m "not slurm and not local and not long"
+	$(PYTEST) -q -n 2 --dist worksteal --hypothesis-profile=quick -m "not slurm and not local and not long"
 
 format: .venv/.installed
 	$(BIN)/ruff format .

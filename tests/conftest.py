@@ -34,6 +34,9 @@ with contextlib.suppress(ImportError):  # a machine with other work on it is slo
     hypothesis.settings.register_profile(
         "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
+    hypothesis.settings.register_profile(  # of make check, which leaves the hundred examples to make test
+        "quick", hypothesis.settings.get_profile("any machine"), max_examples=15
+    )
     hypothesis.settings.load_profile("any machine")
 _FAILED = pytest.StashKey[bool]()
 _SLURMS = pytest.StashKey[Sequence[str]]()
