@@ -1,7 +1,8 @@
 # make check   format, lint, types, unit tests (under a minute)
-# make test    these, real runs on this machine and on Slurm, and what depends on Slurm's words on 24.11 too;
-#              needs root and Debian's slurm-wlm for the Slurm tests, else they skip and say why
-# make test-all   also the slower variants, and Slurm 26.05 where it can be had
+# make test    these, and every promise once in a real run on this machine or on its Slurm; what depends on Slurm's words
+#              on 24.11 too; what CI runs, 12 minutes on 2 cores. Needs root and Debian's slurm-wlm for the Slurm tests,
+#              else they skip and say why
+# make test-all   all: also the variants, what is mirrored on each version, libraries, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
 # make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
@@ -43,13 +44,13 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -q -n 2 --dist worksteal -m "not slurm and not local and not long"
+	$(PYTEST) -q -n 2 --dist worksteal --hypothesis-profile=quick -m "not slurm and not local and not long"
 
 format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
+test: .venv/.installed .venv-hydra/.installed
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not variant" --slurm=own,24.11 $(RECORDED)
 	$(WRITTEN)
 

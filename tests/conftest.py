@@ -1,7 +1,8 @@
 """The fixtures of the whole suite: a real Slurm for each xdist worker and version, and nothing left behind.
 
 Tests marked `slurm` run on the Slurms of `--slurm`, by default the machine's own: all of them on the
-first one, and those marked `every_slurm` on the others too. Each xdist worker boots a sandbox of its
+first one, and those marked `every_slurm` or `mirrored` on the others too; what is `mirrored` is a
+variant there, which `make test` leaves out. Each xdist worker boots a sandbox of its
 own for each version that its tests need, and keeps it to the end of the session. Where a version
 cannot be had its tests skip and say why; a skip on a version that HPC_ELASTIC_REQUIRE_SLURM names is a
 failure. A session that leaves a process behind fails.
@@ -10,6 +11,7 @@ failure. A session that leaves a process behind fails.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import uuid
@@ -24,18 +26,22 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 Sandboxes = Callable[[str], Cluster]
 
 pytest_plugins = ["tests.tested_on"]
+if importlib.util.find_spec("xdist") is not None:
+    pytest_plugins.append("tests.distribution")
 with contextlib.suppress(ImportError):  # a machine with other work on it is slow, and no test of values fails for that
     import hypothesis
 
     hypothesis.settings.register_profile(
         "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
+    hypothesis.settings.register_profile(  # of make check, which leaves the hundred examples to make test
+        "quick", hypothesis.settings.get_profile("any machine"), max_examples=15
+    )
     hypothesis.settings.load_profile("any machine")
 _FAILED = pytest.StashKey[bool]()
 _SLURMS = pytest.StashKey[Sequence[str]]()
 _REQUIRED = pytest.StashKey[Sequence[str]]()
 _REQUIREMENT = pytest.StashKey[str]()  # as it was said; a test may have cleared its environment
-_ENDS_WITHIN_S = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,8 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=slurm_choice.OWN,
         metavar="VERSIONS",
         help=f"{slurm_choice.OWN} (the machine's), or some of {','.join(versions.SUPPORTED)}: Slurm tests run on the "
-        "first one, those marked every_slurm on each",
+        "first one, those marked every_slurm or mirrored on each",
     )
+    parser.addini("ends_within_s", "for how long a session waits for the end of its last processes", default="20")
     with contextlib.suppress(ValueError):  # it is there
         parser.addini("timeout", "ignored: pytest-timeout is not installed")
 
@@ -77,24 +84,36 @@ def _let_children_have_default_signals() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a Slurm test on the session's first Slurm, and on all of them if it is marked `every_slurm`."""
+    """Runs a Slurm test on the session's first Slurm, and on all of them if it is `every_slurm` or `mirrored`."""
     if "slurm_version" in metafunc.fixturenames:
         chosen = metafunc.config.stash[_SLURMS]
-        is_on_every = metafunc.definition.get_closest_marker("every_slurm") is not None
+        is_on_every = any(metafunc.definition.get_closest_marker(name) for name in ("every_slurm", "mirrored"))
         metafunc.parametrize("slurm_version", chosen if is_on_every else chosen[:1])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what uses a Slurm, before `-m` selects, and lets it run first, one version after the other.
+    """Marks what uses a Slurm, and what is mirrored on a later one, before `-m` selects; puts the longest first.
 
-    Those tests take longest and wait most: what is left at the end is short, so that no worker is idle for long.
+    Slurm tests take longest and wait most, one version after the other; then real runs on this machine. What is left
+    at the end is short, so that no worker is idle for long.
     """
+    chosen = config.stash[_SLURMS]
     for item in items:
         if "slurm_session" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
-    last = len(config.stash[_SLURMS])
-    items.sort(key=lambda item: config.stash[_SLURMS].index(_version(item)) if _version(item) else last)
+        if item.get_closest_marker("mirrored") is not None and _version(item) not in ("", chosen[0]):
+            item.add_marker(pytest.mark.variant(of=getattr(item, "originalname", item.name)))
+    items.sort(key=lambda item: _turn(item, chosen))
+
+
+def _turn(item: pytest.Item, slurms: Sequence[str]) -> int:
+    """When a test runs: less is earlier."""
+    if version := _version(item):
+        return slurms.index(version)
+    if item.get_closest_marker("slurm") is not None:  # with a Slurm of its own kind
+        return 0
+    return len(slurms) + (item.get_closest_marker("local") is None)
 
 
 def _version(item: pytest.Item) -> str:
@@ -136,9 +155,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield
     if _is_xdist_worker(session.config):
         return
-    mark = os.environ[remains.MARK]
+    mark, within_s = os.environ[remains.MARK], float(session.config.getini("ends_within_s"))
     try:
-        wait_until(lambda: not remains.processes_of(mark), "all processes have ended", within_s=_ENDS_WITHIN_S)
+        wait_until(lambda: not remains.processes_of(mark), "all processes have ended", within_s=within_s)
     except AssertionError:
         lines = [f"{pid} {command}" for pid, command in remains.processes_of(mark).items()]
         print("\nERROR: the tests left processes behind:", *lines, sep="\n  ")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,12 @@ def slurm_session(slurm_version):
 
 @pytest.mark.every_slurm
 def test_words(slurm_session): print("words on", slurm_session)
+
+@pytest.mark.mirrored
+def test_mirrored(slurm_session): print("mirrored on", slurm_session)
+
+@pytest.mark.local
+def test_here(): print("with agents here")
 
 def test_other(slurm_session): print("other on", slurm_session)
 
@@ -103,12 +107,25 @@ def test_a_test_of_cgroups_may_skip_although_its_slurm_is_required(tmp_path: Pat
     assert done.returncode == 0
 
 
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the tests printed, one after the other."""
+    lines = [line.lstrip(".") for line in done.stdout.splitlines()]
+    return [line for line in lines if line.split(" ")[0] in ("words", "mirrored", "other", "with", "without")]
+
+
 @pytest.mark.long
-def test_every_slurm_runs_what_is_marked_and_only_the_first_one_the_rest(tmp_path: Path) -> None:
+def test_the_first_slurm_runs_all_and_the_others_what_is_marked(tmp_path: Path) -> None:
     done = run_session(tmp_path, TESTS, "--slurm", "26.05,24.11")
-    said = [line.lstrip(".") for line in done.stdout.splitlines() if " on " in line or "without" in line]
-    # One version after the other, and what needs no Slurm last.
-    assert said == ["words on 26.05", "other on 26.05", "words on 24.11", "without"], done.stdout + done.stderr
+    # One version after the other, then what has agents here, and what has neither last.
+    first, second = (["words on 26.05", "mirrored on 26.05", "other on 26.05"], ["words on 24.11", "mirrored on 24.11"])
+    assert said(done) == [*first, *second, "with agents here", "without"], done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_what_is_mirrored_is_a_variant_on_all_but_the_first_slurm(tmp_path: Path) -> None:
+    done = run_session(tmp_path, TESTS, "--slurm", "24.11,26.05", "-m", "slurm and not variant")
+    expected = ["words on 24.11", "mirrored on 24.11", "other on 24.11", "words on 26.05"]
+    assert said(done) == expected, done.stdout + done.stderr
 
 
 @pytest.mark.long
@@ -124,7 +141,7 @@ def test_a_session_that_leaves_a_process_fails_and_names_it(tmp_path: Path) -> N
         "    process.stdout.close()\n"
         "    process.returncode = 0\n"
     )
-    done = run_session(tmp_path, text)
+    done = run_session(tmp_path, text, "-o", "ends_within_s=1")
     try:
         assert "1 passed" in done.stdout
         assert "the tests left processes behind" in done.stdout
@@ -218,31 +235,3 @@ def test_files_of_any_name_are_listed_on_a_line_each(tmp_path: Path) -> None:
         assert sorted(listed) == listed
     finally:
         left.unlink()
-
-
-def variants() -> Iterator[tuple[str, str]]:
-    """Where each test is that `make test` leaves out, and the test that keeps its promise there."""
-    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.variant":
-                ((name, value),) = [(each.arg, ast.literal_eval(each.value)) for each in node.keywords]
-                assert (name, node.args) == ("of", [])
-                yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", value
-
-
-def kept_by_make_test() -> set[str]:
-    """The names of all tests of which at least one case has no mark `variant`."""
-    names = set()
-    for path in (REPOSITORY / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
-                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-                if not any(text.startswith("pytest.mark.variant") for text in decorators):
-                    names.add(node.name)
-    return names
-
-
-def test_what_make_test_leaves_out_is_a_variant_of_a_test_that_it_runs() -> None:
-    kept = kept_by_make_test()
-    assert [f"{place}: {name}" for place, name in variants() if name not in kept] == []
-    assert len(list(variants())) > 10

@@ -32,6 +32,7 @@ def test_what_is_no_last_word_is_passed_over() -> None:
         assert [attempt for _, attempt in receive_last_words(receiver)][-1:] == [1]
 
 
+@pytest.mark.long
 def test_a_full_queue_does_not_hold_a_worker_up() -> None:
     most = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
     if most > 1000:

@@ -131,6 +131,7 @@ def variables() -> set[str]:
     return {without_ending(name) for name in found}
 
 
+@pytest.mark.long
 def test_every_option_of_sbatch_has_a_row() -> None:
     options = sbatch_options() | options_of("sbatch")
     assert {"--nodes", "--mem-per-gpu", "--no-requeue", "--array", "--parsable"} <= options

@@ -53,6 +53,7 @@ def test_the_readme_has_the_table_of_the_file() -> None:
     assert fill_readme(readme, read(FILE)) == readme
 
 
+@pytest.mark.long
 def test_a_run_says_on_what_it_passed(tmp_path: Path) -> None:
     path = tmp_path / "tested-on.json"
     done = run(tmp_path, TESTS, "--record-tested", str(path), "-m", "not slurm")
@@ -69,6 +70,7 @@ def test_processes_of_xdist_count_together(tmp_path: Path) -> None:
     assert [record.passed for record in read(path)] == [3]
 
 
+@pytest.mark.long
 def test_a_run_that_fails_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tested-on.json"
     assert run(tmp_path, f"{TESTS}\ndef test_fails(): assert 0\n", "--record-tested", str(path)).returncode == 1
@@ -85,11 +87,12 @@ def test_the_newest_of_a_kind_counts_and_slurms_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("change", "row"),
     [
-        ({}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | all | 4760 | 2 | 2026-11-22 |"),
+        ({}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | `make test-all` | 4760 | 2 | 2026-11-22 |"),
         (
             {"slurm": None, "torch": None, "selection": "not local"},
-            "| none | 3.11.7 | none | 6.1 | `not local` | 4760 | 2 | 2026-11-22 |",
+            "| none | 3.11.7 | none | 6.1 | `pytest -m 'not local'` | 4760 | 2 | 2026-11-22 |",
         ),
+        ({"selection": "not variant"}, "| 24.11.5 | 3.11.7 | 2.13.0 | 6.1 | `make test` | 4760 | 2 | 2026-11-22 |"),
     ],
 )
 def test_a_record_is_a_row(change: dict[str, Any], row: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from hpc_elastic.integrations.torchrun.entry import OLDEST_TORCH, check_version
 from hpc_elastic.worker.store_host import takes_listener_with_libuv
+from tests.tiers import longer
 
 REPOSITORY = Path(__file__).parents[1]
 STUBS = Path(__file__).parent / "torch_stubs"
@@ -47,13 +48,13 @@ def test_the_oldest_version_that_is_tried_is_the_one_that_the_project_claims() -
     assert f'"torch>={VERSIONS[0]}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_workers_and_converters_use_what_this_torch_has(version: str) -> None:
     done = use("workers", version)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_the_rendezvous_backend_uses_what_this_torch_has_or_refuses_it(version: str) -> None:
     done = use("handler", version)
     if numbers(version) >= OLDEST_TORCH:
@@ -125,7 +126,7 @@ for dotted in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_no_name_is_used_that_this_torch_lacks(version: str) -> None:
     floor = {"integrations/torchrun": OLDEST_TORCH}
     wanted = set()

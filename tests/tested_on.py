@@ -26,6 +26,13 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 FILE = REPOSITORY / "docs/reference/tested-on.json"
 MARK = "tested on"
+# By the expression of `-m`: the target of the Makefile.
+TIERS = {
+    "not slurm and not local and not long": "check",
+    "not variant": "test",
+    "": "test-all",
+    "slurm": "test-slurm",
+}
 _PROPERTY = "slurmctld"
 _VERSION = pytest.StashKey[str]()
 
@@ -68,13 +75,17 @@ def write(path: Path, records: Iterable[Record]) -> None:
 
 
 def table(records: Iterable[Record]) -> list[str]:
-    """The rows for the README."""
+    """The rows for the README, each with the command that runs these tests."""
     rows = ["| Slurm | Python | torch | Linux | tests | passed | skipped | on |", "|---|---|---|---|---|---|---|---|"]
     for each in records:
-        tests = f"`{each.selection}`" if each.selection else "all"
-        columns = (each.slurm or "none", each.python, each.torch or "none", each.kernel, tests)
+        columns = (each.slurm or "none", each.python, each.torch or "none", each.kernel, command_of(each.selection))
         rows.append(f"| {' | '.join(columns)} | {each.passed} | {each.skipped} | {each.date} |")
     return rows
+
+
+def command_of(selection: str) -> str:
+    """The command that selects so; another one's own expression if there is none."""
+    return f"`make {TIERS[selection]}`" if selection in TIERS else f"`pytest -m '{selection}'`"
 
 
 def fill_readme(text: str, records: Iterable[Record]) -> str:

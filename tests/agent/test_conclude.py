@@ -27,6 +27,7 @@ from tests.agent.answers import Answers
 from tests.agent.test_journal import HEAD, a_place, an_attempt
 from tests.observe.builders import make_failure
 from tests.plans import make_run_plan
+from tests.tiers import longer
 
 KILLED = 128 + 9
 
@@ -261,6 +262,7 @@ def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_the_program_says_what_it_cannot_do_in_one_line(start: Start) -> None:
     start.claim()
     for path in (start.layout.plan, start.layout.world(1)):
@@ -282,7 +284,9 @@ def test_the_program_says_what_it_cannot_do_in_one_line(start: Start) -> None:
     assert not os.path.exists(start.layout.result)
 
 
-@pytest.mark.parametrize("arguments", [("a",), ("a", "x", "0"), ("a", "1", "²"), ("a", "9" * 5000, "0")])
+@pytest.mark.parametrize(
+    "arguments", [("a",), *longer((("a", "x", "0"),), (("a", "1", "²"),), (("a", "9" * 5000, "0"),))]
+)
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...]) -> None:
     done = run_program(*arguments)
     assert (done.returncode, done.stderr) == (2, "usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS\n")

@@ -161,6 +161,7 @@ def test_workers_that_are_to_be_stopped_before_they_started_do_not_start(tmp_pat
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         workdir = tmp_path / "workdir"
@@ -181,6 +182,7 @@ def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 def test_what_is_no_passing_trouble_fails_after_all_tries(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         (tmp_path / "workdir").rmdir()

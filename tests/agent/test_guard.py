@@ -99,6 +99,7 @@ def test_a_guard_that_is_paused_does_not_hold_the_agent(guarded: Guarded, spawn:
     assert worker.wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_guard_that_is_paused_does_not_hold_an_agent_that_leaves(guarded: Guarded) -> None:
     pid = guarded.pid
     os.kill(pid, signal.SIGSTOP)
@@ -122,6 +123,7 @@ def test_kills_what_starts_after_the_deadline(guarded: Guarded, spawn: Spawn, tm
         assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     """A search that knows a process to be none of the run's does not look at it again."""
     marks = [f"{name}={value}" for name, value in marks_of(tmp_path).items()]
@@ -132,6 +134,7 @@ def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spaw
     assert late.wait(30) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_spares_workers_that_started_after_the_agent_had_set_a_later_deadline(spawn: Spawn, tmp_path: Path) -> None:
     """The next attempt, which starts while the guard still looks for workers of the one before."""
     for _ in range(12):
@@ -242,6 +245,7 @@ async def keep(guarded: Guarded, until: Callable[[], bool]) -> list[str]:
     return said
 
 
+@pytest.mark.long
 def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
     guarded.link.set_deadline(now() + 600)
@@ -253,6 +257,7 @@ def test_a_guard_that_was_killed_is_started_again_and_guards(guarded: Guarded, s
     assert worker.wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_guard_that_ends_again_and_again_is_started_once_a_second(guarded: Guarded) -> None:
     guarded.link._command[1] = os.devnull  # an empty program, which ends at once
     os.kill(guarded.pid, signal.SIGKILL)
@@ -261,6 +266,7 @@ def test_a_guard_that_ends_again_and_again_is_started_once_a_second(guarded: Gua
     assert 2 <= len(said) <= 4, said
 
 
+@pytest.mark.long
 def test_an_agent_with_a_thousand_connections_dismisses_its_guard(guarded: Guarded) -> None:
     """The next guard's descriptor is above what select takes."""
     allow_connections(2000)
@@ -276,6 +282,7 @@ def test_an_agent_with_a_thousand_connections_dismisses_its_guard(guarded: Guard
             os.close(descriptor)
 
 
+@pytest.mark.long
 def test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one(
     guarded: Guarded, spawn: Spawn, tmp_path: Path
 ) -> None:

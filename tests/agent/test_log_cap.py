@@ -59,6 +59,7 @@ def test_a_log_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     assert not is_due(a_cap(tmp_path / "never"))
 
 
+@pytest.mark.long
 def test_every_line_of_a_log_that_is_cut_is_repeated_once_and_the_file_stays_small(tmp_path: Path) -> None:
     """The worker waits while a cut is due: the moment of the cut itself may lose a line."""
     log = tmp_path / "stdout.log"

@@ -112,6 +112,7 @@ def test_there_is_no_route_if_the_machine_answers_on_no_port() -> None:
     assert finding.detail == "cannot route to node1 (127.0.0.1): No route to host"
 
 
+@pytest.mark.long
 def test_there_is_no_route_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "PROBE_BOUND_S", 0.05)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first, socket.socket() as second:

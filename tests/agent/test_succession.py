@@ -9,6 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.member import Phase
 from hpc_elastic.membership.messages import Dropped
@@ -36,6 +38,7 @@ def test_the_others_go_on_at_once_when_the_agent_of_their_head_dies(tmp_path: Pa
     play(scene, tmp_path, 3)
 
 
+@pytest.mark.long
 def test_one_head_after_the_other_may_die(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()
@@ -53,6 +56,7 @@ def test_one_head_after_the_other_may_die(tmp_path: Path) -> None:
     play(scene, tmp_path, 4)
 
 
+@pytest.mark.long
 def test_a_head_that_dies_before_its_first_attempt_is_followed_in_the_same_start(tmp_path: Path) -> None:
     """There is no world to carry on: the next node claims an allocation of its own."""
 
@@ -89,6 +93,7 @@ def test_a_seeker_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> 
     play(scene, tmp_path, 3)
 
 
+@pytest.mark.long
 def test_who_gathers_gives_way_to_a_node_before_it(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()
@@ -129,6 +134,7 @@ def test_an_agent_that_is_cut_off_joins_the_head_again(tmp_path: Path) -> None:
     play(scene, tmp_path, 3)
 
 
+@pytest.mark.long
 def test_a_head_that_was_superseded_is_a_member_again(tmp_path: Path) -> None:
     """It was paused, say, and the others have gone on without it."""
 
@@ -202,6 +208,7 @@ def test_what_an_old_head_still_says_is_passed_over(tmp_path: Path) -> None:
     play(scene, tmp_path, 2)
 
 
+@pytest.mark.long
 def test_an_agent_that_was_paused_fences_before_it_hears_anything(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()

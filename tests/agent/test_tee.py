@@ -116,6 +116,7 @@ Tee([TeedFile(path={str(tmp_path / "out")!r}, prefix="")]).close()
         writer.wait()
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_a_million_short_lines(tmp_path: Path) -> None:
     script = """
 import resource, sys

@@ -23,12 +23,12 @@ from tests.agent.conftest import SPAWNER, is_running, marks_of
 
 IGNORES_TERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SAVES = """
-import signal, sys, time
+import os, signal, sys, time
 def save(*_):
     print("saved", flush=True)
     sys.exit(0)
 signal.signal(15, save)
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # at once: print may be stopped before it ends the line
 time.sleep(60)
 """
 SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"

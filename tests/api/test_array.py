@@ -213,6 +213,8 @@ def test_a_task_that_is_cancelled_while_it_waits_never_starts(array: LocalArray)
     array.wait_for("RUNNING", "GONE", "PENDING")
     array.release(0)
     array.wait_for("GONE", "GONE", "RUNNING")
+    array.release(2)
+    array.wait_for("GONE", "GONE", "GONE")
     assert array.started() == ["0", "2"]
     assert array.output(1) == "hpc_elastic: cancelled before it started\n"
 

@@ -8,6 +8,7 @@ from benchmarks.local_share import NODES, ONE, TORCHRUN, measure, table
 from hpc_elastic.agent.cpus import cores_of_this_process
 
 
+@pytest.mark.variant(of="test_a_benchmark_runs_small")
 @pytest.mark.local
 def test_two_nodes_train_beside_one_process_with_as_many_threads() -> None:
     report = measure(1, 1, accumulate=2, warm_up=1, cases=(ONE, TORCHRUN, NODES))

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import rendezvous_scale
 from tests.slurm_sandbox.cluster import Cluster
+from tests.tiers import variants
 
 REPOSITORY = Path(__file__).parents[2]
 # By name: the smallest run that goes through all of a program that is not somebody else's.
@@ -60,11 +61,12 @@ def has_figures(report: Any) -> bool:
 
 @pytest.mark.local
 @pytest.mark.long
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["command_line", *variants("agent_cost", of="test_a_benchmark_runs_small")])
 def test_a_benchmark_runs_small(name: str, tmp_path: Path) -> None:
     assert has_figures(run(name, SMALL[name], tmp_path))
 
 
+@pytest.mark.variant(of="test_a_benchmark_runs_small")
 @pytest.mark.long
 @pytest.mark.parametrize("name", SMALL_ON_SLURM)
 def test_a_benchmark_on_slurm_runs_small(name: str, tmp_path: Path, slurm_session: Cluster) -> None:
@@ -72,6 +74,7 @@ def test_a_benchmark_on_slurm_runs_small(name: str, tmp_path: Path, slurm_sessio
     assert has_figures(run(name, SMALL_ON_SLURM[name], tmp_path))
 
 
+@pytest.mark.variant(of="test_a_benchmark_runs_small")
 @pytest.mark.local
 @pytest.mark.long
 def test_a_round_of_a_head_is_measured_after_it_has_started_everywhere(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import TIME, RunBuilder
+from tests.tiers import longer
 
 Capture = pytest.CaptureFixture[str]
 DAMAGE: dict[str, tuple[bytes, str]] = {
@@ -57,9 +58,9 @@ def run(tmp_path: Path, fake_slurm: FakeSlurm) -> RunBuilder:
     return run
 
 
-@pytest.mark.parametrize("record", RECORDS)
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("verb", ["status", "cancel"])
+@pytest.mark.parametrize("record", ["result", *longer(*sorted({*RECORDS} - {"result"}))])
+@pytest.mark.parametrize("damage", ["truncated", *longer(*sorted({*DAMAGE} - {"truncated"}))])
+@pytest.mark.parametrize("verb", ["status", *longer("cancel")])
 def test_record_that_makes_no_sense_is_named_at_once(
     run: RunBuilder, fake_slurm: FakeSlurm, capsys: Capture, record: str, damage: str, verb: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_list_leaves_out_what_cannot_be_read_and_names_it(run: RunBuilder, capsy
     assert "digits" not in captured.out
 
 
+@pytest.mark.long
 def test_wait_ends_with_what_cannot_be_read(run: RunBuilder) -> None:
     watched = Run(run.layout.root)
     Path(run.layout.result).write_bytes(b"")
@@ -114,6 +116,7 @@ def test_array_record_that_makes_no_sense_is_named(tmp_path: Path, capsys: Captu
         assert "array.json cannot be read: tasks is missing" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("record", ["[1]", '{"tasks": null}', '{"tasks": 5}', ""])
 def test_array_that_the_index_lost_and_whose_record_makes_no_sense_is_named(
     workplace: Path, capsys: Capture, record: str

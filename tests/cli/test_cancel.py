@@ -59,6 +59,7 @@ def test_running_run_is_asked_and_the_scheduler_left_alone(
     assert "cancelled by ada@login1" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_run_that_does_not_react_is_cancelled_by_the_scheduler(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
     run.allocate().open_attempt(1)
     fake_slurm.say("RUNNING")
@@ -84,6 +85,7 @@ def test_run_that_is_over_is_left_as_it_is(
     assert Path(run.layout.requests).read_bytes() == b""
 
 
+@pytest.mark.long
 def test_allocation_of_a_foreground_run_is_never_cancelled(
     tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

@@ -24,6 +24,7 @@ Capture = pytest.CaptureFixture[str]
 HPC_ELASTIC = [sys.executable, "-m", "hpc_elastic"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", [["status", "42", "--json"], ["list", "--json"]])
 def test_run_directory_has_the_word_if_the_controller_hangs(
     tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture, verb: list[str]
@@ -62,6 +63,7 @@ def hung_controller(slurm: Cluster) -> Iterator[None]:
         slurm.run_on(CONTROLLER, "kill", "-CONT", pid)
 
 
+@pytest.mark.variant(of="test_run_directory_has_the_word_if_the_controller_hangs")
 @pytest.mark.slurm
 def test_status_and_wait_do_without_a_real_controller_that_hangs(workplace: Path, slurm: Cluster) -> None:
     (workplace / "train.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.1)\n")

@@ -41,6 +41,7 @@ def interrupt_in_sbatch(folder: Path, *options: str) -> tuple[int, str]:
     return process.returncode, said + rest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_interrupt_of_a_submission_names_the_job_that_was_submitted(
     workplace: Path, fake_slurm: FakeSlurm, options: list[str]

@@ -135,6 +135,7 @@ def test_run_that_has_not_started_has_no_logs(tmp_path: Path, capsys: Capture) -
     assert "the run has not started" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_follow_goes_on_to_the_next_attempt_until_the_run_is_over(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
     fake_slurm.say("RUNNING")
     process = subprocess.Popen(

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import FakeSlurm
+from tests.tiers import longer
 
 HPC_ELASTIC = f"{shlex.quote(sys.executable)} -m hpc_elastic"
 SUBMIT = f"{HPC_ELASTIC} submit job.yaml --site generic-slurm"
@@ -29,9 +30,9 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "options", ["", " --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json"]
+    "options", ["", *longer(" --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json")]
 )
-@pytest.mark.parametrize("target", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("target", [">/dev/full", *longer(">&-")])
 def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
     workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
 ) -> None:
@@ -58,7 +59,9 @@ def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: F
     assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (0, 1)
 
 
-@pytest.mark.parametrize("verb", ["list", "list --json", "status .", "schema", "--help", "check job.yaml --site local"])
+@pytest.mark.parametrize(
+    "verb", ["list", *longer("list --json", "status .", "schema", "--help", "check job.yaml --site local")]
+)
 @pytest.mark.parametrize(("target", "word"), [(">/dev/full", "No space left"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written_is_one_plain_error(
     workplace: Path, fake_slurm: FakeSlurm, verb: str, target: str, word: str
@@ -76,7 +79,7 @@ def test_standard_error_that_is_closed_costs_nothing(fake_slurm: FakeSlurm) -> N
     assert done.stdout.startswith("#!")
 
 
-@pytest.mark.parametrize("verb", ["check", "render", "submit"])
+@pytest.mark.parametrize("verb", ["submit", *longer("check", "render")])
 def test_folder_that_was_removed_is_named(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     gone = workplace / "gone"
     gone.mkdir()
@@ -94,6 +97,7 @@ def test_folder_that_was_removed_is_named(workplace: Path, fake_slurm: FakeSlurm
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm) -> None:
     assert shell(f"{SUBMIT} --run-dir run").returncode == 0
     gone = workplace / "gone"
@@ -105,8 +109,8 @@ def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm)
         assert "digits" in done.stdout
 
 
-@pytest.mark.parametrize("options", ["", " --json", " --array env.SEED=0..1"])
-@pytest.mark.parametrize("target", ["2>/dev/full", "2>&-", "2> >(true)"])
+@pytest.mark.parametrize("options", ["", *longer(" --json", " --array env.SEED=0..1")])
+@pytest.mark.parametrize("target", ["2>/dev/full", *longer("2>&-", "2> >(true)")])
 def test_job_is_recorded_although_no_warning_can_be_said(
     workplace: Path, fake_slurm: FakeSlurm, options: str, target: str
 ) -> None:
@@ -135,17 +139,18 @@ def in_ascii(workplace: Path, verb: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "verb", ["submit job.yaml --site generic-slurm", "list", "check job.yaml --site generic-slurm"]
+    "verb", ["submit job.yaml --site generic-slurm", *longer("list", "check job.yaml --site generic-slurm")]
 )
 def test_letters_that_the_output_has_not_are_escaped(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert r"gr\u00fc\u00dfe\ud83d\ude00" in in_ascii(workplace, verb)
 
 
-@pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", "status --json"])
+@pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", *longer("status --json")])
 def test_letters_that_the_output_has_not_are_those_of_json(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert "/gr\u00fc\u00dfe\U0001f600/" in json.loads(in_ascii(workplace, verb))["run_dir"]
 
 
+@pytest.mark.long
 def test_status_fits_a_dumb_terminal(workplace: Path, fake_slurm: FakeSlurm) -> None:
     assert shell(f"{SUBMIT} --run-dir run").returncode == 0
     ours, theirs = pty.openpty()

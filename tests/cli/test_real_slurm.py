@@ -49,7 +49,7 @@ def result(folder: Path) -> Any:
     return json.loads((only_run(folder) / "result.json").read_text())
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_follow_shows_a_run_to_its_end(folder: Path) -> None:
     done = run(*HPC_ELASTIC, "submit", "job.yaml", "--follow", *SITE)
     assert (done.returncode, done.stdout) == (0, "rank 0 8\n"), done.stderr
@@ -75,7 +75,8 @@ def test_scancel_of_a_pending_job_is_found_by_status(folder: Path) -> None:
     assert result(folder)["reason"] == "terminated"
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_cancel_of_a_running_run_gives_the_workers_their_grace")
+@pytest.mark.mirrored
 def test_cancel_of_a_running_job_is_graceful(folder: Path) -> None:
     (folder / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     process = subprocess.Popen(
@@ -101,6 +102,7 @@ def test_failing_setup_line_is_the_cause(folder: Path) -> None:
     assert "false" in result(folder)["cause"]
 
 
+@pytest.mark.variant(of="test_run_of_a_job_file_inside_salloc")
 def test_run_inside_an_allocation_takes_all_its_nodes(folder: Path) -> None:
     done = run("salloc", "--nodes=3", "--time=5", *HPC_ELASTIC, "run", "--workers-per-node", "2", "train.py")
     assert (done.returncode, done.stdout) == (0, "rank 0 6\n"), done.stderr

@@ -53,6 +53,7 @@ def test_job_file_of_a_script_keeps_every_argument() -> None:
     assert data["restart"] == {"max_restarts": 5}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_torchruns_log_options_are_keys_of_logs(
     workplace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, dash: str
@@ -185,6 +186,7 @@ def test_local_job_id_is_of_a_living_process() -> None:
     assert local_job_id(os.getpid()).startswith(f"local-{os.getpid()}-")
 
 
+@pytest.mark.long
 def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "run", "--set", "setup=[exec sleep 100]", "train.py"],

@@ -52,6 +52,7 @@ def test_says_what_the_run_directory_knows(
     assert not Path(run.layout.result).exists()
 
 
+@pytest.mark.long
 def test_shows_no_traceback_and_ends_no_run_whatever_a_mutated_answer_is(
     run: RunBuilder, fake_slurm: FakeSlurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_shows_no_traceback_and_ends_no_run_whatever_a_mutated_answer_is(
     assert 10 < rejected < 60  # else the mutations were none, or too many to mean something
 
 
+@pytest.mark.long
 def test_submit_wait_goes_on_until_the_run_ends(
     run: RunBuilder, fake_slurm: FakeSlurm, workplace: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_submit_wait_goes_on_until_the_run_ends(
     assert said.count("squeue printed a line that cannot be read: 'Welcome!'") == 1
 
 
+@pytest.mark.long
 def test_cancel_ends_the_job_although_squeue_cannot_be_read(
     run: RunBuilder, fake_slurm: FakeSlurm, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

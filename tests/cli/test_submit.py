@@ -129,6 +129,7 @@ def test_run_directory_that_is_not_empty_is_refused(workplace: Path, fake_slurm:
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 def test_one_of_two_submissions_into_one_directory_is_refused(workplace: Path, fake_slurm: FakeSlurm) -> None:
     command = [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--run-dir", "mine", *SITE]
     processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(3)]
@@ -193,6 +194,7 @@ def test_disk_that_fills_up_while_the_job_is_submitted_costs_no_record(
     assert fake_slurm.calls("scancel") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
 def test_disk_without_room_for_the_record_launches_nothing(
     tiny_disk: Path, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
@@ -290,6 +292,7 @@ def test_follow_keeps_standard_output_for_the_workers_and_json(
     assert "CANCELLED" in captured.err
 
 
+@pytest.mark.long
 def test_interrupt_while_following_detaches(workplace: Path, fake_slurm: FakeSlurm) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--follow", *SITE],

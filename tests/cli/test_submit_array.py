@@ -268,6 +268,7 @@ def test_status_of_an_array_is_that_of_the_directories_if_slurm_is_silent(
     assert len(fake_slurm.calls("squeue")) == 1
 
 
+@pytest.mark.long
 def test_interrupt_while_waiting_for_an_array_detaches(workplace: Path, fake_slurm: FakeSlurm) -> None:
     command = [sys.executable, "-m", "hpc_elastic", "submit", "job.yaml", "--wait", *SITE, *SWEEP]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -290,6 +291,7 @@ def test_the_exit_code_of_an_array_is_that_of_its_first_failure(
         assert json.loads(told[told.index("{") :])["exit_code"] == (7 if task == 3 else None)
 
 
+@pytest.mark.long
 def test_cancel_of_an_array_that_waits_takes_it_out_of_the_queue(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
 ) -> None:

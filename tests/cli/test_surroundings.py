@@ -15,6 +15,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
+from tests.tiers import longer
 
 Capture = pytest.CaptureFixture[str]
 REPOSITORY = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ def in_ascii(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["check", "submit"])
 def test_locale_without_letters_for_a_setup_line_is_fine(verb: str, workplace: Path, fake_slurm: FakeSlurm) -> None:
     with (workplace / "job.yaml").open("a", encoding="utf-8") as job:
@@ -64,6 +66,7 @@ def test_locale_without_letters_for_the_folder_is_named(workplace: Path, fake_sl
     assert fake_slurm.calls("sbatch") == []
 
 
+@pytest.mark.long
 def test_run_of_a_folder_is_the_same_in_every_locale(workplace: Path, fake_slurm: FakeSlurm, tmp_path: Path) -> None:
     folder = workplace / "größe"
     folder.mkdir()
@@ -122,7 +125,7 @@ def test_run_of_another_user_is_permission_denied(others: Path, verb: str) -> No
 
 
 @pytest.mark.parametrize("verb", ["status", "cancel"])
-@pytest.mark.parametrize("record", ["result", "plan", "submission"])
+@pytest.mark.parametrize("record", ["result", *longer("plan", "submission")])
 def test_record_that_may_not_be_read_is_named(others: Path, verb: str, record: str) -> None:
     run = RunBuilder(others / "run").submit().allocate().open_attempt(1).end()
     for folder, _, files in os.walk(run.layout.root):

@@ -19,6 +19,7 @@ from hpc_elastic.rundir.index import index_path
 from hpc_elastic.rundir.layout import RunLayout
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
+from tests.tiers import longer
 
 Capture = pytest.CaptureFixture[str]
 SUBMIT = ["submit", "job.yaml", "--site", "generic-slurm", "--json"]
@@ -159,7 +160,7 @@ def test_cancel_asks_on_a_terminal_before_it_takes_another_folders_run(
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "stopped"), [("2", 0, ["1"]), ("", 2, []), ("3", 2, []), ("0", 2, []), ("y", 2, [])]
+    ("answer", "code", "stopped"), [("2", 0, ["1"]), ("", 2, []), *longer(("3", 2, []), ("0", 2, []), ("y", 2, []))]
 )
 def test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant(
     a: Path, slurm: FakeSlurm, capsys: Capture, answer: str, code: int, stopped: list[str]
@@ -256,6 +257,7 @@ def test_run_directory_that_one_stands_in_is_meant(a: Path, slurm: FakeSlurm, ca
     assert cancelled(slurm) == ["1"]
 
 
+@pytest.mark.long
 def test_array_is_the_run_of_its_folder(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
     job, run_dir = submit(a, capsys, "--array", "env.SEED=0..1")
     submit(b, capsys)
@@ -441,6 +443,7 @@ def test_folder_of_this_name_on_another_machine_is_another_one_unless_it_is_shar
     assert cancelled(slurm) == ([job] if is_of_this_folder else [])
 
 
+@pytest.mark.long
 def test_cancel_takes_no_other_run_of_this_folder_for_one_that_cannot_be_read(
     a: Path, slurm: FakeSlurm, capsys: Capture
 ) -> None:

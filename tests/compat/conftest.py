@@ -1,4 +1,4 @@
-"""The environment of Lightning, accelerate and transformers, which `make test` makes: another one than the tests'."""
+"""The environment of Lightning, accelerate and transformers, which `make test-all` makes: not that of the tests."""
 
 from __future__ import annotations
 

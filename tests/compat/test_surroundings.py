@@ -32,17 +32,9 @@ def slurm_variables(mode: str, rank: int) -> dict[str, str]:
     return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % 2), "SLURM_NTASKS": "4"}
 
 
+@pytest.mark.variant(of="test_slurms_variables_are_those_of")
 @pytest.mark.slurm
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "hide",
-        *(
-            pytest.param(mode, marks=pytest.mark.variant(of="test_slurms_variables_are_those_of"))
-            for mode in ("keep", "rank")
-        ),
-    ],
-)
+@pytest.mark.parametrize("mode", ["hide", "keep", "rank"])
 def test_nothing_takes_the_job_for_plain_slurm(slurm_door: Door, python: Path, mode: str) -> None:
     script, folder = Path(__file__).with_name("surroundings.py"), slurm_door.folder
     slurm_door.write("job.yaml", JOB.format(python=python, script=script, folder=folder, slurm=mode))

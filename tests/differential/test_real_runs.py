@@ -16,6 +16,7 @@ import pytest
 from hpc_elastic.elastic.metrics import METRIC_GROUP
 from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -111,7 +112,13 @@ def script(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("failures", "max_restarts"), [(0, 0), (1, 2), (9, 0)], ids=["succeeds", "restarts", "fails"])
+@pytest.mark.parametrize(
+    ("failures", "max_restarts"),
+    [
+        pytest.param(9, 0, id="fails"),
+        *variants((0, 0), (1, 2), of="test_events_of_a_real_run_are_torchs", ids=["succeeds", "restarts"]),
+    ],
+)
 def test_events_of_a_real_run_are_torchs(script: Path, door: Door, failures: int, max_restarts: int) -> None:
     theirs = torchrun(script, failures, max_restarts=max_restarts)
     run, mine = ours(door, failures, max_restarts=max_restarts)

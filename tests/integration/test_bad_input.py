@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import REPOSITORY, Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -48,7 +49,14 @@ def assert_one_message(door: Door, *arguments: str, exit_code: int, says: str, l
     return done.stderr
 
 
-@pytest.mark.parametrize("path", BAD_JOBS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(  # each of these files is refused in tests/job too, without a command
+    "path",
+    [
+        *BAD_JOBS[::10],
+        *variants(*sorted({*BAD_JOBS} - {*BAD_JOBS[::10]}), of="test_a_bad_job_file_is_refused_by_every_verb"),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_bad_job_file_is_refused_by_every_verb(door: Door, path: Path) -> None:
     says = [line.removeprefix("# says: ") for line in path.read_text().splitlines() if line.startswith("# says: ")]
     door.write("job.yaml", path.read_text())
@@ -79,7 +87,10 @@ def test_scalars_that_only_yaml_1_1_misreads_arrive_as_they_were_written(door: D
     assert "train.py on no 12:00:00 012345 1.10 1e-3 0x1f" in done.stdout
 
 
-@pytest.mark.parametrize("case", BROKEN_TEMPLATES)
+@pytest.mark.parametrize(
+    "case",
+    ["no launch", *variants(*sorted({*BROKEN_TEMPLATES} - {"no launch"}), of="test_a_broken_template_is_refused")],
+)
 def test_a_broken_template_is_refused(door: Door, case: str) -> None:
     text, says = BROKEN_TEMPLATES[case]
     write_job(door, "template: ./mine.sh.j2\n")
@@ -197,7 +208,9 @@ def test_a_disk_that_is_full_at_submission_is_one_message_and_leaves_nothing(doo
     assert door.run("list", "--json").stdout == "[]\n"
 
 
-@pytest.mark.parametrize("ending", ["succeeds", "fails"])
+@pytest.mark.parametrize(
+    "ending", ["fails", *variants("succeeds", of="test_a_disk_that_gets_full_ends_the_run_with_5_and_says_so")]
+)
 def test_a_disk_that_gets_full_ends_the_run_with_5_and_says_so(door: Door, disk: Path, ending: str) -> None:
     waits = """
 import os, sys, time

@@ -94,6 +94,7 @@ def look(door: Door, python: Path | str, *, exit_code: int = 0) -> dict[str, obj
     return seen
 
 
+@pytest.mark.variant(of="test_the_python_may_come_from_setup")
 def test_digits_train_in_an_environment_that_has_nothing_of_ours(environments: Environments, outside: Door) -> None:
     assert not has_module(environments.submits, "torch")
     assert has_module(environments.trains, "torch")

@@ -14,6 +14,7 @@ from tests.slurm_sandbox.cluster import wait_until
 pytestmark = pytest.mark.local
 
 
+@pytest.mark.variant(of="test_an_array_is_one_slurm_job_and_ends_as_its_first_failure")
 def test_an_array_ends_as_its_first_failure(door: Door) -> None:
     write_job(door, "local")
     array = submit(door, "--wait", "--array-limit", "2", exit_code=1)
@@ -31,6 +32,7 @@ def test_waiting_for_an_array_says_which_run_failed(door: Door) -> None:
     assert lines[1:] == ["probe: 3 SUCCEEDED, 1 FAILED"]
 
 
+@pytest.mark.variant(of="test_cancel_of_an_array_stops_what_runs_with_grace_and_what_waits_at_once")
 def test_cancel_stops_the_run_that_runs_and_those_that_wait(door: Door) -> None:
     write_job(door, "local", waits=True)
     array = submit(door)

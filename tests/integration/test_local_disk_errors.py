@@ -44,12 +44,12 @@ def fault(node: str, operation: str, path: str, is_after: bool = BEFORE) -> Para
 
 
 FAULTS = [
-    fault(HEAD, "link", "attempts/0001/claim.json"),
     fault(HEAD, "link", "attempts/0002/claim.json", AFTER),
     fault(HEAD, "link", "result.json"),
-    fault(MEMBER, "replace", "attempts/0002/nodes/local1.json"),
 ]
 MORE_FAULTS = [
+    fault(HEAD, "link", "attempts/0001/claim.json"),
+    fault(MEMBER, "replace", "attempts/0002/nodes/local1.json"),
     fault(HEAD, "open", "plan.json"),
     fault(MEMBER, "open", "plan.json"),
     fault(HEAD, "open", "secret"),

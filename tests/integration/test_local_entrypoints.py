@@ -49,6 +49,7 @@ def test_a_module_runs_from_the_working_directory(door: Door) -> None:
     assert run.stdout(1, 3) == "3 1 1 4 2\n['--name', 'two words', '-x']\n"
 
 
+@pytest.mark.variant(of="test_nodes_have_ranks_in_their_order_with_different_numbers_of_workers")
 def test_nodes_may_have_different_numbers_of_workers(door: Door) -> None:
     door.write("who.py", WHO)
     run = submit(door, "{script: who.py}", more="workers_per_node: [2, 1]")
@@ -88,6 +89,7 @@ def test_a_working_directory_that_is_not_there_is_named(door: Door) -> None:
     assert f"workdir: there is no directory {door.folder / 'nowhere'}" in done.stderr
 
 
+@pytest.mark.variant(of="test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout")
 def test_ranks_that_end_first_wait_for_the_last(door: Door) -> None:
     door.write(
         "uneven.py",
@@ -187,6 +189,7 @@ print("the end")
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.variant(of="test_logs_shows_the_rank_the_attempt_and_the_agent")
 def test_rank_0_is_repeated_in_the_agents_log(door: Door) -> None:
     door.write("who.py", WHO)
     run = submit(door, "{script: who.py}")
@@ -228,6 +231,7 @@ def test_a_run_ends_once_although_its_folder_of_scripts_is_gone(door: Door) -> N
     assert run.result()["state"] == "FAILED"
 
 
+@pytest.mark.variant(of="test_the_next_attempt_starts_no_earlier_than_the_pause")
 def test_a_pause_is_made_before_each_restart(door: Door) -> None:
     door.write("fails.py", "import time, os\nprint(time.monotonic())\nraise SystemExit(1)\n")
     backoff = "restart: {max_restarts: 2, backoff: {first: 1s, factor: 2, max: 60s}}\nworkers_per_node: 1"

@@ -123,6 +123,7 @@ def wait_for_workers(run: Run, attempt: int) -> None:
         run.wait_for_output("working", attempt=attempt, rank=rank)
 
 
+@pytest.mark.variant(of="test_a_flood_of_every_kind_keeps_nobody_out")
 def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Door) -> None:
     door.write("work.py", WORKS)
     door.write("job.yaml", JOB)

@@ -81,6 +81,7 @@ def test_a_sweep_is_an_array_and_a_job_that_fails_starts_again(
         run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_a_sweep_is_an_array_and_a_job_that_fails_starts_again")
 def test_a_sweep_with_a_job_that_fails_for_good_fails_with_its_traceback(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -42,7 +43,10 @@ def nameless(tmp_path: Path, door: Door) -> Door:
     return Door(folder, environ, command=("unshare", "--uts", "sh", "-ec", rename, *door.command))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "start",
+    ["fork", *variants("spawn", of="test_a_run_starts_and_logs_cleanly_if_the_machines_name_is_not_resolvable")],
+)
 def test_a_run_starts_and_logs_cleanly_if_the_machines_name_is_not_resolvable(nameless: Door, start: str) -> None:
     nameless.write("train.py", TRAIN)
     nameless.write(

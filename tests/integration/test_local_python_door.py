@@ -20,6 +20,7 @@ from hpc_elastic.rundir.states import RunState
 from tests.integration.conftest import Door
 from tests.integration.conftest import Run as Records
 from tests.slurm_sandbox.cluster import wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -37,7 +38,10 @@ def records(run: hpc_elastic.Run) -> Records:
     return found
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "start",
+    ["fork", *variants("spawn", of="test_a_function_trains_with_torch_through_a_crash_and_its_values_come_back")],
+)
 def test_a_function_trains_with_torch_through_a_crash_and_its_values_come_back(start: str) -> None:
     def train(scale: float, steps: int) -> dict[str, Any]:
         import os

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -36,10 +37,13 @@ entrypoint: {entrypoint}
 @pytest.mark.parametrize(
     ("start", "entrypoint"),
     [
-        ("fork", "{script: train.py, restart_args: [--init_from=resume]}"),
         ("spawn", "{script: train.py, restart_args: [--init_from=resume]}"),
-        ("spawn", "{module: train, args: [--init_from=scratch], restart_args: [--init_from=resume]}"),
-        ("spawn", "{command: ./train, restart_args: ['--init_from=${HOW}']}"),
+        *variants(
+            ("fork", "{script: train.py, restart_args: [--init_from=resume]}"),
+            ("spawn", "{module: train, args: [--init_from=scratch], restart_args: [--init_from=resume]}"),
+            ("spawn", "{command: ./train, restart_args: ['--init_from=${HOW}']}"),
+            of="test_a_script_goes_on_after_a_kill_if_its_resume_is_an_option",
+        ),
     ],
 )
 def test_a_script_goes_on_after_a_kill_if_its_resume_is_an_option(door: Door, start: str, entrypoint: str) -> None:

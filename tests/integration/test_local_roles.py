@@ -10,6 +10,7 @@ pytestmark = pytest.mark.local
 ROLES = REPOSITORY / "examples" / "roles" / "job.yaml"
 
 
+@pytest.mark.variant(of="test_a_failure_restarts_what_the_policy_of_its_role_says")
 def test_the_evaluators_start_again_alone_and_score_every_checkpoint_once(door: Door) -> None:
     fails = "roles[1].entrypoint.args=[--fail-at-step, 60]"
     run = door.submit(str(ROLES), "--site", "local", "--set", fails, wait=True)

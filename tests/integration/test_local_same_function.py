@@ -20,6 +20,7 @@ JOB = "name: probe\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {scr
 SCRIPT = "import json\nfrom tests.integration.distributed_function import train\nprint(json.dumps(train(3)))\n"
 
 
+@pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")
 def test_a_training_leaves_the_same_records_by_every_door(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

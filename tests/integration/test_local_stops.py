@@ -124,6 +124,7 @@ def assert_over(run: Run, state: str, exit_code: int) -> dict[str, object]:
     return result
 
 
+@pytest.mark.variant(of="test_cancel_of_a_running_run_gives_the_workers_their_grace")
 def test_cancel_stops_the_workers_with_term(door: Door) -> None:
     run = start(door)
     done = door.run("cancel", "waits")
@@ -187,6 +188,7 @@ def test_a_term_that_reaches_an_agent_after_the_stop_it_caused_cuts_no_grace_sho
     assert all("saved" in run.stdout(1, rank) for rank in range(4))
 
 
+@pytest.mark.variant(of="test_cancel_kills_what_ignores_term")
 def test_a_worker_that_ignores_term_is_killed_with_all_it_started(door: Door) -> None:
     run = start(door, HIDES, more="signals: {grace: 1s, restart_grace: 1s}")
     hidden = [int((door.folder / f"hidden-{rank}").read_text()) for rank in range(4)]
@@ -203,6 +205,7 @@ def test_a_script_by_hand_runs_in_the_foreground_with_its_exit_code(door: Door) 
     assert "this run is over" in again.stderr
 
 
+@pytest.mark.variant(of="test_a_second_job_of_a_run_that_is_alive_is_refused")
 def test_a_second_start_is_refused_while_the_first_is_alive(door: Door) -> None:
     run = start(door)
     second = subprocess.run(["bash", run.layout.script], capture_output=True, text=True, timeout=120, check=False)
@@ -215,6 +218,7 @@ def test_a_second_start_is_refused_while_the_first_is_alive(door: Door) -> None:
     assert_over(run, "CANCELLED", 10)
 
 
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 @pytest.mark.parametrize("node", ["local0", "local1"])
 def test_a_killed_agent_ends_the_run_with_7_and_leaves_nothing(door: Door, node: str) -> None:
     run = start(door, STUBBORN)
@@ -236,6 +240,7 @@ def test_killing_the_script_alone_leaves_the_agents_in_charge(door: Door) -> Non
     assert_over(run, "CANCELLED", 10)
 
 
+@pytest.mark.variant(of="test_sbatch_by_hand_goes_on_if_the_first_job_died_unwritten")
 def test_a_script_by_hand_claims_the_next_allocation_if_the_first_died_unwritten(door: Door) -> None:
     run = start(door)
     for pid in [script_pid(run), *run.agents()]:
@@ -271,6 +276,7 @@ def test_an_exception_restarts_all_ranks_although_a_thread_of_its_process_never_
     }
 
 
+@pytest.mark.variant(of="test_the_local_script_ends_its_agents_at_the_time_limit")
 def test_the_time_limit_ends_a_run_as_slurms_does(door: Door) -> None:
     door.write("train.py", WAITS)
     door.write(

@@ -233,6 +233,7 @@ def test_a_checkpointable_goes_on_from_its_checkpoint(executor: submitit.AutoExe
     assert results[0][2] >= results[0][1]
 
 
+@pytest.mark.variant(of="test_the_time_limit_requeues_a_checkpointable_in_time")
 def test_the_signal_comes_before_the_time_limit(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(hpcelastic_time="8s", hpcelastic_restart={"max_restarts": 3})
     job = executor.submit(Counter(), str(tmp_path / "finish"))
@@ -288,6 +289,7 @@ def reduce() -> float:
     return float(value)
 
 
+@pytest.mark.variant(of="test_a_job_of_several_nodes_has_a_result_for_every_task")
 def test_the_distributed_example(executor: submitit.AutoExecutor) -> None:
     executor.update_parameters(nodes=2, tasks_per_node=1)
     assert executor.submit(reduce).results() == [3.0, 3.0]

@@ -108,6 +108,7 @@ def start(door: Door) -> Iterator[Start]:
         kill_everything(run)
 
 
+@pytest.mark.variant(of="test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on")
 def test_the_others_go_on_if_an_agent_is_killed(start: Start) -> None:
     case = start("{min: 2, max: 4}")
     case.signal("local2", signal.SIGKILL)
@@ -126,6 +127,7 @@ def test_the_others_go_on_if_the_head_is_killed(start: Start) -> None:
     assert case.run.result()["written_by"] == "local1"
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_one_head_after_the_other_may_be_killed_down_to_min(start: Start) -> None:
     case = start("{min: 1, max: 4}")
     for number in range(3):
@@ -135,6 +137,7 @@ def test_one_head_after_the_other_may_be_killed_down_to_min(start: Start) -> Non
     case.assert_succeeds(attempts=4, node_losses=3, killed=("local0", "local1", "local2"))
 
 
+@pytest.mark.variant(of="test_a_job_whose_agents_and_workers_were_all_killed_is_over_and_does_not_start_again")
 def test_agents_that_are_all_killed_leave_a_result_from_their_script(start: Start) -> None:
     case = start("2")
     for node in ("local0", "local1"):
@@ -146,6 +149,7 @@ def test_agents_that_are_all_killed_leave_a_result_from_their_script(start: Star
     assert "UNKNOWN" in case.door.run("status", case.run.layout.root).stdout
 
 
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 def test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes(start: Start) -> None:
     case = start("{min: 3, max: 4}")
     case.signal("local1", signal.SIGKILL)
@@ -158,6 +162,7 @@ def test_below_min_the_run_ends_at_once_with_7_and_names_the_nodes(start: Start)
     case.run.assert_records_valid(killed=("local1", "local3"))
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_a_run_whose_head_was_killed_is_seen_and_cancelled_as_any_other(start: Start) -> None:
     case = start("{min: 2, max: 3}")
     case.signal("local0", signal.SIGKILL)
@@ -172,6 +177,7 @@ def test_a_run_whose_head_was_killed_is_seen_and_cancelled_as_any_other(start: S
     wait_until(lambda: not is_alive(script_pid(case.run)), "the script is over")
 
 
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_submit_wait_returns_the_runs_exit_code_although_its_head_was_killed(door: Door) -> None:
     door.write("job.yaml", JOB.format(folder=door.folder, nodes="{min: 2, max: 3}"))
     submit = subprocess.Popen([*door.command, "submit", "job.yaml", "--wait"], cwd=door.folder, env=door.environ)
@@ -188,6 +194,7 @@ def test_submit_wait_returns_the_runs_exit_code_although_its_head_was_killed(doo
         submit.wait()
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_the_script_exits_with_the_runs_code_although_its_first_agent_was_killed(start: Start) -> None:
     case = start("{min: 2, max: 3}")
     for pid in [script_pid(case.run), *case.run.agents()]:
@@ -208,6 +215,7 @@ def test_the_script_exits_with_the_runs_code_although_its_first_agent_was_killed
     case.run.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_term_to_the_script_stops_a_run_whose_head_was_killed(start: Start) -> None:
     case = start("{min: 2, max: 3}")
     case.signal("local0", signal.SIGKILL)
@@ -218,6 +226,7 @@ def test_term_to_the_script_stops_a_run_whose_head_was_killed(start: Start) -> N
     case.run.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
 def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> None:
     case = start("3", more="spares: 1\n")
     assert case.wait_for_attempt(1) == ["local0", "local1", "local2"]
@@ -227,6 +236,7 @@ def test_a_spare_takes_the_place_of_an_agent_that_was_killed(start: Start) -> No
     case.assert_succeeds(attempts=2, node_losses=1, killed=("local1",))
 
 
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
 def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: Start) -> None:
     case = start("2", more="spares: 2\n")
     case.assert_succeeds(attempts=1, node_losses=0)
@@ -235,6 +245,7 @@ def test_a_spare_that_is_not_needed_costs_nothing_and_leaves_in_the_end(start: S
     assert not any("error" in text for text in said), said
 
 
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
 def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local2", signal.SIGKILL)
@@ -242,6 +253,7 @@ def test_a_spare_that_is_killed_changes_nothing(start: Start) -> None:
     case.assert_succeeds(attempts=1, node_losses=0, killed=("local2",))
 
 
+@pytest.mark.variant(of="test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks")
 def test_a_spare_becomes_a_node_of_the_run_after_the_head_was_killed(start: Start) -> None:
     case = start("2", more="spares: 1\n")
     case.signal("local0", signal.SIGKILL)
@@ -249,6 +261,7 @@ def test_a_spare_becomes_a_node_of_the_run_after_the_head_was_killed(start: Star
     case.assert_succeeds(attempts=2, node_losses=1, killed=("local0",))
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 @pytest.mark.parametrize("node", ["local0", "local1"])
 def test_an_agent_that_was_frozen_beyond_its_lease_finds_its_workers_gone_and_takes_part_again(
     start: Start, node: str
@@ -265,6 +278,7 @@ def test_an_agent_that_was_frozen_beyond_its_lease_finds_its_workers_gone_and_ta
     case.assert_succeeds(attempts=3, node_losses=2, killed=(others[1],))
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 def test_an_agent_that_is_frozen_to_the_end_of_the_run_leaves_when_it_wakes(start: Start) -> None:
     case = start("{min: 1, max: 2}")
     case.signal("local1", signal.SIGSTOP)
@@ -279,6 +293,7 @@ def test_an_agent_that_is_frozen_to_the_end_of_the_run_leaves_when_it_wakes(star
     wait_until(lambda: not is_alive(script_pid(case.run)), "the script is over")
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_the_head_is_killed_while_a_restart_is_under_way(start: Start) -> None:
     case = start("{min: 2, max: 4}")
     case.signal("local3", signal.SIGKILL)
@@ -309,6 +324,7 @@ def test_a_killed_guard_is_started_again_and_no_attempt_is_lost(start: Start) ->
     assert "the guard of the workers ended (killed by signal 9); starting another one" in case.story()
 
 
+@pytest.mark.variant(of="test_a_deadline_that_passes_while_there_is_no_guard_is_kept_by_the_next_one")
 def test_the_guard_that_took_the_place_of_a_killed_one_kills_for_a_frozen_agent(start: Start) -> None:
     case = start("{min: 1, max: 2}")
     (guard,) = guards_of(case, "local1")
@@ -324,6 +340,7 @@ def test_the_guard_that_took_the_place_of_a_killed_one_kills_for_a_frozen_agent(
     case.run.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_killed_guard_is_started_again_and_no_attempt_is_lost")
 def test_a_worker_that_is_killed_long_after_its_nodes_guard_has_failed(start: Start) -> None:
     case = start("2")
     (guard,) = guards_of(case, "local1")
@@ -337,6 +354,7 @@ def test_a_worker_that_is_killed_long_after_its_nodes_guard_has_failed(start: St
     case.run.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_killing_the_script_alone_leaves_the_agents_in_charge")
 def test_killing_the_script_and_then_the_head_leaves_the_others_in_charge(start: Start) -> None:
     case = start("{min: 2, max: 3}")
     os.kill(script_pid(case.run), signal.SIGKILL)
@@ -347,6 +365,7 @@ def test_killing_the_script_and_then_the_head_leaves_the_others_in_charge(start:
     case.assert_succeeds(attempts=2, node_losses=1, killed=("local0",))
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 def test_a_run_that_lost_its_head_and_was_cancelled_left_no_process(start: Start) -> None:
     """The scheduler's own way to the end: everything that carries the job, whoever is head."""
     case = start("{min: 2, max: 3}")

@@ -101,6 +101,7 @@ roles:
 """
 
 
+@pytest.mark.variant(of="test_each_node_tells_of_its_own_workers_and_the_heads_of_the_run")
 def test_a_role_that_restarts_alone_tells_of_its_own_attempts(door: Door) -> None:
     door.write("work.py", ROLES_SCRIPT)
     door.write("job.yaml", ROLES_JOB)

@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.agent.cpus import cores_of_this_process
 from tests.integration.arrays import submit
 from tests.integration.conftest import Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -28,7 +29,7 @@ def said(threads: int) -> str:
     return f"threads {threads} OMP_NUM_THREADS {threads}\n"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", *variants("spawn", of="test_workers_of_all_nodes_share_the_cores")])
 def test_workers_of_all_nodes_share_the_cores(door: Door, start: str) -> None:
     write_job(door, f"nodes: 2\nworkers_per_node: 1\nstart: {start}")
     run = door.submit("job.yaml", wait=True)
@@ -37,6 +38,7 @@ def test_workers_of_all_nodes_share_the_cores(door: Door, start: str) -> None:
     assert [run.stdout(1, rank) for rank in range(2)] == [said(share)] * 2
 
 
+@pytest.mark.variant(of="test_workers_of_all_nodes_share_the_cores")
 def test_the_submitters_number_of_threads_wins(door: Door) -> None:
     write_job(door, "nodes: 2\nworkers_per_node: 1")
     all_cores = cores_of_this_process()
@@ -45,6 +47,7 @@ def test_the_submitters_number_of_threads_wins(door: Door) -> None:
     assert [run.stdout(1, rank) for rank in range(2)] == [said(all_cores)] * 2
 
 
+@pytest.mark.variant(of="test_workers_of_all_nodes_share_the_cores")
 def test_only_the_cpus_that_the_submitter_may_use_are_shared(door: Door) -> None:
     one = min(os.sched_getaffinity(0))
     write_job(door, f"nodes: 2\nworkers_per_node: 1\nsetup: ['taskset --pid --cpu-list {one} $$ >/dev/null']")
@@ -52,6 +55,7 @@ def test_only_the_cpus_that_the_submitter_may_use_are_shared(door: Door) -> None
     assert [run.stdout(1, rank) for rank in range(2)] == [said(1)] * 2
 
 
+@pytest.mark.variant(of="test_workers_of_all_nodes_share_the_cores")
 def test_runs_of_an_array_share_with_those_beside_them(door: Door) -> None:
     write_job(door, "nodes: 1\nworkers_per_node: 1\nenv: {LR: '${lr}', SEED: '${seed}'}")
     array = submit(door, "--wait", "--array-limit", "2")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.torchruns import LEASE_S, is_alive, local_step, write_metadata
 from tests.slurm_sandbox.cluster import wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -36,7 +37,13 @@ def test_a_crash_of_one_worker_restarts_all_at_a_fresh_store_and_they_finish(fol
         step.assert_nothing_left()
 
 
-@pytest.mark.parametrize("killed", [0, 1], ids=["of rank 0", "of a member"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(0, id="of rank 0"),
+        *variants(1, of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on", ids=["of a member"]),
+    ],
+)
 def test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on(folder: Path, killed: int) -> None:
     with local_step(folder, 3, "2:3", max_restarts=0) as step:
         workers = [one["pid"] for one in step.wait_for(1, 3)]
@@ -55,6 +62,7 @@ def test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on(folder
         step.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
 def test_a_spare_takes_the_place_of_a_lost_node_and_one_that_was_not_needed_exits_0(folder: Path) -> None:
     with local_step(folder, 4, "2") as step:
         step.wait_for(1, 2)
@@ -68,6 +76,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_one_that_was_not_needed_exit
         step.assert_nothing_left()
 
 
+@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
 def test_a_frozen_torchrun_has_its_workers_killed_and_comes_back_when_it_wakes(folder: Path) -> None:
     with local_step(folder, 3, "2:3") as step:
         worker = step.wait_for(1, 3)[2]["pid"]
@@ -122,6 +131,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.variant(of="test_a_killed_torchrun_takes_its_workers_with_it_and_the_others_go_on")
 def test_a_function_as_torchs_launcher_runs_it_survives_the_loss_of_a_node(folder: Path) -> None:
     (folder / "launch.py").write_text(FUNCTION)
     with local_step(folder, 3, program=(sys.executable, "-W", "ignore", "launch.py")) as step:

@@ -90,6 +90,7 @@ def assert_trained(run: Run) -> None:
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
 def test_digits_train_on_this_machine_with_the_records_of_a_run(door: Door) -> None:
     write_job(door, "local")
     run = door.submit("job.yaml", wait=True)
@@ -101,6 +102,7 @@ def test_digits_train_on_this_machine_with_the_records_of_a_run(door: Door) -> N
     assert run.read(run.layout.world(1))["run"] == run.path.name
 
 
+@pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")
 @pytest.mark.slurm
 def test_both_schedulers_leave_the_same_records(slurm_door: Door) -> None:
     write_job(slurm_door, "local")

@@ -15,6 +15,7 @@ from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
@@ -105,7 +106,9 @@ def assert_succeeded(run: Run, *, attempts: int = 1) -> None:
     run.assert_records_valid()
 
 
-@pytest.mark.parametrize("start", ["auto", "fork", "spawn"])
+@pytest.mark.parametrize(
+    "start", ["fork", *variants("auto", "spawn", of="test_training_is_the_same_however_workers_start")]
+)
 def test_training_is_the_same_however_workers_start(door: Door, start: str) -> None:
     write_job(door, fails=1, more=f"start: {start}\nsetup: [ulimit -Sn 300]")
     run = door.submit("job.yaml", wait=True)

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door
+from tests.tiers import variants
 
 pytestmark = pytest.mark.local
 
 NAMES = [
+    "żółć 数字 😀 with spaces",
+    "$(touch canary) `touch canary` ; touch canary & ${HOME} \\n",
+]
+MORE_NAMES = [
     "with a space",
     'it\'s "quoted"',
-    "żółć 数字 😀",
     "100%N %j %%",
     "-rf --leading dashes",
-    "$(touch canary) `touch canary` ; touch canary & ${HOME} \\n",
     "~[a-z]* {x,y} # !",
 ]
 SCRIPT = """
@@ -29,7 +32,7 @@ if os.environ["HPC_ELASTIC_ATTEMPT"] == "1":
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *variants(*MORE_NAMES, of="test_a_run_directory_of_any_name_works")])
 def test_a_run_directory_of_any_name_works(door: Door, name: str) -> None:
     """The job's folder, the script and its argument are called so as well."""
     project = door.folder / name

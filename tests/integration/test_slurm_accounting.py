@@ -15,7 +15,7 @@ from tests.slurm_sandbox.accounting import why_no_accounting
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("accounting")]
 
 FORGETS_WITHIN_S = 60  # it looks for old jobs twice a minute
 
@@ -72,6 +72,7 @@ def test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten(
     assert "CANCELLED by 0" in str(run.result()) or "cancel" in run.result()["cause"].lower(), run.result()
 
 
+@pytest.mark.variant(of="test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten")
 def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
     accounted_door: Door, accounted: Cluster
 ) -> None:
@@ -102,6 +103,7 @@ def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
     assert "CANCELLED" in error, error
 
 
+@pytest.mark.variant(of="test_status_finds_the_end_of_a_job_that_the_controller_has_forgotten")
 def test_status_says_that_a_job_is_gone_if_slurmdbd_does_not_answer(accounted_door: Door, accounted: Cluster) -> None:
     run = held(accounted_door)
     accounted.run_on("controller", "pkill", "-STOP", "-x", "slurmdbd")

@@ -81,7 +81,8 @@ def test_a_requeued_job_goes_on_in_the_next_allocation(slurm_door: Door, slurm: 
     slurm.wait_for_job(run.job_id, "COMPLETED")
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
+@pytest.mark.mirrored
 def test_a_run_that_is_requeued_while_it_waits_by_submit_wait(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, COUNTS, nodes="2")
     waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
@@ -152,7 +153,7 @@ def test_the_job_script_by_hand_needs_an_allocation(slurm_door: Door, slurm: Clu
     assert_over(run, "CANCELLED", 10)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_job_whose_agents_and_workers_were_all_killed_is_over_and_does_not_start_again(
     slurm_door: Door, slurm: Cluster
 ) -> None:

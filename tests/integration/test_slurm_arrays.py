@@ -31,6 +31,7 @@ def test_an_array_is_one_slurm_job_and_ends_as_its_first_failure(slurm: Cluster,
     assert slurm.wait_for_job(array.runs[2].job_id, "FAILED")["ExitCode"] == "1:0"
 
 
+@pytest.mark.variant(of="test_an_array_is_one_slurm_job_and_ends_as_its_first_failure")
 def test_the_folder_of_an_array_may_have_any_name(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE)
     array = submit(slurm_door, "--wait", "--run-dir", "it's 100% %j %a $HOME", exit_code=1)
@@ -59,7 +60,7 @@ def test_an_array_that_scancel_ended_while_it_waited_has_its_results(slurm: Clus
     array.assert_over(*[("CANCELLED", 10)] * 4)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_door: Door) -> None:
     write_job(slurm_door, SITE, waits=True)
     array = submit(slurm_door)
@@ -82,7 +83,7 @@ def test_one_task_is_requeued_and_goes_on_in_its_own_run(slurm: Cluster, slurm_d
     array.assert_over(*[("CANCELLED", 10)] * 3, OK)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_job_that_a_task_submits_is_not_the_task(slurm: Cluster, slurm_door: Door) -> None:
     """It inherits the task's SLURM_ARRAY_* (22.05)."""
     write_job(slurm_door, SITE)

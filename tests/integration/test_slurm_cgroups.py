@@ -24,8 +24,9 @@ from tests.integration.slurm_jobs import (
 from tests.slurm_sandbox.cgroups import why_no_cgroups
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
+from tests.tiers import variants
 
-pytestmark = [pytest.mark.slurm, pytest.mark.cgroups, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.cgroups, pytest.mark.xdist_group("cgroups")]
 
 # Tells its cgroups and CPUs, and those of the process that it was forked from or started by.
 TELLS = """
@@ -93,7 +94,9 @@ def test_workers_share_one_cpu_if_the_job_has_one(confined_door: Door, confining
     assert [run.stdout(1, rank).count("cpus [0]") + run.stdout(1, rank).count("cpus [1]") for rank in (0, 1)] == [1, 1]
 
 
-@pytest.mark.parametrize("start_by", ["spawn", "fork"])
+@pytest.mark.parametrize(
+    "start_by", ["spawn", *variants("fork", of="test_a_crash_is_followed_by_a_restart_in_the_same_step")]
+)
 def test_a_crash_is_followed_by_a_restart_in_the_same_step(
     confined_door: Door, confining: Cluster, start_by: str
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_crash_is_followed_by_a_restart_in_the_same_step(
     only_slurm_is_left(confining)
 
 
+@pytest.mark.variant(of="test_slurm_ends_what_a_killed_agent_has_left")
 def test_a_cancelled_run_leaves_no_process_not_even_with_a_session_and_variables_of_its_own(
     confined_door: Door, confining: Cluster
 ) -> None:
@@ -125,6 +129,7 @@ def test_slurm_ends_what_a_killed_agent_has_left(confined_door: Door, confining:
     only_slurm_is_left(confining)
 
 
+@pytest.mark.variant(of="test_two_workers_killed_together_are_one_restart")
 def test_two_killed_workers_are_one_restart(confined_door: Door, confining: Cluster) -> None:
     run = start(confined_door, DIES, ranks=2, nodes="2", workers="1", more="start: spawn\nrestart: {max_restarts: 2}")
     for rank in (0, 1):
@@ -148,6 +153,7 @@ def test_a_worker_over_its_memory_is_killed_and_its_agent_lives_to_tell(
     only_slurm_is_left(confining)
 
 
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_a_requeued_run_goes_on(confined_door: Door, confining: Cluster) -> None:
     once = "import os, sys\nif os.environ.get('SLURM_RESTART_COUNT', '0') != '0': sys.exit(0)\n"
     run = start(confined_door, once + WAITS, ranks=2, nodes="2", workers="1")

@@ -26,6 +26,7 @@ signal.pause()
 """
 
 
+@pytest.mark.variant(of="test_status_and_logs_tell_the_cause_of_a_failed_run")
 def test_a_rank_that_always_raises_uses_up_max_restarts(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, RAISES, more="restart: {max_restarts: 2}")
     run = slurm_door.submit("job.yaml", wait=True, exit_code=1)
@@ -59,7 +60,7 @@ def test_a_rank_that_always_raises_uses_up_max_restarts(slurm_door: Door, slurm:
     assert "Traceback" not in agent_outputs(run)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_status_and_logs_tell_the_cause_of_a_failed_run(slurm_door: Door) -> None:
     write_job(slurm_door, RAISES, more="restart: {max_restarts: 0}")
     run = slurm_door.submit("job.yaml", wait=True, exit_code=1)

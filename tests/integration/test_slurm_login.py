@@ -14,7 +14,7 @@ from tests.integration.slurm_jobs import write_job
 from tests.slurm_sandbox.cluster import Cluster
 from tests.slurm_sandbox.versions import why_impossible
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("login")]
 
 PLUGINS = ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/usr/lib/aarch64-linux-gnu/slurm-wlm")
 TELLS = """

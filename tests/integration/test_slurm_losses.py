@@ -42,7 +42,8 @@ def assert_lost(run: Run, *nodes: str) -> None:
     assert any(node in result["cause"] for node in nodes), result
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
+@pytest.mark.mirrored
 def test_a_node_without_power_ends_a_run_that_needs_it(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, DIES, more=SHORT_LEASE)
     slurm.kill("node3")
@@ -51,7 +52,8 @@ def test_a_node_without_power_ends_a_run_that_needs_it(slurm_door: Door, slurm: 
     slurm.wait_for_job(run.job_id, "FAILED", within_s=90)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed")
+@pytest.mark.mirrored
 def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
     slurm.cut("node2")
@@ -60,7 +62,7 @@ def test_a_cut_cable_ends_the_run_on_both_sides(slurm_door: Door, slurm: Cluster
     assert_no_sleepers(slurm)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize("node", ["node1", "node3"], ids=["head", "member"])
 def test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker(slurm_door: Door, slurm: Cluster, node: str) -> None:
     run = start(slurm_door, STUBBORN)
@@ -119,6 +121,7 @@ def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_w
     assert_lost(run, "node3")
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 def test_a_frozen_head_of_nodes_that_are_all_needed_ends_the_run_or_gathers_them_again(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -141,7 +144,8 @@ def test_a_frozen_head_of_nodes_that_are_all_needed_ends_the_run_or_gathers_them
         slurm_door.run("cancel", run.layout.root)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
+@pytest.mark.mirrored
 def test_a_lost_batch_host_ends_the_run_for_the_others(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
     slurm.kill("node1")

@@ -44,7 +44,8 @@ def no_commands(slurm: Cluster, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_requeue_claims_the_next_allocation_without_asking_the_scheduler")
+@pytest.mark.mirrored
 def test_a_requeue_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster, no_commands: None) -> None:
     run = start(slurm_door, WAITS_ONCE, ranks=4, workers="1")
     slurm.run("scontrol", "requeue", run.job_id)
@@ -53,6 +54,7 @@ def test_a_requeue_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Clust
     slurm.wait_for_job(run.job_id, "COMPLETED")
 
 
+@pytest.mark.variant(of="test_one_look_settles_a_run_where_nothing_was_written_for_long")
 def test_a_cancellation_is_found_by_status(slurm_door: Door, slurm: Cluster, no_commands: None) -> None:
     run = start(slurm_door, WAITS, ranks=4, workers="1")
     slurm.run("scancel", run.job_id)

@@ -120,7 +120,6 @@ def without(record: Any) -> Any:
     return [without(value) for value in record] if isinstance(record, list) else record
 
 
-@pytest.mark.variant(of="test_a_training_leaves_the_same_records_by_every_door")
 def test_a_function_leaves_the_same_records_through_every_door(
     slurm_door: Door, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_node_that_never_starts_and_one_with_another_secret(slurm_door: Door, 
     assert result["cause"].startswith("2 of at least 4 nodes joined within 12 s")
 
 
+@pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_ports_that_are_blocked_in_three_ways(slurm_door: Door, slurm: Cluster) -> None:
     """Dropped, rejected as if nobody listened, and rejected as firewalld does."""
     ways = {"node2": "drop", "node3": "reject with tcp reset", "node4": "reject with icmp type admin-prohibited"}
@@ -129,6 +130,7 @@ def test_ports_that_are_blocked_in_three_ways(slurm_door: Door, slurm: Cluster) 
         )
 
 
+@pytest.mark.variant(of="test_a_node_that_never_starts_and_one_with_another_secret")
 def test_heads_that_cannot_be_resolved_or_routed_to_are_said_within_10_s(
     slurm_door: Door, slurm: Cluster, tmp_path: Path
 ) -> None:
@@ -198,6 +200,7 @@ def another_torch(slurm: Cluster, node: str, folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.variant(of="test_who_gave_up_is_not_waited_for")
 def test_who_gives_up_is_not_waited_for(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
     run = submit_held(slurm_door, elastic="{join_timeout: 10m, join_retries: 1}")
     other = tmp_path / "secret"

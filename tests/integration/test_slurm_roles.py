@@ -13,6 +13,7 @@ import pytest
 from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import assert_left_slurm, assert_over, events
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
 
 SCRIPT = """
 import json, os, time
@@ -125,12 +126,10 @@ class Scene:
     ("trainer", "reader", "failures"),
     [
         ("restart_all", "restart_role", (Failure(6, READERS), Failure(0, ALL))),
-        ("restart_role", "ignore", (Failure(5, frozenset()), Failure(2, TRAINERS))),
-        pytest.param(
-            "ignore",
-            "restart_all",
-            (Failure(3, frozenset()), Failure(4, ALL)),
-            marks=pytest.mark.variant(of="test_a_failure_restarts_what_the_policy_of_its_role_says"),
+        *variants(
+            ("restart_role", "ignore", (Failure(5, frozenset()), Failure(2, TRAINERS))),
+            ("ignore", "restart_all", (Failure(3, frozenset()), Failure(4, ALL))),
+            of="test_a_failure_restarts_what_the_policy_of_its_role_says",
         ),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import DIES, assert_over, only_run, popen, wait_for_ranks, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -22,7 +23,7 @@ def salloc(door: Door, nodes: int, *arguments: str) -> tuple[str, ...]:
     return ("salloc", f"--nodes={nodes}", "--cpus-per-task=2", "--time=5", *door.command, *arguments)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_run_of_a_job_file_inside_salloc(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, WHO, nodes="2")
     done = slurm.run(*salloc(slurm_door, 2, "run", "job.yaml"), environment=slurm_door.environ, cwd=slurm_door.folder)
@@ -75,17 +76,22 @@ def command_line(door: Door, *arguments: str) -> str:
     return shlex.join([*door.command, *arguments])
 
 
-@pytest.mark.parametrize(("script", "code"), [(WHO, 0), ("raise SystemExit(7)", 1)], ids=["well", "badly"])
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        pytest.param(WHO, 0, id="well"),
+        *variants(("raise SystemExit(7)", 1), of="test_run_replaces_the_srun_line_of_an_old_script", ids=["badly"]),
+    ],
+)
 def test_run_replaces_the_srun_line_of_an_old_script(slurm_door: Door, slurm: Cluster, script: str, code: int) -> None:
     slurm_door.write("train.py", script)
     arguments = ("run", "--nodes", "2", "--workers-per-node", "2", "--max-restarts", "0", "train.py", "--lr", "1e-3")
     write_old_script(slurm_door, command_line(slurm_door, *arguments))
-    done = slurm.run(
-        "sbatch", "--wait", "--parsable", "old.sh", environment=slurm_door.environ, cwd=slurm_door.folder, check=False
-    )
+    done = slurm.run("sbatch", "--parsable", "old.sh", environment=slurm_door.environ, cwd=slurm_door.folder)
     job_id = done.stdout.strip()
+    job = slurm.wait_for_job(job_id, "FAILED" if code else "COMPLETED")  # `sbatch --wait` looks every 10 s
     output = (slurm_door.folder / "old.out").read_text()
-    assert done.returncode == code, output
+    assert job["ExitCode"] == f"{code}:0", output
     assert f"after {code}" in output
     run = only_run(slurm_door, job_id)
     assert_over(run, "FAILED" if code else "SUCCEEDED", code)

@@ -11,6 +11,7 @@ from hpc_elastic.shipped import shipped_directory
 from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import agent_outputs, script_output, write_job
 from tests.slurm_sandbox.cluster import Cluster
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
 
@@ -69,11 +70,14 @@ def test_a_failing_setup_line_is_named_and_status_makes_the_result(slurm_door: D
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("env: {DATA: '${NO_SUCH_NAME}/x'}", ["env.DATA", "NO_SUCH_NAME"]),
-        ("workdir: /no/such/workdir", ["no such workdir: /no/such/workdir"]),
-        ("workdir: '${NO_SUCH_NAME}'", ["workdir", "NO_SUCH_NAME"]),
+        pytest.param("env: {DATA: '${NO_SUCH_NAME}/x'}", ["env.DATA", "NO_SUCH_NAME"], id="env"),
+        *variants(
+            ("workdir: /no/such/workdir", ["no such workdir: /no/such/workdir"]),
+            ("workdir: '${NO_SUCH_NAME}'", ["workdir", "NO_SUCH_NAME"]),
+            of="test_what_no_node_has_ends_the_run_at_once",
+            ids=["workdir", "workdir-reference"],
+        ),
     ],
-    ids=["env", "workdir", "workdir-reference"],
 )
 def test_what_no_node_has_ends_the_run_at_once(slurm_door: Door, slurm: Cluster, more: str, words: list[str]) -> None:
     run = submit(slurm_door, 3, more=more)
@@ -104,7 +108,7 @@ def sick(door: Door) -> str:
     return f"python: {door.folder / 'sick'}\nelastic: {{join_timeout: 4s}}"
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_run_goes_on_without_an_agent_that_never_starts_if_enough_are_there(slurm_door: Door) -> None:
     run = submit(slurm_door, 0, nodes="{min: 2, max: 4}", more=sick(slurm_door))
     result = run.result()

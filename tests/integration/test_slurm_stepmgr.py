@@ -13,8 +13,9 @@ from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import WAITS, assert_over, start, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
+from tests.tiers import variants
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("stepmgr")]
 
 CRASHES = """
 import os, sys
@@ -71,6 +72,7 @@ def test_a_crash_is_followed_by_a_restart(managed_door: Door, managed: Cluster) 
     assert "StepMgrEnabled=Yes" in managed.run("scontrol", "show", "job", run.job_id).stdout
 
 
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_a_requeued_run_goes_on(managed_door: Door, managed: Cluster) -> None:
     run = start(managed_door, GOES_ON, ranks=4, workers="1")
     managed.run("scontrol", "requeue", run.job_id)
@@ -78,7 +80,13 @@ def test_a_requeued_run_goes_on(managed_door: Door, managed: Cluster) -> None:
     managed.wait_for_job(run.job_id, "COMPLETED")
 
 
-@pytest.mark.parametrize("node", ["node3", "node1"], ids=["member", "batch host and step manager"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        pytest.param("node1", id="batch host and step manager"),
+        *variants("node3", of="test_a_lost_node_is_left_out", ids=["member"]),
+    ],
+)
 def test_a_lost_node_is_left_out(managed_door: Door, managed: Cluster, node: str) -> None:
     more = "elastic: {lease: 3s}"
     run = start(managed_door, GOES_ON, ranks=4, workers="1", nodes="{min: 3, max: 4}", more=more)

@@ -117,6 +117,7 @@ def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, sl
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
+@pytest.mark.variant(of="test_scancel_between_attempts_ends_the_run")
 def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     write_job(slurm_door, "raise SystemExit(3)", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")

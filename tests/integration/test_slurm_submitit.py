@@ -108,7 +108,8 @@ def wait_until_counting(run: Run, attempt: int, *, ranks: int = 2) -> None:
     run.wait_until_started(attempt)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_the_time_limit_requeues_a_checkpointable_in_time")
+@pytest.mark.mirrored
 def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     executor: submitit.AutoExecutor, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_checkpointable_is_requeued_at_submitits_signal_and_goes_on(
     assert "Requeued job" in run.stdout(1, 0)
 
 
+@pytest.mark.variant(of="test_one_task_is_requeued_and_goes_on_in_its_own_run")
 def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     jobs = executor.map_array(Counter(), [str(tmp_path / "finish")] * 2)
     for job in jobs:
@@ -138,7 +140,7 @@ def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoE
     assert_went_on(jobs[0], requeues=0)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path
 ) -> None:
@@ -151,7 +153,7 @@ def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     assert_went_on(job)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_the_time_limit_requeues_a_checkpointable_in_time(executor: submitit.AutoExecutor, tmp_path: Path) -> None:
     executor.update_parameters(timeout_min=1, hpcelastic_signal_delay_s=50)
     job = executor.submit(Counter(), str(tmp_path / "finish"))

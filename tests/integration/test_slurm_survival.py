@@ -27,7 +27,7 @@ Note = Callable[[str, object], None]
         pytest.param(
             "node3",
             id="member",
-            marks=pytest.mark.variant(of="test_a_node_without_power_is_left_out_and_the_job_completes"),
+            marks=pytest.mark.variant(of="test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on"),
         ),
     ],
 )
@@ -50,7 +50,8 @@ def test_a_killed_agent_takes_its_workers_with_it_and_the_others_train_on(
     training.assert_completed(slurm)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
+@pytest.mark.mirrored
 def test_a_node_without_power_is_left_out_and_the_job_completes(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -102,7 +103,7 @@ def is_srun_stopped(slurm: Cluster, node: str) -> bool:
     return "T" in [state[0] for state in slurm.run_on(node, "ps", "-C", "srun", "-o", "stat=", check=False).split()]
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_heal
         training.assert_completed(slurm)
 
 
-@pytest.mark.variant(of="test_a_node_without_power_is_left_out_and_the_job_completes")
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     training = Training.start(slurm_door)
     fault = time.time()
@@ -143,6 +144,7 @@ def test_two_nodes_lost_at_once_are_left_out(slurm_door: Door, slurm: Cluster, r
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_killed_agent_ends_the_run_at_once_and_leaves_no_worker")
 def test_too_few_nodes_end_the_run_by_name_when_the_silent_ones_had_their_time(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -174,6 +176,8 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_the_others_keep_their_ranks(
     record_property("spare", training.times_since(fault, 2))
     assert training.nodes(2) == ["node1", "node4", "node3"]
     assert is_alive(spare)
+    # Slurm would find that out by itself, and lets the job's step wait for the node until then.
+    slurm.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=no power")
     training.finish(3, 3)
     assert "spare.swapped_in" in training.event_names()
     slurm.boot("node2")
@@ -196,17 +200,8 @@ def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_is_parked_when_i
     training.assert_completed(slurm)
 
 
-@pytest.mark.parametrize(
-    "hears",
-    [
-        pytest.param(
-            True,
-            id="says-nothing",
-            marks=pytest.mark.variant(of="test_a_node_with_a_way_to_the_head_in_one_direction_only_is_lost"),
-        ),
-        pytest.param(False, id="hears-nothing"),
-    ],
-)
+@pytest.mark.variant(of="test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed")
+@pytest.mark.parametrize("hears", [True, False], ids=["says-nothing", "hears-nothing"])
 def test_a_node_with_a_way_to_the_head_in_one_direction_only_is_lost(
     slurm_door: Door, slurm: Cluster, hears: bool
 ) -> None:

@@ -68,7 +68,8 @@ def test_the_batch_host_loses_power_during_a_restart(slurm_door: Door, slurm: Cl
     assert_ended_by_its_agents(slurm_door, slurm, training)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
+@pytest.mark.mirrored
 def test_the_batch_host_is_back_before_slurm_misses_it_and_the_job_is_requeued(
     slurm_door: Door, slurm: Cluster
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_batch_host_is_back_before_slurm_misses_it_and_the_job_is_requeued(
     training.run.assert_records_valid(killed=slurm.nodes)
 
 
+@pytest.mark.variant(of="test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_wakes")
 def test_a_frozen_head_is_succeeded_and_is_a_member_when_it_wakes(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_frozen_head_is_succeeded_and_is_a_member_when_it_wakes(
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_healed")
 def test_one_half_of_a_partition_goes_on_and_the_other_half_joins_it_again(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:

@@ -22,7 +22,7 @@ Note = Callable[[str, object], None]
 HELD = "sbatch: {hold: true}"
 
 
-@pytest.mark.variant(of="test_a_node_is_lost_while_the_controller_is_away")
+@pytest.mark.variant(of="test_submit_says_so_if_no_controller_answers")
 def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Cluster) -> None:
     training = Training.start(slurm_door)
     slurm.kill("controller")
@@ -32,6 +32,7 @@ def test_the_controller_restarts_and_nobody_notices(slurm_door: Door, slurm: Clu
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
 def test_a_node_is_lost_while_the_controller_is_away(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     training = Training.start(slurm_door)
     slurm.kill("controller")
@@ -47,6 +48,7 @@ def test_a_node_is_lost_while_the_controller_is_away(slurm_door: Door, slurm: Cl
     training.assert_completed(slurm)
 
 
+@pytest.mark.variant(of="test_a_stalled_file_system_costs_no_lease")
 def test_a_run_directory_that_stalls_for_20_s_delays_claims_and_no_lease(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
@@ -86,6 +88,7 @@ time.time_ns = lambda: right_ns() + hours * 3600 * 10**9
 """
 
 
+@pytest.mark.variant(of="test_the_batch_host_loses_power_while_it_trains")
 def test_clocks_an_hour_apart_change_nothing(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     clocks = slurm_door.folder / "clocks"
     clocks.mkdir()

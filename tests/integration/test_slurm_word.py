@@ -14,7 +14,8 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 LEASE_S = 30.0
 
 
-@pytest.mark.every_slurm
+@pytest.mark.variant(of="test_a_node_that_is_set_down_is_dead_for_its_job_and_no_other_is")
+@pytest.mark.mirrored
 def test_a_node_that_slurm_has_set_down_is_not_waited_for_to_the_end_of_a_long_lease(
     slurm_door: Door, slurm: Cluster
 ) -> None:

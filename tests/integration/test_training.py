@@ -50,6 +50,7 @@ def assert_ended_alike(door: Door, restart: int) -> None:
     assert len({record["parameter_hash"] for record in written}) == 1
 
 
+@pytest.mark.variant(of="test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed")
 @pytest.mark.slurm
 def test_digits_train_to_95_percent(slurm_door: Door, slurm: Cluster) -> None:
     write_digits_job(slurm_door)
@@ -71,6 +72,7 @@ def test_digits_train_to_95_percent(slurm_door: Door, slurm: Cluster) -> None:
     run.assert_records_valid()
 
 
+@pytest.mark.variant(of="test_two_workers_killed_together_are_one_restart")
 @pytest.mark.slurm
 def test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed(slurm_door: Door) -> None:
     write_digits_job(slurm_door, "--pause", "0.02")
@@ -99,7 +101,7 @@ def test_training_goes_on_from_its_checkpoint_if_a_rank_is_killed(slurm_door: Do
     run.assert_records_valid()
 
 
-@pytest.mark.variant(of="test_a_rank_that_always_raises_uses_up_max_restarts")
+@pytest.mark.variant(of="test_status_and_logs_tell_the_cause_of_a_failed_run")
 @pytest.mark.slurm
 def test_an_undecorated_script_that_raises_leaves_its_traceback(slurm_door: Door) -> None:
     write_digits_job(slurm_door, "--fail-at-step", "30", "--fail-rank", "3")

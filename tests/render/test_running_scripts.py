@@ -22,6 +22,7 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
+from tests.tiers import longer
 
 # It notes how it was called, says that it runs, waits to be let go if there is a gate, and starts the agent or ends.
 SRUN = """#!/bin/bash
@@ -215,7 +216,7 @@ HOSTILE_NAMES = (
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
-@pytest.mark.parametrize("name", HOSTILE_NAMES)
+@pytest.mark.parametrize("name", [*HOSTILE_NAMES[:2], *longer(*HOSTILE_NAMES[2:])])
 def test_hostile_values_reach_the_agent_unchanged(name: str, local: bool, tmp_path: Path) -> None:
     python = tmp_path / f"env {name}" / "python3"
     python.parent.mkdir()
@@ -423,6 +424,7 @@ def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp
     assert errors == ""
 
 
+@pytest.mark.long
 def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     process = scene.start(STUB_STATUS="137")
@@ -436,6 +438,7 @@ def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_pa
     assert "the run is over; not" not in output
 
 
+@pytest.mark.long
 def test_the_script_waits_for_srun_as_long_as_the_run_is_not_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     process = scene.start(STUB_STATUS="42")
@@ -457,6 +460,7 @@ def state_of_srun(scene: Scene, process: subprocess.Popen[str]) -> str:
     return stat.rpartition(") ")[2][0]
 
 
+@pytest.mark.long
 def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_lives(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     (scene.run_dir / "attempts" / "0001").mkdir(parents=True)  # of an earlier allocation
@@ -482,6 +486,7 @@ def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_liv
     assert process.returncode == 42
 
 
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
@@ -581,6 +586,7 @@ def kill_wait_of(scene: Scene, seconds: str) -> Scene:
     return dataclasses.replace(scene, plan=dataclasses.replace(scene.plan, template=str(template)))
 
 
+@pytest.mark.long
 def test_the_local_script_ends_its_agents_at_the_time_limit(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=3.0)
     for node in range(2):
@@ -597,6 +603,7 @@ def test_the_local_script_ends_its_agents_at_the_time_limit(tmp_path: Path) -> N
     assert (scene.stubs / "terminated0").read_text() == "TERM\n", "a second one would mean: at once"
 
 
+@pytest.mark.long
 def test_the_local_script_kills_what_the_time_limits_term_does_not_end(tmp_path: Path) -> None:
     scene = kill_wait_of(make_scene(tmp_path, local=True, time_s=3.0), "1")
     for node in range(2):
@@ -607,6 +614,7 @@ def test_the_local_script_kills_what_the_time_limits_term_does_not_end(tmp_path:
     assert (scene.stubs / "terminated0").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", ["sleep 1000; touch went-on", "bash -c 'sleep 1000; true'; touch went-on"])
 def test_the_time_limit_of_the_local_script_holds_for_setup(line: str, tmp_path: Path) -> None:
     status, _, errors = make_scene(tmp_path, local=True, time_s=1.0, setup=(line,)).run()
@@ -618,6 +626,7 @@ def test_the_time_limit_of_the_local_script_holds_for_setup(line: str, tmp_path:
     assert not (tmp_path / "stubs" / "agent0.runs").exists()
 
 
+@pytest.mark.long
 def test_the_time_limit_of_the_local_script_holds_for_setup_that_traps_its_signal(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=1.0, setup=("trap : TERM", "while :; do sleep 0.1; done"))
     status, _, errors = kill_wait_of(scene, "1").run()
@@ -626,12 +635,14 @@ def test_the_time_limit_of_the_local_script_holds_for_setup_that_traps_its_signa
     assert not (tmp_path / "stubs" / "agent0.runs").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", ["wait", "sleep 0 & wait", "sleep 0 & wait -n"])
 def test_a_wait_in_setup_does_not_wait_for_the_time_limit(line: str, tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=(line,))
     assert scene.run() == (0, f"hpc_elastic: run directory {tmp_path}/run\n", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setup", [(), ("exit 4",), ("setsid sleep 1000 >/dev/null 2>&1 & echo $! >pid",)])
 def test_nobody_waits_for_the_time_limit_of_a_script_that_is_over(setup: tuple[str, ...], tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, time_s=3600.0, setup=setup)

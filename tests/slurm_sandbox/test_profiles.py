@@ -20,7 +20,7 @@ from tests.slurm_sandbox.sandbox import Sandbox
 from tests.slurm_sandbox.test_sandbox import keeper_of, traces
 from tests.slurm_sandbox.versions import why_impossible
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("profiles")]
 
 OWNER = """
 import os, time
@@ -71,6 +71,7 @@ def test_the_data_base_is_on_no_network() -> None:
         assert f":{6819:04X} " in listening  # slurmdbd's
 
 
+@pytest.mark.variant(of="test_the_data_base_is_on_no_network")
 def test_sandboxes_that_start_together_make_a_data_base_each() -> None:
     """MariaDB names temporary tables by its process id, and processes of two machines may have the same one."""
     with ThreadPoolExecutor() as threads:

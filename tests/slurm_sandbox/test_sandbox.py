@@ -206,6 +206,7 @@ def test_gives_gpus_by_number(slurm: Cluster) -> None:
     assert shown.split() == ["0,1", "0,1"]
 
 
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
 def test_starts_a_requeued_job_again(slurm: Cluster) -> None:
     job_id = slurm.submit("--output=/dev/null", "--wrap=sleep 600")
     slurm.wait_for_job(job_id, "RUNNING")
@@ -238,6 +239,7 @@ def test_reaches_a_node_again_if_its_cable_is_plugged_in(slurm: Cluster) -> None
     wait_until(connects, "the node can be reached")
 
 
+@pytest.mark.variant(of="test_reaches_a_node_again_if_its_cable_is_plugged_in")
 def test_a_node_that_was_set_down_is_back_at_once_for_the_next_test(slurm: Cluster) -> None:
     job_id = slurm.submit("--no-requeue", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600")
     slurm.wait_for_job(job_id, "RUNNING")

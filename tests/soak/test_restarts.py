@@ -30,6 +30,7 @@ A_READING = Reading(
 
 @pytest.mark.local
 @pytest.mark.timeout(240)
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 @pytest.mark.parametrize("with_gloo", [False, True])
 def test_restarts_leave_nothing_behind(door: Door, with_gloo: bool) -> None:
     """So few cycles say nothing of memory, whose pages are handed out many at a time."""

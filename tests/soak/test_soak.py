@@ -14,6 +14,7 @@ LEASE_S = 2.0
 FAULTS = 5
 
 
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
 @pytest.mark.local
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(4))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tiers import first_of
 from tests.worker.forking import collect, fork_server
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ holder.lazy = Lazy()""",
 }
 
 
-@pytest.mark.parametrize("source", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("source", first_of(ENDINGS, 6))
 def test_ends_as_plain_python_does(runner: Runner, source: str) -> None:
     runner.write(TORCH, "")
     runner.write("holder.py", "file = open('held.txt', 'w')")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hpc_elastic.rundir.error_file import CALLSTACK_LIMIT, MESSAGE_LIMIT
+from tests.tiers import longer
 
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
@@ -53,12 +54,14 @@ def test_record_has_the_end_of_standard_error_if_that_is_the_ranks_file(
     "source",
     [
         "import sys; sys.exit('text')",
-        "import os; os._exit(3)",
-        "raise KeyboardInterrupt",
-        "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
-        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
         "import os\nif os.fork() == 0:\n    1 / 0\nos.wait()",
-        "import multiprocessing\nmultiprocessing.get_context('fork').Process(target=lambda: 1 / 0).start()",
+        *longer(
+            "import os; os._exit(3)",
+            "raise KeyboardInterrupt",
+            "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
+            "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+            "import multiprocessing\nmultiprocessing.get_context('fork').Process(target=lambda: 1 / 0).start()",
+        ),
     ],
 )
 def test_nothing_is_written_if_no_exception_ends_the_worker(runner: Runner, source: str) -> None:
@@ -84,7 +87,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [*list(HOSTILE)[:3], *longer(*list(HOSTILE)[3:])])
 def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(runner: Runner, name: str) -> None:
     assert runner.run_script(HOSTILE[name]).exit_code == 1
     if name != "open_is_gone":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tiers import first_of
 from tests.worker.forking import fork_server
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def unsafe_after(runner: Runner, source: str, *, failed: list[list[str]] | None 
         return unsafe
 
 
-@pytest.mark.parametrize(("source", "reason"), DANGERS.values(), ids=DANGERS)
+@pytest.mark.long
+@pytest.mark.parametrize(("source", "reason"), first_of(DANGERS, 2))
 def test_server_is_unsafe_if_an_import_leaves_something_that_no_fork_survives(
     runner: Runner, source: str, reason: str
 ) -> None:

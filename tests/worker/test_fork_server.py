@@ -18,6 +18,7 @@ import pytest
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.frames import send_frame
+from tests.tiers import longer
 from tests.worker.forking import LAUNCH, WAIT_S, Server, children, collect, fork_server, wait_readable
 
 if TYPE_CHECKING:
@@ -156,7 +157,9 @@ def test_server_does_nothing_if_its_agent_is_gone_already(runner: Runner) -> Non
     assert outcome.exit_code == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("arguments", [[], ["--parent"], ["--parent", "x"], ["--parent", "1", "--preload"], ["a", "1"]])
+@pytest.mark.parametrize(
+    "arguments", [[], *longer(["--parent"], ["--parent", "x"], ["--parent", "1", "--preload"], ["a", "1"])]
+)
 def test_server_rejects_arguments_that_are_not_an_agents(runner: Runner, arguments: list[str]) -> None:
     outcome = runner.run([sys.executable, str(LAUNCH), "hpc_elastic.worker.fork_server", *arguments])
     assert outcome.exit_code == 1
@@ -164,7 +167,7 @@ def test_server_rejects_arguments_that_are_not_an_agents(runner: Runner, argumen
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=str
+    "number", [signal.SIGTERM, *longer(signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)], ids=str
 )
 def test_slurms_signals_do_not_end_the_server_but_its_workers(
     server: Server, runner: Runner, number: signal.Signals
@@ -213,6 +216,7 @@ def test_server_preloads_what_it_is_told_and_names_what_it_cannot(runner: Runner
         assert int((runner.directory / "out").read_text()) == server.process.pid
 
 
+@pytest.mark.long
 def test_what_a_preloaded_module_finalizes_is_left_to_the_server(runner: Runner) -> None:
     runner.write("site/mine.py", "import tempfile; folder = tempfile.TemporaryDirectory(dir='.')")
     runner.environment["PYTHONPATH"] = str(runner.directory / "site")
@@ -246,6 +250,7 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.long
 def test_a_hundred_forks_leave_nothing_in_the_server(server: Server, runner: Runner) -> None:
     assert collect(fork_script(server, runner, "")["pid"]) == 0
     descriptors = open_descriptors(server.process.pid)

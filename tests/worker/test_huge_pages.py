@@ -48,6 +48,7 @@ def test_collapsed_memory_keeps_its_content() -> None:
     assert collapsed >= 12 << 20
 
 
+@pytest.mark.long
 def test_server_collapses_its_memory_if_no_order_comes_and_forks_on(runner: Runner) -> None:
     if not collapsed_bytes():
         pytest.skip("this kernel has no MADV_COLLAPSE (Linux 6.1), or no huge page left")

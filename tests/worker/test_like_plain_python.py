@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tiers import longer
+
 if TYPE_CHECKING:
     from tests.worker.conftest import Runner
 
@@ -26,7 +28,7 @@ caller()
 """
 
 
-@pytest.mark.parametrize("options", [("-I",), ("-W", "error"), ("-X", "dev", "-u")], ids=" ".join)
+@pytest.mark.parametrize("options", [("-I",), *longer((("-W", "error"),), (("-X", "dev", "-u"),))], ids=" ".join)
 @pytest.mark.parametrize("source", [COMMAND_LINE, WARNINGS], ids=["command_line", "warnings"])
 def test_worker_does_what_plain_python_does_if_it_has_options(
     runner: Runner, source: str, options: tuple[str, ...]

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import variants
 from tests.worker.forking import Server, fork_server
 from tests.worker.ways import WAYS, F, Outcome, P, Place, Run, base_environment
 
@@ -197,8 +198,9 @@ TARGETS = [
     made("folder_without_main", "empty", lambda directory: (directory / "empty").mkdir()),
     made("no_permission", "folder/__main__.py/below.py", lambda directory: None),
 ]
-TORCH = [
-    *scripts("state_with_torch", "torch_loads_data", "torch_starts_processes", "torch_saves"),
+TORCH = scripts("state_with_torch")
+MORE_TORCH = [
+    *scripts("torch_loads_data", "torch_starts_processes", "torch_saves"),
     # Without it gloo looks for this machine's own name, and where that cannot be resolved warns with the time of day.
     script("torch_trains", GLOO_SOCKET_IFNAME="lo"),
 ]
@@ -217,13 +219,20 @@ FIRST = (
 
 
 def every_other_python(cases: Sequence[Case]) -> list[Any]:
-    """All cases, of which `make test` runs the first; this Python has run all of them."""
-    variant = pytest.mark.variant(of="test_a_worker_is_what_plain_python_is")
-    return [pytest.param(case, marks=() if case.name in FIRST else variant) for case in cases]
+    """All cases, of which `make test` runs the first."""
+    first, more = in_tiers(cases)
+    return [*first, *variants(*more, of="test_a_worker_is_what_plain_python_is_if_python_is_another_version")]
 
 
 def marked(cases: Sequence[Case]) -> list[Any]:
-    return [pytest.param(case, marks=() if case.name in FIRST else pytest.mark.local) for case in cases]
+    first, more = in_tiers(cases)
+    marks = (pytest.mark.local, pytest.mark.variant(of="test_a_worker_is_what_plain_python_is"))
+    return [*first, *(pytest.param(case, marks=marks) for case in more)]
+
+
+def in_tiers(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """The first, one or two of each kind, and the others."""
+    return [case for case in cases if case.name in FIRST], [case for case in cases if case.name not in FIRST]
 
 
 def other_pythons() -> list[str]:
@@ -248,6 +257,8 @@ STATE = STATES[0]
 # Options by variables, which a server has as its workers have: each takes a server of its own.
 ENVIRONMENTS = [
     {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error,ignore::ImportWarning", "PYTHONHASHSEED": "5"},
+]
+MORE_ENVIRONMENTS = [
     {"PYTHONDEVMODE": "1", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
     {"PYTHONOPTIMIZE": "2", "PYTHONIOENCODING": "latin-1:replace", "PYTHONFAULTHANDLER": "1", "PYTHONNOUSERSITE": "1"},
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
@@ -356,13 +367,22 @@ def test_a_worker_is_what_plain_python_is(case: Case, tmp_path: Path, bench: Ben
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("case", TORCH, ids=str)
+@pytest.mark.parametrize(
+    "case", [*TORCH, *variants(*MORE_TORCH, of="test_a_worker_is_what_plain_python_is_if_it_uses_torch")], ids=str
+)
 def test_a_worker_is_what_plain_python_is_if_it_uses_torch(case: Case, tmp_path: Path, bench: Bench) -> None:
     bench.compare(case, tmp_path)
 
 
 @pytest.mark.local
-@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda each: "-".join(each))
+@pytest.mark.parametrize(
+    "environment",
+    [
+        *ENVIRONMENTS,
+        *variants(*MORE_ENVIRONMENTS, of="test_a_worker_is_what_plain_python_is_if_variables_set_pythons_options"),
+    ],
+    ids=lambda each: "-".join(each),
+)
 def test_a_worker_is_what_plain_python_is_if_variables_set_pythons_options(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -393,6 +413,6 @@ def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench
 
 
 def test_every_script_of_the_corpus_is_run() -> None:
-    used = {name for case in [*CASES, *TORCH] for name in (case.script, *case.beside)}
+    used = {name for case in [*CASES, *TORCH, *MORE_TORCH] for name in (case.script, *case.beside)}
     assert {path.name for path in CORPUS.glob("*.py")} - used == {"state.py", "draws.py"}
     assert set(FIRST) <= {case.name for case in CASES}

@@ -102,9 +102,21 @@ class AttemptStore:
 
 
 def open_attempt_store(
-    exchange: Exchange, calls: StoreCalls, current: Round, *, finish: Callable[[], None]
+    exchange: Exchange,
+    calls: StoreCalls,
+    current: Round,
+    *,
+    finish: Callable[[], None],
+    connect_timeout: timedelta = CONNECT_TIMEOUT,
 ) -> AttemptStore:
     """Serves the round's store, if it is to be here, or connects to it.
+
+    Args:
+        exchange: says when the round is over.
+        calls: makes each call of the store end with the round.
+        current: the round.
+        finish: called before the store is waited at for the last time.
+        connect_timeout: for how long torch's own client tries to connect, once the machine has answered.
 
     Raises:
         StoppedError: the round was stopped before.
@@ -121,7 +133,7 @@ def open_attempt_store(
         else:
             _knock(master, lambda: exchange.stands(current))
             store = TCPStore(
-                master.address, master.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+                master.address, master.port, is_master=False, wait_for_workers=False, timeout=connect_timeout
             )
         store.set_timeout(ANSWER_TIMEOUT)
         return store

@@ -132,6 +132,7 @@ class SilentStore:
     set = get = multi_get = multi_set = wait = _hang
 
 
+@pytest.mark.long
 def test_an_exchange_of_ranks_with_a_dead_node_is_over_when_the_round_is() -> None:
     exchange, current, _ = at_work()
     silent = SilentStore()

@@ -269,7 +269,7 @@ def test_submit_rejects_what_slurm_refuses(slurm: Cluster, tmp_path: Path) -> No
         SlurmScheduler().submit(make_run_plan(tmp_path), script)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_answers_only_if_the_controller_does(slurm: Cluster) -> None:
     assert slurm_answers()
     slurm.end_slurmctld()  # it writes down which jobs have ended

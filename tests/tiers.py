@@ -1,0 +1,40 @@
+"""Cases of a test that the quicker commands leave out: `make check` runs the first, and others the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+
+def longer(*cases: Any, ids: Iterable[str] | None = None) -> list[Any]:
+    """Cases for `parametrize` that `make check` leaves to `make test`; arguments as of `variants`."""
+    return _marked(cases, pytest.mark.long, ids)
+
+
+def first_of(cases: Mapping[str, Any], number: int) -> list[Any]:
+    """Named cases, of which `make check` runs so many."""
+    names = list(cases)
+    kept = [_case(cases[name], id=name) for name in names[:number]]
+    return [*kept, *longer(*(cases[name] for name in names[number:]), ids=names[number:])]
+
+
+def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any]:
+    """Cases for `parametrize` that only `make test-all` runs.
+
+    Args:
+        cases: one value each, or a tuple of values where a case has several.
+        of: the test that keeps the promise in `make test`, often the very test that has these cases.
+        ids: names of the cases, where the values do not name them well.
+    """
+    return _marked(cases, pytest.mark.variant(of=of), ids)
+
+
+def _marked(cases: tuple[Any, ...], mark: pytest.MarkDecorator, ids: Iterable[str] | None) -> list[Any]:
+    names = list(ids) if ids is not None else [None] * len(cases)
+    return [_case(case, id=name, marks=mark) for case, name in zip(cases, names, strict=True)]
+
+
+def _case(case: Any, **options: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), **options)
