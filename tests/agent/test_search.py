@@ -366,9 +366,20 @@ def test_no_try_begins_after_join_timeout(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def scene(made: Scene) -> None:
         made.allow(join_retries=1000, join_timeout_s=0.05)
-        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
+        made.journal(0).claim_allocation(endpoint)
         with pytest.raises(RendezvousTimeoutError, match="after 1 try"):
             await made.find(1)
+
+    play(tmp_path, scene)
+
+
+def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeeded(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=3, join_timeout_s=0.05)
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        assert not await made.find(1)
+        assert made.said[-1] == "local0 has opened no attempt and does not answer, so this node is the head now"
 
     play(tmp_path, scene)
 

@@ -308,3 +308,12 @@ def test_a_goodbye_of_those_who_hear_nothing_does_not_free_the_head_of_its_lease
     )
     for seed in range(12):
         SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=3, lease_s=3.0, faults=faults)).play()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_head_that_dies_before_anybody_has_joined_it_is_succeeded(seed: int) -> None:
+    """The others have never had a head: they wait for as long as it might take, and then take its place."""
+    scenario = elastic(4, 2, Fault(what="kill_agent", node=0, at=0.05), seed=seed, join_timeout_s=20.0)
+    result, run = the_result(scenario)
+    assert result.reason == "succeeded", result.cause
+    assert "node0" not in run.disk.claims[1].members
