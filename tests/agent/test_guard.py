@@ -123,6 +123,7 @@ def test_kills_what_starts_after_the_deadline(guarded: Guarded, spawn: Spawn, tm
         assert spawn(environment=marks_of(tmp_path)).wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.variant(of="test_kills_what_starts_after_the_deadline")
 @pytest.mark.long
 def test_kills_what_becomes_a_worker_long_after_its_start(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     """A search that knows a process to be none of the run's does not look at it again."""

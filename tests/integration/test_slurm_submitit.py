@@ -140,6 +140,7 @@ def test_a_checkpointable_of_an_array_is_requeued_alone(executor: submitit.AutoE
     assert_went_on(jobs[0], requeues=0)
 
 
+@pytest.mark.variant(of="test_the_time_limit_requeues_a_checkpointable_in_time")
 @pytest.mark.mirrored
 def test_a_checkpointable_is_saved_when_slurm_preempts_it(
     executor: submitit.AutoExecutor, slurm: Cluster, tmp_path: Path
