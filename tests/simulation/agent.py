@@ -84,6 +84,7 @@ class SimulatedTelemetry:
             run.rules.seeks(agent)
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
+            agent.ends_job = action.ends_job
             agent.left(action.exit_code, action.cause)
 
     def measuring(self, step: str) -> SimulatedTelemetry:
@@ -117,7 +118,8 @@ class Agent:
         self.is_running = False
         self.started_at = self.died_at = NEVER
         self.exit_code: int | None = None
-        self.left_at = NEVER
+        self.left_at = self.gone_at = NEVER
+        self.ends_job = False
         self.problem: str | None = None
         self.versions = VERSIONS
         self.is_refused = False
@@ -186,6 +188,8 @@ class Agent:
             role=self.role,
             versions=self.versions,
             problem=self.problem,
+            can_end_job=True,
+            is_launch_host=self.number == 0,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
         make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731
@@ -268,6 +272,7 @@ class Agent:
 
     def _stop_running(self) -> None:
         self.is_running = False
+        self.gone_at = self.run.clock.now
         self.guard.dismiss()
         self.process.kill()
         self.headquarters = None

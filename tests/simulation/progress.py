@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import RunResult
 from tests.simulation.rules import STOPS_WITHIN_S, require
 from tests.simulation.scenario import GRACE_S
@@ -34,9 +35,17 @@ class Progress:
         self.bound_s = 3 * scenario.lease_s + 1 + TALKS_S + DISK_OPERATIONS * max(scenario.disk_s)
         self.bound_s += max(scenario.spawn_s) + 20 * max(scenario.delays_s)
 
+    @property
+    def slack_s(self) -> float:
+        """What disks, messages, starts and the looks of a head may take in a run where nothing else is wrong."""
+        scenario = self._run.scenario
+        steps_s = DISK_OPERATIONS * max(scenario.disk_s) + 20 * max(scenario.delays_s) + max(scenario.spawn_s)
+        return steps_s + scenario.lease_s / 6 + 1.0
+
     def watch(self) -> None:
         """From time to time, as long as somebody is there."""
         run, now = self._run, self._run.clock.now
+        self._check_exit_barrier()
         if run.disk.results:
             self._check_leaving()
         elif any(agent.workers.alive for agent in run.everybody) or self._gathers_first():
@@ -78,6 +87,20 @@ class Progress:
         """Whether the run has losses left even if the head has taken everybody for lost, who is back since."""
         claim = self._run.disk.latest_claim
         return claim is None or claim.spend.node_losses + len(claim.members) <= self._run.scenario.max_node_losses
+
+    def _check_exit_barrier(self) -> None:
+        """When a rank has exited 0, the others that count may run for `exit_timeout`, and are stopped then."""
+        run, timeout_s = self._run, self._run.scenario.exit_timeout_s
+        if timeout_s is None or run.witness.kinds or run.witness.unkillable or self._waits_for_a_disk():
+            return
+        allowed_s = timeout_s * (1 + DRIFT) + GRACE_S + self.slack_s
+        for agent in run.everybody:
+            for worker in agent.workers.alive.values():
+                first_end = run.witness.first_end.get(worker.attempt)
+                is_counted = run.scenario.role(worker.role).restart != "ignore"
+                if first_end is not None and is_counted and worker.started_at <= first_end:
+                    ran_s = run.clock.now - first_end
+                    require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
 
     def _check_leaving(self) -> None:
         run, now = self._run, self._run.clock.now

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.disk import Disk
     from tests.simulation.world import SimulatedRun
 
+RESTART_GRACE_S = 5.0
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
 LOSING = frozenset({"loss", "disk", "term", "joined"})  # after these an attempt needs no failure
@@ -92,6 +93,9 @@ class Rules:
             waited * (1 + DRIFT) >= pause - 1e-6,
             f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}",
         )
+        allowed = max(pause, 0.0) + RESTART_GRACE_S + run.progress.slack_s
+        if not witness.kinds and not witness.unkillable and len(incidents) == 1 and not run.is_disturbed:
+            require(waited <= allowed, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
         for incident in incidents:
             if incident.moment < run.clock.now - 5 * 60:
                 raise BrokenRuleError(f"{incident} was not answered")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.rules import require
+from tests.simulation.scenario import GRACE_S
 from tests.simulation.wiring import VERSIONS
 
 if TYPE_CHECKING:
@@ -29,11 +30,40 @@ class Verdicts:
         for agent in run.agents:
             if agent.exit_code is not None:
                 self._check_exit_code(agent, agent.exit_code)
+        self._check_leaving()
+        self._check_job_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)
             require(is_true, f"the run is {result.state.value} for {result.reason} ({result.cause}), which is not so")
             self._check_cause(result.reason, result.cause)
+
+    def _check_leaving(self) -> None:
+        """Where nothing but workers went wrong, everybody leaves at once when the run is over."""
+        run = self._run
+        if run.witness.kinds or run.witness.unkillable or run.is_disturbed or not run.disk.results:
+            return
+        grace_s = GRACE_S * any(
+            role.restart == "ignore" or run.disk.results[0].exit_code for role in run.scenario.roles
+        )
+        allowed_s = grace_s + run.progress.slack_s
+        for agent in run.agents:
+            took_s = agent.gone_at - run.disk.ended_at
+            require(took_s <= allowed_s, f"{agent.name} is gone {took_s:.1f} s after the end of the run")
+
+    def _check_job_end(self) -> None:
+        """The agents end the job if, and only if, the node of the batch script cannot."""
+        run = self._run
+        enders = [agent.name for agent in run.everybody if agent.ends_job]
+        if not run.witness.kinds:
+            require(not enders, f"{enders} end the job, whose script is there")
+        host = run.agents[0]
+        is_lost = not host.is_powered and host.died_at < run.disk.ended_at and not run.earlier
+        is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
+        # Lost before any attempt it is known to nobody.
+        was_member = any(host.name in claim.members for claim in run.disk.claims.values())
+        if is_lost and was_member and is_told and not run.witness.is_requeued:
+            require(bool(enders), "nobody ends the job, whose script is lost")
 
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.

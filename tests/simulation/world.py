@@ -104,6 +104,12 @@ class SimulatedRun:
         )
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether something else than a worker's failure has happened on purpose."""
+        usual = ("kill_worker", "exit_worker", "term_worker", "fail_together", "break_store")
+        return any(fault.what not in usual for fault in self.scenario.faults)
+
+    @property
     def phases(self) -> tuple[str, ...]:
         """Where the head has been, between events."""
         return tuple(self._entered)
