@@ -47,9 +47,15 @@ class ClaimChain:
                 return claim
         return None
 
-    def allocations(self, *, above: int) -> list[int]:
-        """The numbers of the allocations above this one, of whatever start."""
-        return list_numbers(self._layout.allocations, above=above)
+    def goes_on_above(self, allocation: int) -> int | None:
+        """The allocation above this one in which the run goes on, None if there is none.
+
+        Of one start it is the latest, as long as no attempt is opened; then the attempts say who is head.
+        """
+        if (started := self.later_start(above=allocation)) is not None:
+            return started
+        claimed = list_numbers(self._layout.allocations, above=allocation)
+        return claimed[-1] if claimed and self._latest_attempt_here() is None else None
 
     def predecessor(self) -> int | None:
         """The number of the latest allocation of another start of the run than this one, None if there is none."""

@@ -249,10 +249,9 @@ class Journal:
         """
         standing = self._chain.result()
         if standing is None:
-            if result.state is not RunState.SUCCEEDED and (
-                later_ones := self._chain.allocations(above=self.allocation)
-            ):
-                return later_ones[-1]
+            is_success = result.state is RunState.SUCCEEDED
+            if not is_success and (goes_on := self._chain.goes_on_above(self.allocation)) is not None:
+                return goes_on
             if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)

@@ -30,8 +30,8 @@ RECORD_NAMES = (*RECORDS, ERROR_FILE)
 def record_schema(file: str) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of one kind of file, by its name in `RECORDS`, or `ERROR_FILE`.
 
-    Every field is required: a writer writes them all. Unknown ones are allowed: a newer writer may
-    add some, and a reader passes over them.
+    Every field is required: a writer writes them all, but for lines of scripts, which an older package may have
+    rendered. Unknown ones are allowed: a newer writer may add some, and a reader passes over them.
     """
     if file == ERROR_FILE:
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "error.json", **_ERROR_SCHEMA}
@@ -44,6 +44,8 @@ def record_schema(file: str) -> dict[str, Any]:
         described = getattr(records, name, None)
         if dataclasses.is_dataclass(described):
             _adopt_names(definition, dataclasses.fields(described))
+    if cls is records.Request:
+        schema["required"].remove("allocation")
     schema["properties"]["format_version"] = {"const": records.FORMAT_VERSION}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

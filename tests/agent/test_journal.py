@@ -304,6 +304,17 @@ def test_an_older_start_ends_the_run_by_success_only(runs: Runs) -> None:
     assert older.write_result(a_result()) == (0, "every rank exited 0")
 
 
+def test_a_failure_waits_for_who_claimed_an_allocation_later_until_an_attempt_is_opened(runs: Runs) -> None:
+    """Found by seed 1970: heads that could not end the run gathered for ever."""
+    first = runs.journal()
+    first.claim_allocation(HEAD)
+    runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
+    failure = replace(a_result(7, "node1 was lost"), state=RunState.FAILED)
+    assert first.write_result(failure) == 2
+    assert first.claim_attempt(*an_attempt())[0]
+    assert first.write_result(failure) == (7, "node1 was lost")
+
+
 def test_a_new_start_waits_for_agents_of_the_older_one_unless_all_have_left(runs: Runs) -> None:
     older = runs.journal()
     older.claim_allocation(HEAD)

@@ -203,6 +203,8 @@ class Process(Loop):  # type: ignore[misc]
         task = asyncio.Task(coro, loop=self)
         self._tasks = [other for other in self._tasks if not other.done()] if len(self._tasks) > 50 else self._tasks
         self._tasks.append(task)
+        if not self.is_alive:
+            self.kill()
         return task
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
