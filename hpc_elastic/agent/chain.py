@@ -74,6 +74,14 @@ class ClaimChain:
                 return claim
         return None
 
+    def latest_attempt_here(self) -> AttemptClaim | None:
+        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
+        claim = self.latest_attempt()
+        if claim is None:
+            return None
+        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
+        return claim if allocation is not None and self.is_this_start(allocation) else None
+
     def world(self, claim: AttemptClaim) -> World | None:
         """The roster of a claimed attempt; its head may have died before it gave it its name.
 
@@ -93,7 +101,7 @@ class ClaimChain:
 
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
-        claim = self._latest_attempt_here() if self.is_this_start(allocation) else None
+        claim = self.latest_attempt_here() if self.is_this_start(allocation) else None
         world = None if claim is None else self.world(claim)
         head = None if world is None else head_of(world)
         return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
@@ -110,7 +118,7 @@ class ClaimChain:
         """
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
-        claim = None if first is None else self._latest_attempt_here()
+        claim = None if first is None else self.latest_attempt_here()
         world = None if claim is None else self.world(claim)
         return Records(
             result=self.result(),
@@ -143,14 +151,6 @@ class ClaimChain:
                 return False
             self._done.add((attempt, node))
         return True
-
-    def _latest_attempt_here(self) -> AttemptClaim | None:
-        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
-        claim = self.latest_attempt()
-        if claim is None:
-            return None
-        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
-        return claim if allocation is not None and self.is_this_start(allocation) else None
 
     def _read(self, cls: type[Record], path: str) -> Record | None:
         data = read_json(path)

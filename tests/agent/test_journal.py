@@ -128,6 +128,14 @@ def test_a_requeue_claims_the_next_allocation_without_asking_the_scheduler(runs:
     assert requeued.allocation == 2
 
 
+def test_an_agent_of_an_older_start_that_comes_late_claims_nothing(runs: Runs) -> None:
+    """Its claim would tell the new start to leave."""
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    with pytest.raises(RunDirectoryError, match="allocation 1 of this run is of a later start of job 42"):
+        runs.journal().claim_allocation(HEAD)
+    assert os.listdir(runs.layout.allocations) == ["0001.json"]
+
+
 def test_another_job_claims_the_next_if_the_earlier_one_is_over(runs: Runs) -> None:
     runs.journal().claim_allocation(HEAD)
     later = runs.journal(a_place("43"), is_over=lambda job: job == "42")
@@ -302,6 +310,65 @@ def test_an_older_start_ends_the_run_by_success_only(runs: Runs) -> None:
     runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
     assert older.write_result(replace(a_result(7, "node1 was lost"), state=RunState.FAILED)) == 2
     assert older.write_result(a_result()) == (0, "every rank exited 0")
+
+
+def test_a_failure_is_written_whatever_was_claimed_in_vain_in_the_same_start(runs: Runs) -> None:
+    """Else nobody could end the run: neither a failure without restarts nor a person."""
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    assert runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
+    failed = replace(a_result(1, "rank 0 failed"), state=RunState.FAILED)
+    assert journal.write_result(replace(failed, attempts=0)) == 2, "another head gathers, and may open the attempt"
+    journal.claim_attempt(*an_attempt())
+    assert journal.write_result(failed) == (1, "rank 0 failed")
+
+
+@pytest.mark.parametrize("hidden", ["requests", "allocations"])
+def test_an_older_start_neither_opens_nor_ends_anything_if_line_or_claim_says_so(runs: Runs, hidden: str) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    os.remove(runs.layout.requests if hidden == "requests" else runs.layout.allocation(2))
+    assert older.claim_attempt(*an_attempt()) == (False, ANY)
+    assert older.write_result(replace(a_result(7, "node1 was lost"), state=RunState.FAILED)) == 2
+
+
+def test_a_folder_as_it_was_before_the_new_start_does_not_send_its_agents_away(runs: Runs) -> None:
+    """As NFS shows it for half a minute to who joined by a connection."""
+    runs.journal().claim_allocation(HEAD)
+    member = runs.journal(a_place(restart_count=1, node_id=1))
+    member.allocation = 2
+    assert member.read_records().started_again is None
+    member.allocation = 0
+    assert member.read_records().started_again == 1
+
+
+def test_a_start_that_left_before_it_opened_an_attempt_vouches_for_no_other(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    older.claim_attempt(*an_attempt())
+    second, third = runs.journal(a_place(restart_count=1)), runs.journal(a_place(restart_count=2))
+    second.claim_allocation(HEAD)
+    second.note_all_left()
+    third.claim_allocation(HEAD)
+    assert third.may_predecessor_live()
+    older.note_all_left()
+    assert not third.may_predecessor_live()
+
+
+@pytest.mark.parametrize("trouble", ["missing", "a folder", "torn"])
+def test_a_new_start_waits_where_nobody_can_say_who_has_left(runs: Runs, trouble: str) -> None:
+    older, newer = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+    older.note_all_left()
+    newer.claim_allocation(HEAD)
+    line = Path(runs.layout.requests).read_text()
+    os.remove(runs.layout.requests)
+    if trouble == "a folder":
+        os.mkdir(runs.layout.requests)
+    elif trouble == "torn":
+        Path(runs.layout.requests).write_text(line[:20])
+    assert newer.may_predecessor_live()
 
 
 def test_a_new_start_waits_for_agents_of_the_older_one_unless_all_have_left(runs: Runs) -> None:
