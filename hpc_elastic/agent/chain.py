@@ -47,6 +47,16 @@ class ClaimChain:
                 return claim
         return None
 
+    def first_of_this_start(self) -> AllocationClaim | None:
+        """The earliest claim of this start of the job, after which its nodes may have claimed several."""
+        first = None
+        for number in reversed(list_numbers(self._layout.allocations)):
+            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            if claim is not None and not self.is_this_start(claim):
+                break
+            first = claim or first
+        return first
+
     def allocations(self, *, above: int) -> list[int]:
         """The numbers of the allocations above this one, of whatever start."""
         return list_numbers(self._layout.allocations, above=above)

@@ -120,6 +120,8 @@ class Journal:
             latest = self._chain.latest_allocation()
             if latest is not None and self._chain.is_this_start(latest):
                 is_ours = latest == self._tried  # an earlier try, which seemed to fail
+                if is_ours:
+                    self._announce(latest)
                 return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
@@ -146,6 +148,8 @@ class Journal:
         mine = self._try_claim(head, after + 1)
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
+        if (first := self._chain.first_of_this_start()) is not None:
+            self._announce(first)  # its own head may have died before it did
         self._took(Claimed(claim=mine, is_ours=True))
         return True
 

@@ -296,6 +296,35 @@ def test_nodes_of_one_start_that_claim_one_allocation_after_the_other_are_no_new
     assert first.requests() == (None, None)
 
 
+def test_the_older_start_is_told_although_the_new_ones_first_head_died_at_its_claim(runs: Runs) -> None:
+    older, first = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+    first.claim_allocation(HEAD)
+    os.remove(runs.layout.requests)  # it had come as far as that
+    second = runs.journal(a_place(restart_count=1, node_id=1))
+    assert second.claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 2)
+    for number in (2, 3):
+        os.remove(runs.layout.allocation(number))  # NFS hides new names
+    assert older.requests() == (None, 2)
+    assert first.requests() == (None, None), "it may live after all, and is of the same start"
+
+
+def test_a_claim_that_seemed_to_fail_is_told_to_the_older_start(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, newer = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(store, "_sync_directory", fail)
+    with pytest.raises(FileSystemError):
+        newer.claim_allocation(HEAD)
+    monkeypatch.undo()
+    assert newer.claim_allocation(HEAD).is_ours
+    os.remove(runs.layout.allocation(2))
+    assert older.requests() == (None, 2)
+
+
 def test_an_attempt_of_an_older_start_is_void(runs: Runs) -> None:
     older = runs.journal()
     older.claim_allocation(HEAD)
