@@ -84,6 +84,10 @@ class ClaimChain:
                 return claim
         return None
 
+    def next_attempt(self, attempt: int) -> AttemptClaim | None:
+        """The claim of the attempt after this one, asked for by its name: NFS may remember a folder without it."""
+        return self._read(AttemptClaim, self._layout.claim(attempt + 1))
+
     def latest_attempt_here(self) -> AttemptClaim | None:
         """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
         claim = self.latest_attempt()

@@ -258,7 +258,8 @@ class Journal:
         if standing is None:
             if result.state is not RunState.SUCCEEDED and (goes_on_in := self._goes_on_in()) is not None:
                 return goes_on_in
-            if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
+            later = self._chain.latest_attempt(above=result.attempts) or self._chain.next_attempt(result.attempts)
+            if later is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
             stamped = replace(complete, ended=utc_text(time.time()))

@@ -15,6 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from hpc_elastic.agent import chain
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.journal import LEVELS, Journal, stamp
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
@@ -360,6 +361,17 @@ def test_an_older_start_neither_opens_nor_ends_anything_if_line_or_claim_says_so
     os.remove(runs.layout.requests if hidden == "requests" else runs.layout.allocation(2))
     assert older.claim_attempt(*an_attempt()) == (False, ANY)
     assert older.write_result(replace(a_result(7, "node1 was lost"), state=RunState.FAILED)) == 2
+
+
+def test_a_failure_is_not_written_beside_an_attempt_that_the_folder_does_not_show(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that claimed an allocation in vain has looked at the folder all the time, which NFS may remember."""
+    runs.journal().claim_allocation(HEAD)
+    runs.journal().claim_attempt(*an_attempt())
+    monkeypatch.setattr(chain, "list_numbers", lambda *_, **__: [])
+    failed = replace(a_result(6, "1 of 2 nodes joined"), state=RunState.FAILED, attempts=0)
+    assert isinstance(runs.journal().write_result(failed), AttemptClaim)
 
 
 def test_a_folder_as_it_was_before_the_new_start_does_not_send_its_agents_away(runs: Runs) -> None:
