@@ -47,15 +47,19 @@ class ClaimChain:
                 return claim
         return None
 
-    def goes_on_above(self, allocation: int) -> int | None:
-        """The allocation above this one in which the run goes on, None if there is none.
+    def first_of_this_start(self) -> AllocationClaim | None:
+        """The earliest claim of this start of the job, after which its nodes may have claimed several."""
+        first = None
+        for number in reversed(list_numbers(self._layout.allocations)):
+            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            if claim is not None and not self.is_this_start(claim):
+                break
+            first = claim or first
+        return first
 
-        Of one start it is the latest, as long as no attempt is opened; then the attempts say who is head.
-        """
-        if (started := self.later_start(above=allocation)) is not None:
-            return started
-        claimed = list_numbers(self._layout.allocations, above=allocation)
-        return claimed[-1] if claimed and self._latest_attempt_here() is None else None
+    def allocations(self, *, above: int) -> list[int]:
+        """The numbers of the allocations above this one, of whatever start."""
+        return list_numbers(self._layout.allocations, above=above)
 
     def predecessor(self) -> int | None:
         """The number of the latest allocation of another start of the run than this one, None if there is none."""
@@ -80,6 +84,18 @@ class ClaimChain:
                 return claim
         return None
 
+    def next_attempt(self, attempt: int) -> AttemptClaim | None:
+        """The claim of the attempt after this one, asked for by its name: NFS may remember a folder without it."""
+        return self._read(AttemptClaim, self._layout.claim(attempt + 1))
+
+    def latest_attempt_here(self) -> AttemptClaim | None:
+        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
+        claim = self.latest_attempt()
+        if claim is None:
+            return None
+        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
+        return claim if allocation is not None and self.is_this_start(allocation) else None
+
     def world(self, claim: AttemptClaim) -> World | None:
         """The roster of a claimed attempt; its head may have died before it gave it its name.
 
@@ -99,7 +115,7 @@ class ClaimChain:
 
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
-        claim = self._latest_attempt_here() if self.is_this_start(allocation) else None
+        claim = self.latest_attempt_here() if self.is_this_start(allocation) else None
         world = None if claim is None else self.world(claim)
         head = None if world is None else head_of(world)
         return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
@@ -116,7 +132,7 @@ class ClaimChain:
         """
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
-        claim = None if first is None else self._latest_attempt_here()
+        claim = None if first is None else self.latest_attempt_here()
         world = None if claim is None else self.world(claim)
         return Records(
             result=self.result(),
@@ -149,14 +165,6 @@ class ClaimChain:
                 return False
             self._done.add((attempt, node))
         return True
-
-    def _latest_attempt_here(self) -> AttemptClaim | None:
-        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
-        claim = self.latest_attempt()
-        if claim is None:
-            return None
-        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
-        return claim if allocation is not None and self.is_this_start(allocation) else None
 
     def _read(self, cls: type[Record], path: str) -> Record | None:
         data = read_json(path)

@@ -39,7 +39,8 @@ class HeadWatch:
 
     Theory of operation. A thread of its own looks into the run directory once a second, and wakes the event
     loop only if there is something: a head that waits costs one wake-up then and not three. What the
-    thread saw is looked at again by the disk's thread, in its turn after a claim or a result of this head's own.
+    thread saw is looked at again by the disk's thread, in its turn after a claim or a result of this head's own; but
+    not a new start of the job, which waits a lease and no longer, whatever the disk does.
 
     Args:
         head: the machine.
@@ -57,6 +58,7 @@ class HeadWatch:
         self._diagnose = diagnose
         self._is_stop_told = False
         self.is_stop_requested = False  # as soon as the thread has seen it, whatever the head is doing
+        self._started: int | None = None  # likewise, a later start of the job
         self._has_found = asyncio.Event()
         self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=LOOK_EVERY_S)
 
@@ -69,6 +71,8 @@ class HeadWatch:
         while True:
             await self._has_found.wait()
             self._has_found.clear()
+            if self._started is not None:
+                self._judge(Look(started=self._started))
             attempt = self._head.attempt
             self._judge(await self._disk.call(lambda attempt=attempt: self._look(attempt)))  # type: ignore[misc]
 
@@ -87,6 +91,7 @@ class HeadWatch:
         """Blocks."""
         look = self._look(self._head.attempt)
         self.is_stop_requested |= look.stop_by is not None
+        self._started = look.started
         return look != Look()
 
     def _look(self, attempt: int) -> Look:

@@ -120,6 +120,8 @@ class Journal:
             latest = self._chain.latest_allocation()
             if latest is not None and self._chain.is_this_start(latest):
                 is_ours = latest == self._tried  # an earlier try, which seemed to fail
+                if is_ours:
+                    self._announce(latest)
                 return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
@@ -146,6 +148,8 @@ class Journal:
         mine = self._try_claim(head, after + 1)
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
+        if (first := self._chain.first_of_this_start()) is not None:
+            self._announce(first)  # its own head may have died before it did
         self._took(Claimed(claim=mine, is_ours=True))
         return True
 
@@ -177,7 +181,10 @@ class Journal:
         Raises:
             RunDirectoryError: something is there and cannot be read.
         """
-        return self._chain.read_records()
+        records = self._chain.read_records()
+        # NFS may show the folder as it was before this agent's own allocation was claimed.
+        is_news = records.started_again is not None and records.started_again > self.allocation
+        return records if is_news else replace(records, started_again=None)
 
     def note_launch_agent(self) -> None:
         """Says which process is the agent beside srun, for the script, which holds srun while that one lives."""
@@ -219,7 +226,7 @@ class Journal:
             return False, ""
         rename(proposed, self._layout.world(stamped.attempt))
         # Another head may have ended the run while this one was on its way to the claim, or the job has started again.
-        is_ours = read_json(self._layout.result) is None and self._chain.later_start(above=self.allocation) is None
+        is_ours = read_json(self._layout.result) is None and self._later_start() is None
         return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:
@@ -249,10 +256,10 @@ class Journal:
         """
         standing = self._chain.result()
         if standing is None:
-            is_success = result.state is RunState.SUCCEEDED
-            if not is_success and (goes_on := self._chain.goes_on_above(self.allocation)) is not None:
-                return goes_on
-            if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
+            if result.state is not RunState.SUCCEEDED and (goes_on_in := self._goes_on_in()) is not None:
+                return goes_on_in
+            later = self._chain.latest_attempt(above=result.attempts) or self._chain.next_attempt(result.attempts)
+            if later is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
             stamped = replace(complete, ended=utc_text(time.time()))
@@ -317,21 +324,47 @@ class Journal:
         """
         requests = list(self._requests())
         stop_by = next((request.by for request in requests if request.kind == "stop"), None)
-        told = [request.allocation or 0 for request in requests if request.kind == "start"]
-        started = max([*told, self._chain.later_start(above=self.allocation) or 0])
-        return stop_by, started if started > self.allocation else None
+        return stop_by, self._latest_start(requests)
 
     def may_predecessor_live(self) -> bool:
-        """Whether agents of an earlier start of the run may be at work: its head did not write that all have left."""
-        predecessor = self._chain.predecessor()
-        left = (request.allocation for request in self._requests() if request.kind == "left")
-        return predecessor is not None and predecessor not in left
+        """Whether agents of an earlier start of the run may be at work: its head did not write that all have left.
+
+        If that start opened no attempt, the one before it has to have left, too: it may not have heard of that one yet.
+        """
+        latest = self._chain.latest_attempt()
+        started = {self._chain.predecessor(), None if latest is None else latest.allocation} - {None}
+        left: set[int | None] = set()
+        with contextlib.suppress(RunDirectoryError):  # then nobody knows
+            left.update(request.allocation for request in self._requests() if request.kind == "left")
+        return not started <= left
 
     def note_all_left(self) -> None:
         """No worker of this allocation is left anywhere: the next start of the job need not wait for any."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
             append_line(self._layout.requests, to_json(request))
+
+    def _later_start(self) -> int | None:
+        """The number of the latest allocation of a later start of the job, by its line or by its claim."""
+        requests: list[Request] = []
+        with contextlib.suppress(RunDirectoryError):
+            requests.extend(self._requests())
+        return self._latest_start(requests)
+
+    def _latest_start(self, requests: Sequence[Request]) -> int | None:
+        told = [request.allocation or 0 for request in requests if request.kind == "start"]
+        started = max([*told, self._chain.later_start(above=self.allocation) or 0])
+        return started if started > self.allocation else None
+
+    def _goes_on_in(self) -> int | None:
+        """The number of a later allocation in which others go on with the run, so that no failure here may end it.
+
+        One of this start was claimed in vain if an attempt of this start is opened: its head comes to the one of that.
+        """
+        if (started := self._later_start()) is not None:
+            return started
+        later_ones = self._chain.allocations(above=self.allocation)
+        return later_ones[-1] if later_ones and self._chain.latest_attempt_here() is None else None
 
     def _requests(self) -> Iterator[Request]:
         for line in read_lines(self._layout.requests):
@@ -361,8 +394,13 @@ class Journal:
             raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
 
     def _refuse_if_alive(self, record: AllocationClaim) -> None:
-        if record.job_id == self._place.job_id:
-            return  # Slurm has one start of a job at a time: this one is a requeue of that one
+        if record.job_id == self._place.job_id:  # Slurm has one start of a job at a time, and this is the later one
+            if record.restart_count > self._place.restart_count:
+                raise RunDirectoryError(
+                    f"allocation {record.allocation} of this run is of a later start of job {record.job_id} than this "
+                    "agent, which comes too late"
+                )
+            return
         # Processes of another machine cannot be looked up here.
         is_elsewhere = record.job_id.startswith("local-") and record.host != os.uname().nodename
         is_over = None if is_elsewhere else self._questions.is_over(record.job_id)

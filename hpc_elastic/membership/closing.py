@@ -36,10 +36,21 @@ class Closing:
         return self._deadline
 
     def begin(
-        self, exit_code: int, cause: str, now: float, job_end: JobEnd, *, is_settled: bool = True
+        self,
+        exit_code: int,
+        cause: str,
+        now: float,
+        job_end: JobEnd,
+        *,
+        is_settled: bool = True,
+        may_others_live: bool = False,
     ) -> list[Action]:
-        """Tells everybody; `is_settled`: nobody else can go on with the run."""
+        """Tells everybody; `is_settled`: nobody else can go on with the run.
+
+        `may_others_live`: some are at work perhaps whom this head has neither had nor lost.
+        """
         self.exit_code = exit_code
+        self._have_left = not may_others_live
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
         is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # that job must live, to start again

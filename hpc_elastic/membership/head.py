@@ -358,7 +358,14 @@ class Head:
 
     def _end_everybody(self, exit_code: int, cause: str, now: float, *, is_settled: bool = True) -> list[Action]:
         self.phase = Phase.CLOSING
-        told = self._closing.begin(exit_code, cause, now, self._members.job_end, is_settled=is_settled)
+        told = self._closing.begin(
+            exit_code,
+            cause,
+            now,
+            self._members.job_end,
+            is_settled=is_settled,
+            may_others_live=self.gathering.succession is not None,  # the lost head, and whoever has not come yet
+        )
         return told + self._left()
 
     def _left(self) -> list[Action]:

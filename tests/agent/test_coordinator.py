@@ -272,6 +272,25 @@ def test_requests_are_read_again_after_the_file_system_was_in_trouble(
     play(tmp_path, scene)
 
 
+def test_a_new_start_of_the_job_is_heard_of_while_the_disk_is_busy(tmp_path: Path) -> None:
+    """The new start waits for a lease, and not for what the older one writes or reads meanwhile."""
+    is_free = threading.Event()
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        made.disk.spare(is_free.wait)
+        append_line(made.layout.requests, {"kind": "start", "by": "node1", "time": "now", "allocation": 2})
+        try:
+            while not made.superseded:
+                await asyncio.sleep(0.01)
+        finally:
+            is_free.set()
+        assert made.superseded == ["the job has started again: allocation 2"]
+
+    play(tmp_path, scene)
+
+
 def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from hpc_elastic.agent import chain
 from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.agent.journal import LEVELS, Journal, stamp
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
@@ -126,6 +127,14 @@ def test_a_requeue_claims_the_next_allocation_without_asking_the_scheduler(runs:
     assert requeued.find_allocation() is None
     assert requeued.claim_allocation(HEAD).claim.allocation == 2
     assert requeued.allocation == 2
+
+
+def test_an_agent_of_an_older_start_that_comes_late_claims_nothing(runs: Runs) -> None:
+    """Its claim would tell the new start to leave."""
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    with pytest.raises(RunDirectoryError, match="allocation 1 of this run is of a later start of job 42"):
+        runs.journal().claim_allocation(HEAD)
+    assert os.listdir(runs.layout.allocations) == ["0001.json"]
 
 
 def test_another_job_claims_the_next_if_the_earlier_one_is_over(runs: Runs) -> None:
@@ -288,6 +297,35 @@ def test_nodes_of_one_start_that_claim_one_allocation_after_the_other_are_no_new
     assert first.requests() == (None, None)
 
 
+def test_the_older_start_is_told_although_the_new_ones_first_head_died_at_its_claim(runs: Runs) -> None:
+    older, first = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+    first.claim_allocation(HEAD)
+    os.remove(runs.layout.requests)  # it had come as far as that
+    second = runs.journal(a_place(restart_count=1, node_id=1))
+    assert second.claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 2)
+    for number in (2, 3):
+        os.remove(runs.layout.allocation(number))  # NFS hides new names
+    assert older.requests() == (None, 2)
+    assert first.requests() == (None, None), "it may live after all, and is of the same start"
+
+
+def test_a_claim_that_seemed_to_fail_is_told_to_the_older_start(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, newer = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(store, "_sync_directory", fail)
+    with pytest.raises(FileSystemError):
+        newer.claim_allocation(HEAD)
+    monkeypatch.undo()
+    assert newer.claim_allocation(HEAD).is_ours
+    os.remove(runs.layout.allocation(2))
+    assert older.requests() == (None, 2)
+
+
 def test_an_attempt_of_an_older_start_is_void(runs: Runs) -> None:
     older = runs.journal()
     older.claim_allocation(HEAD)
@@ -304,15 +342,74 @@ def test_an_older_start_ends_the_run_by_success_only(runs: Runs) -> None:
     assert older.write_result(a_result()) == (0, "every rank exited 0")
 
 
-def test_a_failure_waits_for_who_claimed_an_allocation_later_until_an_attempt_is_opened(runs: Runs) -> None:
-    """Found by seed 1970: heads that could not end the run gathered for ever."""
-    first = runs.journal()
-    first.claim_allocation(HEAD)
-    runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
-    failure = replace(a_result(7, "node1 was lost"), state=RunState.FAILED)
-    assert first.write_result(failure) == 2
-    assert first.claim_attempt(*an_attempt())[0]
-    assert first.write_result(failure) == (7, "node1 was lost")
+def test_a_failure_is_written_whatever_was_claimed_in_vain_in_the_same_start(runs: Runs) -> None:
+    """Else nobody could end the run: neither a failure without restarts nor a person."""
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    assert runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
+    failed = replace(a_result(1, "rank 0 failed"), state=RunState.FAILED)
+    assert journal.write_result(replace(failed, attempts=0)) == 2, "another head gathers, and may open the attempt"
+    journal.claim_attempt(*an_attempt())
+    assert journal.write_result(failed) == (1, "rank 0 failed")
+
+
+@pytest.mark.parametrize("hidden", ["requests", "allocations"])
+def test_an_older_start_neither_opens_nor_ends_anything_if_line_or_claim_says_so(runs: Runs, hidden: str) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    runs.journal(a_place(restart_count=1)).claim_allocation(HEAD)
+    os.remove(runs.layout.requests if hidden == "requests" else runs.layout.allocation(2))
+    assert older.claim_attempt(*an_attempt()) == (False, ANY)
+    assert older.write_result(replace(a_result(7, "node1 was lost"), state=RunState.FAILED)) == 2
+
+
+def test_a_failure_is_not_written_beside_an_attempt_that_the_folder_does_not_show(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that claimed an allocation in vain has looked at the folder all the time, which NFS may remember."""
+    runs.journal().claim_allocation(HEAD)
+    runs.journal().claim_attempt(*an_attempt())
+    monkeypatch.setattr(chain, "list_numbers", lambda *_, **__: [])
+    failed = replace(a_result(6, "1 of 2 nodes joined"), state=RunState.FAILED, attempts=0)
+    assert isinstance(runs.journal().write_result(failed), AttemptClaim)
+
+
+def test_a_folder_as_it_was_before_the_new_start_does_not_send_its_agents_away(runs: Runs) -> None:
+    """As NFS shows it for half a minute to who joined by a connection."""
+    runs.journal().claim_allocation(HEAD)
+    member = runs.journal(a_place(restart_count=1, node_id=1))
+    member.allocation = 2
+    assert member.read_records().started_again is None
+    member.allocation = 0
+    assert member.read_records().started_again == 1
+
+
+def test_a_start_that_left_before_it_opened_an_attempt_vouches_for_no_other(runs: Runs) -> None:
+    older = runs.journal()
+    older.claim_allocation(HEAD)
+    older.claim_attempt(*an_attempt())
+    second, third = runs.journal(a_place(restart_count=1)), runs.journal(a_place(restart_count=2))
+    second.claim_allocation(HEAD)
+    second.note_all_left()
+    third.claim_allocation(HEAD)
+    assert third.may_predecessor_live()
+    older.note_all_left()
+    assert not third.may_predecessor_live()
+
+
+@pytest.mark.parametrize("trouble", ["missing", "a folder", "torn"])
+def test_a_new_start_waits_where_nobody_can_say_who_has_left(runs: Runs, trouble: str) -> None:
+    older, newer = runs.journal(), runs.journal(a_place(restart_count=1))
+    older.claim_allocation(HEAD)
+    older.note_all_left()
+    newer.claim_allocation(HEAD)
+    line = Path(runs.layout.requests).read_text()
+    os.remove(runs.layout.requests)
+    if trouble == "a folder":
+        os.mkdir(runs.layout.requests)
+    elif trouble == "torn":
+        Path(runs.layout.requests).write_text(line[:20])
+    assert newer.may_predecessor_live()
 
 
 def test_a_new_start_waits_for_agents_of_the_older_one_unless_all_have_left(runs: Runs) -> None:

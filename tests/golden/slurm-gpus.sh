@@ -83,7 +83,7 @@ hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
 hpc_elastic_stop() {
     [ "$hpc_elastic_batch_script" != "$$" ] || return
-    if [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl ]; then
+    if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
         kill -TERM "${hpc_elastic_launched[@]}"
         kill -CONT "${hpc_elastic_launched[@]}"
     fi

@@ -66,7 +66,7 @@ hpc_elastic_starts=$(find '/home/ada/a b'"'"'c"d%j$(touch canary)`x`;#é/run/all
 hpc_elastic_batch_script=${SLURM_TASK_PID-}
 hpc_elastic_stop() {
     [ "$hpc_elastic_batch_script" != "$$" ] || return
-    if [ -s '/home/ada/a b'"'"'c"d%j$(touch canary)`x`;#é/run/requests.jsonl' ]; then
+    if grep -qs '"kind": "stop"' '/home/ada/a b'"'"'c"d%j$(touch canary)`x`;#é/run/requests.jsonl'; then
         kill -TERM "${hpc_elastic_launched[@]}"
         kill -CONT "${hpc_elastic_launched[@]}"
     fi

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.codec import from_json
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
@@ -369,20 +371,26 @@ def test_slurms_term_is_not_passed_on_and_does_not_end_the_wait(tmp_path: Path) 
     assert not (scene.run_dir / "requests.jsonl").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_a_script_in_the_foreground_asks_the_agents(number: signal.Signals, tmp_path: Path) -> None:
+START = '{"format_version": 1, "kind": "start", "by": "node0", "time": "", "allocation": 2}\n'
+
+
+@pytest.mark.parametrize(("number", "lines"), [(signal.SIGTERM, ""), (signal.SIGINT, ""), (signal.SIGINT, START)])
+def test_a_signal_to_a_script_in_the_foreground_asks_the_agents(
+    number: signal.Signals, lines: str, tmp_path: Path
+) -> None:
+    """Lines of other starts of the job are no question to these agents."""
     scene = make_scene(tmp_path)
     os.mkfifo(scene.stubs / "gate")
     requests = scene.run_dir / "requests.jsonl"
-    requests.touch()
+    requests.write_text(lines)
     process = scene.start(STUB_STATUS="42", SLURM_TASK_PID="1")
     scene.wait_for("srun.runs")
     process.send_signal(number)
-    wait_until(requests.read_text, "there is a request")
+    wait_until(lambda: requests.read_text() != lines, "there is a request")
     (scene.stubs / "gate").write_text("go\n")
     process.communicate(timeout=60)
     assert process.returncode == 42
-    request = from_json(Request, json.loads(requests.read_text()))
+    request = from_json(Request, json.loads(requests.read_text().removeprefix(lines)))
     assert (request.kind, request.reason) == ("stop", "the script was stopped")
     assert not (scene.stubs / "srun.signals").exists()
 
@@ -391,7 +399,7 @@ def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> Non
     scene = make_scene(tmp_path)
     os.mkfifo(scene.stubs / "gate")
     requests = scene.run_dir / "requests.jsonl"
-    requests.write_text("{}\n")
+    ask_to_stop(RunLayout(scene.run_dir), "enough")
     process = scene.start(STUB_STATUS="42")
     scene.wait_for("srun.runs")
     process.send_signal(signal.SIGTERM)

@@ -61,3 +61,18 @@ def test_an_old_head_that_fails_after_the_new_start_does_not_end_the_run() -> No
     run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=3, faults=faults, max_restarts=0))
     run.play()
     assert [result.reason for result in run.disk.results] == ["succeeded"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_successor_that_ends_before_it_has_gathered_all_vouches_for_nobody(seed: int) -> None:
+    """The head that it has lost may live and go on, where the network was cut."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(2,), work_s=60.0)
+    faults = (
+        Fault(what="partition", side=(0,), at=3.0, lasts_s=14.0),
+        Fault(what="term", node=1, at=12.0),
+        Fault(what="requeue", side=(0,), at=18.0),
+    )
+    run = SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=2, faults=faults, is_requeued=True))
+    run.play()
+    first = min(number for number, claim in run.disk.claims.items() if claim.allocation > 1)
+    assert run.disk.asked_at[first] >= 18.0 + 10.0

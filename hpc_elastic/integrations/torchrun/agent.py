@@ -37,7 +37,7 @@ from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
-from hpc_elastic.integrations.torchrun.run_directory import leave_run
+from hpc_elastic.integrations.torchrun.run_directory import is_over_for, leave_run
 from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockWorkers
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
@@ -149,7 +149,7 @@ class TorchrunAgent:
             if self._exchange.stage is Stage.AT_WORK:
                 await self._end_workers(_over(leave))
             return
-        if leave.exit_code not in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING):  # else the others may go on
+        if is_over_for(leave.exit_code):
             with contextlib.suppress(RunDirectoryError):
                 await self._disk.call(lambda: leave_run(RunLayout(self._plan.run_dir), self._place.node))
         await self._part.close()

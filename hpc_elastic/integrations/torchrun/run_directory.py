@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.codec import to_json
-from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, dump_plan
 from hpc_elastic.rundir import store
@@ -51,6 +51,14 @@ def enter_run(
         plan = make_plan(numbered, layout.root)
         return EnteredRun(plan=plan, secret=_enter(layout, plan, job_id))
     raise RunDirectoryError(f"{root} has {MOST_RUNS} runs of {name} already", tip="give another dir in --rdzv-conf")
+
+
+def is_over_for(exit_code: int) -> bool:
+    """Whether an agent that leaves with this code has seen the run's end.
+
+    Else others may go on with it, or a new start of the job, all of whose nodes have to find one directory.
+    """
+    return exit_code not in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING, ExitCode.REQUEUE)
 
 
 def leave_run(layout: RunLayout, node: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.integrations.torchrun.run_directory import EnteredRun, enter_run, leave_run
+from hpc_elastic.errors import ExitCode, RunDirectoryError
+from hpc_elastic.integrations.torchrun.run_directory import EnteredRun, enter_run, is_over_for, leave_run
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from tests.plans import make_run_plan
@@ -40,6 +40,11 @@ def test_a_node_remembers_the_end_that_its_file_system_does_not_show_yet(tmp_pat
     leave_run(RunLayout(enter(tmp_path).plan.run_dir), "node1")
     assert enter(tmp_path, "node1").plan.run == "torchrun-17-0-2"
     assert enter(tmp_path, "node2").plan.run == "torchrun-17-0"
+
+
+def test_the_run_is_not_over_for_who_leaves_because_others_or_a_new_start_go_on() -> None:
+    codes = [ExitCode.NODE_LOST, ExitCode.NODES_MISSING, ExitCode.REQUEUE]
+    assert [code for code in ExitCode if not is_over_for(code)] == [code for code in ExitCode if code in codes]
 
 
 def test_a_secret_that_was_cut_short_is_refused(tmp_path: Path) -> None:
