@@ -51,7 +51,7 @@ class HeadSearch:
     Why the head cannot be reached is found out by probes, said, and written where the head reads it.
     A try to join is over when a head that has claimed does not answer; tries follow with growing
     pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. When all were in
-    vain until the time was up, and no attempt was opened, that head is dead; the first who notices takes its place.
+    vain because nobody listens or answers there, and no attempt was opened, the first who notices takes its place.
     """
 
     def __init__(
@@ -128,8 +128,7 @@ class HeadSearch:
                 break
             say(f"{trouble.detail}; trying again in {pause:g} s (try {number + 1} of {tries})", "warning")
             await asyncio.sleep(pause)
-        is_late = self._loop.time() + FIRST_RETRY_S >= self._deadline
-        if is_late and trouble.is_normal_at_first and await self._succeeds(say):
+        if trouble.is_normal_at_first and await self._succeeds(say):
             return False
         missing = await trouble.give_up(number)
         took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
@@ -138,7 +137,7 @@ class HeadSearch:
     async def _succeeds(self, say: Callable[[str, Level], None]) -> bool:
         """Whether this node takes the place of a head that has claimed the allocation and then was heard of no more.
 
-        One that lives has opened an attempt or ended the run by now: its agents wait no longer than this one has.
+        If it lives after all, behind a firewall, the claim is in vain: an attempt that it opens is the run's.
         """
         known = self._known
         if known is None:

@@ -30,6 +30,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
 from hpc_elastic.rundir.store import write_json
 from tests.agent.answers import Answers
+from tests.agent.test_journal import an_attempt
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
 
@@ -327,6 +328,7 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
     async def scene(made: Scene) -> None:
         made.allow(join_retries=2)
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        made.journal(0).claim_attempt(*an_attempt())  # so that head lives, for all that is known
         with pytest.raises(RendezvousTimeoutError, match="no head was joined, after 3 tries in 0 s") as caught:
             await made.find(1)
         (missing,) = caught.value.missing
