@@ -47,9 +47,15 @@ class ClaimChain:
                 return claim
         return None
 
-    def allocations(self, *, above: int) -> list[int]:
-        """The numbers of the allocations above this one, of whatever start."""
-        return list_numbers(self._layout.allocations, above=above)
+    def later_rival(self, *, above: int) -> int | None:
+        """The number of the latest allocation above this one that may go on with the run, None if there is none.
+
+        One of this start may as long as no attempt is opened: its head can open but the first one.
+        """
+        later = list_numbers(self._layout.allocations, above=above)
+        if later and self._latest_attempt_here() is not None:
+            return self.later_start(above=above)
+        return later[-1] if later else None
 
     def predecessor(self) -> int | None:
         """The number of the latest allocation of another start of the run than this one, None if there is none."""

@@ -244,15 +244,12 @@ class Journal:
 
         Returns:
             Exit code and cause of the result that is there now; or the claim of a later attempt than the result knows
-            of, or, where it is no success, the number of a later allocation: then the run goes on there, and nothing
-            is written.
+            of, or, where it is no success, the number of a later allocation that may go on: then nothing is written.
         """
         standing = self._chain.result()
         if standing is None:
-            if result.state is not RunState.SUCCEEDED and (
-                later_ones := self._chain.allocations(above=self.allocation)
-            ):
-                return later_ones[-1]
+            if result.state is not RunState.SUCCEEDED and (later_one := self._chain.later_rival(above=self.allocation)):
+                return later_one
             if (later := self._chain.latest_attempt(above=result.attempts)) is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
