@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from hpc_elastic.rundir.records import (
     WorkerState,
     World,
 )
-from hpc_elastic.rundir.store import list_numbers, read_json
+from hpc_elastic.rundir.store import find_json, list_numbers, read_json
 
 Record = TypeVar("Record")
 
@@ -80,7 +81,7 @@ class ClaimChain:
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """The claim of the run's latest attempt, if it is above this one."""
         for number in reversed(list_numbers(self._layout.attempts, above=above)):
-            if (claim := self._read(AttemptClaim, self._layout.claim(number))) is not None:
+            if (claim := self._read(AttemptClaim, self._layout.claim(number), find_json)) is not None:
                 return claim
         return None
 
@@ -166,8 +167,8 @@ class ClaimChain:
             self._done.add((attempt, node))
         return True
 
-    def _read(self, cls: type[Record], path: str) -> Record | None:
-        data = read_json(path)
+    def _read(self, cls: type[Record], path: str, read: Callable[[str], object] = read_json) -> Record | None:
+        data = read(path)
         if data is None:
             return None
         try:

@@ -251,8 +251,7 @@ class Journal:
 
         Returns:
             Exit code and cause of the result that is there now; or the claim of a later attempt than the result knows
-            of, or, where it is no success, the number of a later allocation: then the run goes on there, and nothing
-            is written.
+            of, or, where it is no success, the number of a later allocation that may go on: then nothing is written.
         """
         standing = self._chain.result()
         if standing is None:

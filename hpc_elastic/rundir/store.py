@@ -189,6 +189,22 @@ def read_json(path: str) -> Any:
             return None
 
 
+def find_json(path: str) -> Any:
+    """The same, of a file that another machine may have created just now.
+
+    An NFS client may go on saying for 30 s that a name is absent, unless it opens the directory: then it asks again.
+    """
+    if (data := read_json(path)) is not None:
+        return data
+    with (
+        file_system_errors(path, "read"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(os.path.dirname(path)),
+    ):
+        pass
+    return read_json(path)
+
+
 def read_lines(path: str) -> Iterator[Any]:
     """The JSON values in a file of lines; none if there is no such file; torn lines are left out."""
     with file_system_errors(path, "read"):

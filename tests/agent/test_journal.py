@@ -326,6 +326,17 @@ def test_a_claim_that_seemed_to_fail_is_told_to_the_older_start(runs: Runs, monk
     assert older.requests() == (None, 2)
 
 
+def test_an_allocation_that_came_to_nothing_does_not_keep_the_run_from_ending(runs: Runs) -> None:
+    """Another node took the head for lost, which opened its first attempt all the same."""
+    first = runs.journal()
+    first.claim_allocation(HEAD)
+    runs.journal(a_place(node_id=1)).claim_next_allocation(Endpoint(address="10.0.0.2", port=1), 1)
+    failed = replace(a_result(7, "node1 was lost"), state=RunState.FAILED)
+    assert first.write_result(failed) == 2, "its head may open the first attempt"
+    assert first.claim_attempt(*an_attempt()) == (True, ANY)
+    assert first.write_result(failed) == (7, "node1 was lost")
+
+
 def test_an_attempt_of_an_older_start_is_void(runs: Runs) -> None:
     older = runs.journal()
     older.claim_allocation(HEAD)

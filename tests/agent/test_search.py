@@ -30,7 +30,6 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
 from hpc_elastic.rundir.store import write_json
 from tests.agent.answers import Answers
-from tests.agent.test_journal import an_attempt
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
 
@@ -325,10 +324,14 @@ def retrying(monkeypatch: pytest.MonkeyPatch, *, answers_within_s: float = 600.0
 def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retrying(monkeypatch, answers_within_s=0.01)
 
+    async def is_taken(*_: object) -> bool:
+        return False  # another agent was faster to take that head's place
+
+    monkeypatch.setattr(HeadSearch, "_succeeds", is_taken)
+
     async def scene(made: Scene) -> None:
         made.allow(join_retries=2)
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
-        made.journal(0).claim_attempt(*an_attempt())  # so that head lives, for all that is known
         with pytest.raises(RendezvousTimeoutError, match="no head was joined, after 3 tries in 0 s") as caught:
             await made.find(1)
         (missing,) = caught.value.missing

@@ -54,7 +54,7 @@ class Disk:
         self.worlds[claim.attempt] = world
         if not self.results:
             self._valid.append(claim.attempt)
-        self._run.rules.claimed(agent, claim, world, before, is_over=bool(self.results))
+        self._run.rules.claimed(agent, claim, world, before)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])
@@ -67,6 +67,10 @@ class Disk:
     def latest(self) -> World | None:
         """The roster of the latest attempt; a claim that came after the result is void."""
         return self.worlds[max(self._valid)] if self._valid else None
+
+    def is_valid(self, attempt: int) -> bool:
+        """Whether it was claimed before there was a result."""
+        return attempt in self._valid
 
     @property
     def head(self) -> str | None:

@@ -21,11 +21,8 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
     elif fault.what == "fail_together":
         for worker in list(agent.workers.alive.values()):
             agent.workers.end(worker, 1)
-    elif fault.what == "break_store":
-        if agent.is_running:
-            agent.break_store()
-    elif fault.what == "unkillable":
-        agent.workers.has_next_unkillable = True
+    elif fault.what in ("break_store", "unkillable", "kill_guard"):
+        _break(agent, fault.what)
     elif fault.what in ("stop", "term", "term_all"):
         _ask_to_end(run, agent, fault.what)
     elif fault.what in ("power_off", "kill_agent", "reset"):
@@ -60,6 +57,16 @@ def _end_worker(run: SimulatedRun, agent: Agent, exitcode: int) -> None:
     alive = list(agent.workers.alive.values())
     if alive:
         agent.workers.end(run.dice.choice(alive), exitcode)
+
+
+def _break(agent: Agent, what: str) -> None:
+    if what == "unkillable":
+        agent.workers.has_next_unkillable = True
+    elif what == "break_store":
+        if agent.is_running:
+            agent.break_store()
+    elif not agent.process.is_to_freeze:  # agent and guard at once is not promised
+        agent.guard.die()
 
 
 def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
@@ -109,9 +116,10 @@ def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
     until = run.clock.now + fault.lasts_s
     if not run.disk.claims and fault.lasts_s > 0.3 * run.scenario.join_timeout_s:
         run.witness.see("missing")  # who is held up so long may come too late
-    if fault.what == "pause":
+    if fault.what in ("pause", "freeze"):
         run.witness.delayed(agent.name, fault.lasts_s)
-        agent.pause(fault.lasts_s)
+        if agent.is_running and agent.guard.is_alive:
+            agent.pause(fault.lasts_s, point=fault.point if fault.what == "freeze" else -1)
     elif fault.what == "stall_link":
         run.witness.delayed(agent.name, fault.lasts_s)
         for other in run.agents:

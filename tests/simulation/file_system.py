@@ -3,8 +3,8 @@
 Theory of operation. The agent's own code for the run directory runs as it ships: `SharedOs` stands where its modules
 look for `os` and `open`. What asks the server takes time: the thread, a greenlet, is left there, and goes on when the
 answer is there. In between the others work on the same files; the thread is frozen with its process; and what was
-asked for may happen although the answer never comes. A look at a name may be answered from the directory that a
-node's kernel remembers, as on NFS.
+asked for may happen although the answer never comes. That a name is absent may be answered from the directory that a
+node's kernel remembers, as on NFS, until somebody on that node opens the directory.
 """
 
 from __future__ import annotations
@@ -212,9 +212,7 @@ class DiskThread:
         return self.ask(read, is_write=False)
 
     def names(self, directory: str) -> set[str]:
-        until, names = self._names.get(directory, (-1.0, set()))
-        if self.agent.run.clock.now < until:
-            return names
+        """What a directory has: who opens one asks the server, on NFS too (close-to-open)."""
         return self.ask(lambda: self._remember(directory), is_write=False)
 
     def changed(self, path: str) -> None:

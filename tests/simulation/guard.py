@@ -20,7 +20,7 @@ class Guard:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._clock = agent.run.clock
-        self._is_alive = True
+        self.is_alive = True
         self.deadline = NEVER  # by the machine's clock
 
     @property
@@ -36,16 +36,16 @@ class Guard:
 
     def dismiss(self) -> None:
         """The agent has gone, and its workers with it."""
-        self._is_alive = False
+        self.is_alive = False
 
     def die(self) -> None:
         """Somebody kills it; the agent, if it runs, starts another one."""
-        if self._is_alive:
-            self._is_alive = False
+        if self.is_alive:
+            self.is_alive = False
             self._clock.after(COMES_BACK_S, lambda: self._agent.process.when_thawed(self._come_back))
 
     def _come_back(self) -> None:
-        self._is_alive = self._agent.is_running
+        self.is_alive = self._agent.is_running
         self._arm()
 
     def _arm(self) -> None:
@@ -55,7 +55,7 @@ class Guard:
 
     def _look(self) -> None:
         """Stays armed: what is started beyond the deadline is killed too."""
-        if not self._is_alive or self._agent.now < self.deadline + KILL_S / 2:
+        if not self.is_alive or self._agent.now < self.deadline + KILL_S / 2:
             return
         if self._agent.workers.alive:
             self._agent.run.trace(self._agent, "the guard kills the workers")

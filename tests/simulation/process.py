@@ -83,6 +83,11 @@ class Process(Loop):  # type: ignore[misc]
         """It will be frozen at the point of its code that comes after so many others."""
         self._freeze_at, self._freeze_s = point, seconds
 
+    @property
+    def is_to_freeze(self) -> bool:
+        """Whether it is frozen, or will be at a point of its code."""
+        return self.is_frozen or self._freeze_at >= 0
+
     def when_thawed(self, event: Callable[[], object]) -> None:
         """Goes on with another thread of this process, which is frozen with it."""
         if self.is_frozen:

@@ -100,9 +100,7 @@ class Rules:
             if incident.moment < run.clock.now - 5 * 60:
                 raise BrokenRuleError(f"{incident} was not answered")
 
-    def claimed(
-        self, agent: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None, *, is_over: bool
-    ) -> None:
+    def claimed(self, agent: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk."""
         run, number = self._run, claim.attempt
         run.is_dirty = True
@@ -142,7 +140,8 @@ class Rules:
         suspects = [
             node
             for node in members
-            if witness.is_suspect(node) or (is_succession and before is not None and node == before.head)
+            if witness.is_suspect(node)
+            or (is_succession and before is not None and (node == before.head or self._is_cut_off(node, claim.head)))
         ]
         require(0 <= lost - counted <= len(suspects), f"attempt {number} counts {lost - counted} losses of {suspects}")
         dead = [node for node in members if not self._run.agent(node).is_running and node not in claim.members]
@@ -152,6 +151,12 @@ class Rules:
             not is_same_start or lost - counted >= len(gone),
             f"attempt {number} counts {lost - counted} losses: {gone} are gone",
         )
+
+    def _is_cut_off(self, node: str, head: str) -> bool:
+        """Whether a successor lacked this node lately: it may be with the old head, and has had one all the time."""
+        run = self._run
+        calm_since = run.network.calm_since(run.agent(node).number, run.agent(head).number)
+        return calm_since > run.clock.now - run.progress.bound_s
 
     def _check_partial(self, world: World, before: World, claim: AttemptClaim) -> None:
         for role in before.roles:
@@ -172,6 +177,9 @@ class Rules:
         ranks = [rank for rank in world.ranks if rank.node == name]
         require(
             self._assigns.get(name, assign).attempt <= assign.attempt, f"{name} goes back to attempt {assign.attempt}"
+        )
+        require(
+            disk.is_valid(assign.attempt), f"{name} starts attempt {assign.attempt}, claimed after the end of the run"
         )
         if role is None or not ranks:
             raise BrokenRuleError(f"{name} starts attempt {assign.attempt}, which it is not in")
@@ -218,7 +226,7 @@ class Rules:
         attempts = {role.role: role.attempt for role in world.roles}
         for node in world.nodes:
             attempt = attempts[node.role]
-            is_there = self._run.witness.running.get(node.node) == attempt
+            is_there = (node.node, attempt) in self._run.witness.started_in
             is_written = (attempt, node.node) in self._run.disk.node_results
             require(is_there and is_written, f"attempt {note.attempt} is said to be started, {node.node} is not")
 

@@ -55,6 +55,7 @@ class Fault:
     phase: str = ""
     nth: int = 1
     lasts_s: float = 0.0
+    point: int = 0  # of a freeze: where in the code, so many points from now
 
 
 @dataclass(frozen=True, kw_only=True)

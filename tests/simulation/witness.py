@@ -36,7 +36,9 @@ class Witness:
     incidents: list[Incident] = field(default_factory=list)
     ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
     first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank that counts first exited 0
-    running: dict[str, int] = field(default_factory=dict)  # node: the attempt whose workers all have had their process
+    started_in: set[tuple[str, int]] = field(
+        default_factory=set
+    )  # node and attempt whose workers have had their process
     joined: set[str] = field(default_factory=set)
     terminated: set[str] = field(default_factory=set)
     assigned: set[str] = field(default_factory=set)
@@ -50,7 +52,7 @@ class Witness:
         self.kinds.add(kind)
 
     def started(self, agent: Agent, assign: Assign) -> None:
-        self.running[agent.name] = assign.attempt
+        self.started_in.add((agent.name, assign.attempt))
 
     def start_failed(self, agent: Agent, assign: Assign) -> None:
         if self.run.scenario.role(agent.role).restart != "ignore":

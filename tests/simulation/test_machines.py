@@ -1,0 +1,50 @@
+"""Machines that fail in odd ways: frozen in the middle of a turn, without a guard, with an old view of a directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rundir import store
+from tests.simulation.draw_machines import draw_machines
+from tests.simulation.plant import Plant
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import Role, Scenario
+from tests.simulation.wiring import wired
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(250)
+PART = 50
+AT_ONCE = 100  # the part that `make check` plays: there a claim was missed that had just been looked for
+ROLE = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=20.0)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=[pytest.mark.long] * (first != AT_ONCE)) for first in range(0, len(SEEDS), PART)],
+)
+def test_no_rule_is_broken_by_odd_machines(first: int) -> None:
+    for seed in SEEDS[first : first + PART]:
+        try:
+            SimulatedRun(draw_machines(seed)).play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --machines --seed {seed}`"
+            )
+
+
+def test_a_name_that_was_absent_a_moment_ago_is_found_on_nfs() -> None:
+    run = SimulatedRun(Scenario(seed=1, roles=(ROLE,), nodes=2, stale_s=30.0))
+    path, seen = "/simulated/somewhere/record.json", []
+
+    def work(number: int, *, reads: bool) -> None:
+        run.agents[number].disk.spare(lambda: seen.append(store.read_json(path) if reads else store.find_json(path)))
+        while run.clock.step():
+            pass
+
+    with wired(run, Plant()):
+        work(1, reads=False)
+        run.agents[0].disk.spare(lambda: store.claim(path, {"by": "node0"}))
+        work(1, reads=True)
+        work(1, reads=False)
+    assert run.clock.now < 1
+    assert seen == [None, None, {"by": "node0"}]
