@@ -119,7 +119,7 @@ class Agent:
         self.started_at = self.died_at = NEVER
         self.exit_code: int | None = None
         self.left_at = self.gone_at = NEVER
-        self.ends_job = False
+        self.ends_job = self.was_killed = False
         self.problem: str | None = None
         self.versions = VERSIONS
         self.is_refused = False
@@ -260,6 +260,7 @@ class Agent:
         if not self.is_powered or not (self.is_running or is_power_off):
             return
         self.run.trace(self, "power off" if is_power_off else "killed")
+        self.was_killed = self.was_killed or (self.is_running and not is_power_off)
         was_running, self.died_at = self.is_running, min(self.died_at, self.run.clock.now)
         if is_power_off:
             self.is_powered = False

@@ -239,11 +239,9 @@ class Rules:
         disk = self._run.disk
         world, claim = disk.latest, disk.latest_claim
         is_new_start = claim is not None and disk.allocations[-1].restart_count > start_of(disk, claim)
-        members = (
-            [node.node for node in world.nodes]
-            if world is not None and not is_new_start
-            else [each.node for each in disk.allocations]
-        )
+        members = [node.node for node in world.nodes] if world is not None else []
+        if world is None or is_new_start:  # which the older start may not have seen, if its claim is just being made
+            members += [each.node for each in disk.allocations]
         require(agent.name in members, f"{agent.name} ends the run, and was not in the latest world: {members}")
         self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()
         self._run.progress.ended(agent, result)

@@ -58,7 +58,8 @@ class Verdicts:
         if not run.witness.kinds:
             require(not enders, f"{enders} end the job, whose script is there")
         host = run.agents[0]
-        is_lost = not host.is_powered and host.died_at < run.disk.ended_at and not run.earlier
+        # Where its agent alone was killed at first, the machine is there, for all that is known, and its script too.
+        is_lost = not host.is_powered and not host.was_killed and host.died_at < run.disk.ended_at and not run.earlier
         is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
         # Lost before any attempt it is known to nobody.
         was_member = any(host.name in claim.members for claim in run.disk.claims.values())

@@ -135,7 +135,11 @@ class SimulatedRun:
             BrokenRuleError: a rule is broken, or there is no end within the bounds.
         """
         with wired(self, self.plant):
-            self._play(bound_s)
+            try:
+                self._play(bound_s)
+            finally:
+                for agent in self.everybody:  # of a run that broke a rule: nothing of it goes on
+                    agent.process.kill()
 
     def _play(self, bound_s: float) -> None:
         self._begin()
