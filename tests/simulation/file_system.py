@@ -240,7 +240,15 @@ THREADS: dict[greenlet, DiskThread] = {}  # whose work a greenlet does
 
 
 def _thread() -> DiskThread:
-    return THREADS[getcurrent()]
+    """Whose work is done.
+
+    Raises:
+        OSError: that of a real thread which a test of something else has left: the patched modules are the process's.
+    """
+    thread = THREADS.get(getcurrent())
+    if thread is None:
+        raise OSError(errno.EIO, "no thread of a simulated agent")
+    return thread
 
 
 class SharedOs:

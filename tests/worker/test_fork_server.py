@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -265,7 +266,8 @@ def test_a_hundred_forks_leave_nothing_in_the_server(server: Server, runner: Run
         )
         assert ("errno" in answer) == (number % 10 == 0)
         assert "errno" in answer or collect(answer["pid"]) == 0
-    assert open_descriptors(server.process.pid) == descriptors
+    # The first fork's own may not have been closed when they were counted.
+    assert set(open_descriptors(server.process.pid)) <= set(descriptors)
     assert children(server.process.pid) == []
     assert forks_of(server) == []
 
@@ -360,7 +362,8 @@ def test_nothing_is_left_if_the_server_is_killed_while_a_fork_is_set_up(runner: 
         server.process.kill()
         server.process.wait(WAIT_S)
         (runner.directory / "go").write_text("")
-        collect(pid)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):  # whoever inherits an orphan may be faster
+            collect(pid)
     assert not (runner.directory / "ran").exists()
 
 
