@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
@@ -26,20 +27,11 @@ from hpc_elastic.agent.network import Lookup
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.messages import Echo, Join, Message
-from hpc_elastic.plan.launch_plan import (
-    BackoffPlan,
-    ElasticPlan,
-    LaunchPlan,
-    LogsPlan,
-    NetworkPlan,
-    RequeuePlan,
-    ResourcesPlan,
-    RestartPlan,
-    SignalsPlan,
-)
+from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
+from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S, Scenario
@@ -54,26 +46,11 @@ JOB = "1"
 
 def launch_plan(scenario: Scenario) -> LaunchPlan:
     """The plan of a run like this."""
-    return LaunchPlan(
-        format_version=1,
+    return replace(
+        make_run_plan(LAYOUT.root),
         run="run",
-        name="run",
-        run_dir=LAYOUT.root,
-        created="",
-        package_dir="",
-        package_version="",
-        site="",
-        scheduler="slurm",
-        template="",
         nodes=NodesPlan(min=scenario.min_nodes, max=scenario.max_nodes),
         roles=tuple(role.plan() for role in scenario.roles),
-        resources=ResourcesPlan(),
-        time_s=None,
-        setup=(),
-        workdir="",
-        python="",
-        env={},
-        worker_env_slurm="hide",
         restart=RestartPlan(
             max_restarts=scenario.max_restarts,
             backoff=BackoffPlan(first_s=scenario.backoff_first_s, factor=2, max_s=60),
@@ -89,14 +66,6 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             rejoin=cast(Any, scenario.rejoin),
         ),
         signals=SignalsPlan(notice="", lead_s=0, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
-        stall_timeout_s=None,
-        requeue=RequeuePlan(max=0, on=()),
-        start="auto",
-        preload=(),
-        logs=LogsPlan(per="rank"),
-        log_level="info",
-        network=NetworkPlan(),
-        sbatch={},
     )
 
 
