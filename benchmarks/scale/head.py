@@ -11,17 +11,17 @@ from multiprocessing.connection import Connection as Pipe
 import psutil
 
 from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator
-from hpc_elastic.agent.door import Door, most_strangers
-from hpc_elastic.agent.event_loop import run
-from hpc_elastic.agent.head_outputs import HeadOutputs
-from hpc_elastic.agent.head_start import HeadStart
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import listen
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.drivers.head_start import HeadStart
+from hpc_elastic.agent.net.door import Door, most_strangers
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.allocation import Allocation
+from hpc_elastic.agent.node.network import listen
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import run
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message

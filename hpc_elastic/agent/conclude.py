@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hpc_elastic.agent.allocation import Allocation, derive_start
-from hpc_elastic.agent.insistence import insist_here
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.node.allocation import Allocation, derive_start
+from hpc_elastic.agent.records.insistence import insist_here
+from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan

@@ -11,14 +11,14 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from hpc_elastic.agent.allocation import Allocation, derive_allocation, derive_start
-from hpc_elastic.agent.event_loop import run
-from hpc_elastic.agent.insistence import insist_here
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.log_room import reserve_room
-from hpc_elastic.agent.processes import become_subreaper
+from hpc_elastic.agent.node.allocation import Allocation, derive_allocation, derive_start
+from hpc_elastic.agent.records.insistence import insist_here
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.log_room import reserve_room
+from hpc_elastic.agent.records.telemetry import record_crash
 from hpc_elastic.agent.supervisor import Supervisor
-from hpc_elastic.agent.telemetry import record_crash
+from hpc_elastic.agent.system.event_loop import run
+from hpc_elastic.agent.system.processes import become_subreaper
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES

@@ -15,21 +15,21 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.door import allow_connections
-from hpc_elastic.agent.group import LocalWorkers
-from hpc_elastic.agent.guard_link import GuardLink
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
-from hpc_elastic.agent.signals import AgentSignals
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
-from hpc_elastic.agent.worker_start import WorkerStart
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.net.door import allow_connections
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.allocation import Allocation
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope

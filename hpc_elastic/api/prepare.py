@@ -18,10 +18,10 @@ from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
-from hpc_elastic.plan.unapplied import find_unapplied
 from hpc_elastic.render.script import render_script
 from hpc_elastic.render.template import Templates
+from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
+from hpc_elastic.resolve.unapplied import find_unapplied
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.site.config import SiteConfig

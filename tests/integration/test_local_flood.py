@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.door import ACCEPTED_A_TURN, STRANGERS
-from hpc_elastic.agent.rate_limit import LINES
+from hpc_elastic.agent.net.door import ACCEPTED_A_TURN, STRANGERS
+from hpc_elastic.agent.net.rate_limit import LINES
 from hpc_elastic.membership.authentication import NONCE_BYTES, Scope, Session, Side
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.door import FILES_BESIDE, STRANGERS
+from hpc_elastic.agent.net.door import FILES_BESIDE, STRANGERS
 from hpc_elastic.rundir.store import read_lines
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.node_workers import NodeWorkers
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.signals import AgentSignals
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import ConnectionFactory
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.net.transport import ConnectionFactory
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
 from hpc_elastic.membership.actions import Action, Leave, Level, Seek, StartWorkers, StopWorkers, Tell
 from hpc_elastic.membership.member import Member

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
+from hpc_elastic.agent.net.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.rundir.records import Endpoint

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hpc_elastic.agent import head_start, journal, participation, successor
+from hpc_elastic.agent.drivers import head_start, participation
 from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.records import journal
+from hpc_elastic.agent.rendezvous import successor
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, StartWorkers, Tell

@@ -9,21 +9,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent import (
-    failures,
-    head_start,
-    insistence,
-    journal,
-    local_member,
-    participation,
-    reach,
-    search,
-)
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.coordinator import Coordinator
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.local_member import LocalMember
-from hpc_elastic.agent.network import Lookup
+from hpc_elastic.agent.drivers import head_start, local_member, participation
+from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.local_member import LocalMember
+from hpc_elastic.agent.net import reach
+from hpc_elastic.agent.node.allocation import Allocation
+from hpc_elastic.agent.node.network import Lookup
+from hpc_elastic.agent.records import insistence, journal
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.rendezvous import search
+from hpc_elastic.agent.workers.lifecycle import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.messages import Echo, Join, Message

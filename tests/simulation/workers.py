@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
+from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S

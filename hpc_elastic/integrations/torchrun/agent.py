@@ -17,22 +17,22 @@ import threading
 import time
 from dataclasses import dataclass
 
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.door import allow_connections
-from hpc_elastic.agent.environment import NodeFacts
-from hpc_elastic.agent.event_loop import AgentEventLoop
-from hpc_elastic.agent.guard import kill_all
-from hpc_elastic.agent.guard_link import GuardLink
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import interface_of, listen_on_first, own_address
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, find_versions
-from hpc_elastic.agent.processes import Marks
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.guard.process import kill_all
+from hpc_elastic.agent.net.door import allow_connections
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.allocation import Allocation
+from hpc_elastic.agent.node.environment import NodeFacts
+from hpc_elastic.agent.node.network import interface_of, listen_on_first, own_address
+from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, find_versions
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import AgentEventLoop
+from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
-from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.membership.timing import TORCHRUN
 from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.plan.launch_plan import (

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.spawn import WorkerOrder
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, Stage
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence

@@ -11,7 +11,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousParameters
 
-from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.integrations.torchrun.handler import ElasticHandler
 
 LOOKS_EVERY_S = 0.02

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpc_elastic.agent.network import listen
+from hpc_elastic.agent.node.network import listen
 from hpc_elastic.integrations.torchrun.attempt_store import open_attempt_store
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedError
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
