@@ -17,6 +17,7 @@ import hpc_elastic
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.agent.workers.spawn import Spawner
 from hpc_elastic.deadline import Deadline
+from hpc_elastic.processes import read_children
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 PACKAGE = Path(hpc_elastic.__file__).parent
@@ -37,6 +38,11 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+def own_children() -> list[int]:
+    """The process ids of what this process has started, whichever thread did."""
+    return [int(child) for thread in os.listdir("/proc/self/task") for child in read_children(os.getpid(), thread)]
 
 
 def wait_until_gone(pid: int, within_s: float = 20) -> bool:

@@ -88,13 +88,14 @@ class Keeper:
         return None
 
     def close(self) -> None:
-        """Leaves nothing behind."""
-        for machine in self._machines.values():
-            machine.power_off()
-        self._switch.close()
-        self._munge.kill()
-        self._munge.wait()
-        remove_files(self._layout)
+        """Leaves nothing behind, whichever of its parts cannot be ended."""
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(remove_files, self._layout)
+            last_first.callback(self._munge.wait)
+            last_first.callback(self._munge.kill)
+            last_first.callback(self._switch.close)
+            for machine in self._machines.values():
+                last_first.callback(machine.power_off)
 
     def _machine(self, name: str | None) -> Machine:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,7 +15,8 @@ from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.worker.store_host import open_store
 
 T = TypeVar("T")
-CONNECT_TIMEOUT = timedelta(seconds=15)  # to a socket that listens already
+CONNECTS_FOR_S = 15.0  # to a socket that listens already
+CONNECT_TIMEOUT = timedelta(seconds=3)  # of one try: torch's client cannot be called off, and tries again by itself
 KNOCKS_FOR_S = 1.0
 ANSWER_TIMEOUT = timedelta(minutes=5)  # of the other nodes, which are lost before that if they are dead
 TERMINAL_STATE = "torchelastic/agent/terminal_state"  # torch's _TERMINAL_STATE_SYNC_ID
@@ -107,7 +109,6 @@ def open_attempt_store(
     current: Round,
     *,
     finish: Callable[[], None],
-    connect_timeout: timedelta = CONNECT_TIMEOUT,
 ) -> AttemptStore:
     """Serves the round's store, if it is to be here, or connects to it.
 
@@ -116,7 +117,6 @@ def open_attempt_store(
         calls: makes each call of the store end with the round.
         current: the round.
         finish: called before the store is waited at for the last time.
-        connect_timeout: for how long torch's own client tries to connect, once the machine has answered.
 
     Raises:
         StoppedError: the round was stopped before.
@@ -126,19 +126,35 @@ def open_attempt_store(
     master, listener = current.assign.master, current.listener
 
     def connect() -> Any:
-        from torch.distributed import TCPStore
-
         if listener is not None:
             store = open_store(master.address, master.port, listener.detach())
         else:
-            _knock(master, lambda: exchange.stands(current))
-            store = TCPStore(
-                master.address, master.port, is_master=False, wait_for_workers=False, timeout=connect_timeout
-            )
+            store = _connect(master, lambda: exchange.stands(current))
         store.set_timeout(ANSWER_TIMEOUT)
         return store
 
     return AttemptStore(exchange, calls, current, calls.call(current, connect), finish=finish)
+
+
+def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
+    """A client of the store there: in short tries, for the store may be closed while torch's client connects.
+
+    Raises:
+        OSError: the round is over, or nobody listens there.
+        RuntimeError: it does not answer.
+    """
+    from torch.distributed import TCPStore
+
+    gives_up_at = time.monotonic() + CONNECTS_FOR_S
+    while True:
+        _knock(master, may_go_on)
+        try:
+            return TCPStore(
+                master.address, master.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+            )
+        except RuntimeError:
+            if time.monotonic() > gives_up_at or not may_go_on():
+                raise
 
 
 def _knock(master: Endpoint, may_go_on: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedE
 from hpc_elastic.rundir.records import Endpoint
 
 T = TypeVar("T")
-ENDS_WITHIN_S = 0.2  # a call whose connection was shut down; one that connects tries again, for CONNECT_TIMEOUT
+ENDS_WITHIN_S = 0.2  # a call whose connection was shut down; one that connects tries again, some seconds long
 HANGS_UP_EVERY_S = 0.1
 
 

@@ -19,7 +19,7 @@ from hpc_elastic.agent.workers.spawn import SpawnedWorker, WorkerOrder, spawn_wo
 from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.rundir.layout import RunLayout
-from tests.agent.conftest import SPAWNER, is_running, marks_of
+from tests.agent.conftest import SLEEP, SPAWNER, Spawn, is_running, marks_of, own_children
 
 IGNORES_TERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
 SAVES = """
@@ -71,11 +71,12 @@ class Scene:
         self.told = asyncio.Event()
         self.count = 0
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
+        bystanders = own_children()  # of the tests' own process: the keepers of their sandboxes
         self.workers = Workers(
             self.thread,
             marks=self.marks,
             times=StopTimes(grace_s=grace_s, restart_grace_s=restart_grace_s),
-            spared=lambda: (),
+            spared=lambda: bystanders,
             on_exit=self._exited,
         )
         self.last_words = LastWords(self.workers.said_last_word)
@@ -151,6 +152,17 @@ def test_each_exit_is_told_with_its_code(tmp_path: Path) -> None:
         await made.all_exited.wait()
 
     assert sorted(play(tmp_path, scene).exits) == [(0, 0), (1, 3), (2, -9)]
+
+
+def test_a_scene_leaves_alone_what_this_process_had_started_before(tmp_path: Path, spawn: Spawn) -> None:
+    bystander = spawn(SLEEP)
+
+    async def scene(made: Scene) -> None:
+        await made.start(IGNORES_TERM)
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+
+    play(tmp_path, scene)
+    assert is_running(bystander.pid)
 
 
 def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
 from hpc_elastic.agent.node.network import listen
-from hpc_elastic.integrations.torchrun.attempt_store import open_attempt_store
+from hpc_elastic.integrations.torchrun.attempt_store import CONNECT_TIMEOUT, open_attempt_store
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedError
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
 from hpc_elastic.membership.messages import StopManner
@@ -49,14 +48,23 @@ def test_a_call_that_waits_for_a_key_ends_with_the_round_and_leaves_no_thread(li
 
 
 @pytest.mark.long
-def test_a_connect_to_a_frozen_machine_ends_with_the_round_and_its_thread_later(listener: socket.socket) -> None:
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_connect_to_a_store_that_never_answers_ends_with_the_round_and_its_thread_later(
+    listener: socket.socket, is_closed: bool
+) -> None:
     pytest.importorskip("torch")
     exchange, current = offered(listener, is_served_here=False)  # its kernel takes connections, and nobody answers
     calls = StoreCalls(exchange)
-    threading.Timer(0.5, exchange.stop, [StopManner.FENCE]).start()
+
+    def end() -> None:
+        if is_closed:  # its node has left
+            listener.close()
+        exchange.stop(StopManner.FENCE)
+
+    threading.Timer(0.5, end).start()
     with pytest.raises(StoppedError):
-        open_attempt_store(exchange, calls, current, finish=lambda: None, connect_timeout=timedelta(seconds=2))
-    assert calls.close(2 * 2 + AT_ONCE_S)
+        open_attempt_store(exchange, calls, current, finish=lambda: None)
+    assert calls.close(2 * CONNECT_TIMEOUT.total_seconds() + AT_ONCE_S)
 
 
 def test_nobody_at_the_port_is_an_error_of_the_round(listener: socket.socket) -> None:
