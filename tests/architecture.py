@@ -111,7 +111,9 @@ PURE = (
     *(
         "hpc_elastic.elastic",
         "hpc_elastic.membership",
-        "hpc_elastic.agent.node.allocation",
+        "hpc_elastic.scheduler.allocation",
+        "hpc_elastic.scheduler.local.step",
+        "hpc_elastic.scheduler.slurm.step",
         "hpc_elastic.agent.policy",
         "hpc_elastic.observe.diagnosis",
     ),

@@ -16,7 +16,6 @@ from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.net.door import Door, most_strangers
 from hpc_elastic.agent.net.transport import connection_factory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import listen
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -28,6 +27,7 @@ from hpc_elastic.membership.messages import Failed, Message
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, World
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_failure
 

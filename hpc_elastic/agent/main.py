@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from hpc_elastic.agent.node.allocation import Allocation, derive_allocation, derive_start
 from hpc_elastic.agent.records.insistence import insist_here
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
@@ -27,7 +26,9 @@ from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
-from hpc_elastic.scheduler.liveness import JobQuestions, end_job
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.questions import JobQuestions, end_job
+from hpc_elastic.scheduler.registry import derive_allocation, derive_start
 
 STDERR = 2
 

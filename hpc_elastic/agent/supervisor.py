@@ -20,7 +20,6 @@ from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.net.door import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.records.journal import Journal
@@ -36,6 +35,7 @@ from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 
 DISK_DRAINS_WITHIN_S = 30.0
 

@@ -242,7 +242,7 @@ def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str
 
 def choose_site_name(say: Callable[[str], None] = _say) -> str:
     """The site where nobody named one: Slurm if it answers, else this machine; one line says so."""
-    from hpc_elastic.scheduler.slurm import slurm_answers
+    from hpc_elastic.scheduler.slurm.scheduler import slurm_answers
 
     if slurm_answers():
         say("no site named: Slurm answers, so the site is generic-slurm")

@@ -16,7 +16,6 @@ from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
 from hpc_elastic.agent.net.door import Door
 from hpc_elastic.agent.net.transport import Connection, Receiver, connection_factory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -34,6 +33,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan

@@ -13,7 +13,6 @@ from hpc_elastic.agent.drivers import head_start, local_member, participation
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import insistence, journal
 from hpc_elastic.agent.records.journal import Journal
@@ -26,6 +25,7 @@ from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, R
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread

@@ -23,7 +23,6 @@ from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous.refusal import Refuser
@@ -38,6 +37,7 @@ from hpc_elastic.membership.seeker import SeekerSettings
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 
 HEAD_CLOSES_WITHIN_S = 10.0
 CLAIMS_AGAIN_AFTER_S = 1.0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -22,6 +21,7 @@ from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
 from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.scheduler.allocation import Allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

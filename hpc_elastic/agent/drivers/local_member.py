@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -42,6 +41,7 @@ from hpc_elastic.membership.messages import Join, Message, StopManner
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.allocation import Allocation
 
 NEVER = float("inf")
 

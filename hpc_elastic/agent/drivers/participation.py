@@ -11,7 +11,6 @@ from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
 from hpc_elastic.agent.net.door import Door, most_strangers
 from hpc_elastic.agent.net.transport import ConnectionFactory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -22,6 +21,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.timing import AGENT, Profile, Timing
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ import functools
 import os
 from collections.abc import Iterator
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 _QUOTA_V1: tuple[str, ...] = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 _QUOTA_V2: tuple[str, ...] = ("cpu.max",)

@@ -14,12 +14,8 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
 
-# Task-level variables describe the agent, which is one task a node, and would tell a worker a rank
-# that it does not have. What describes the job as a whole stays.
-_KEPT_SLURM_PREFIXES = ("SLURM_JOB", "SLURM_ARRAY", "SLURM_SUBMIT", "SLURM_CLUSTER", "SLURM_GPUS", "SLURM_MEM")
-_KEPT_SLURM = frozenset({"SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK", "SLURMD_NODENAME"})
-_TASK_PREFIXES = ("SLURM", "SRUN", "PMI_", "PMIX_", "PMI2_")
 _AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
 
 
@@ -57,9 +53,9 @@ def worker_environment(
     world = world_variables(plan, assign, facts, local_rank)
     inherited = {name: value for name, value in base.items() if not name.startswith(_AGENTS_OWN)}
     if plan.worker_env_slurm != "keep":
-        inherited = {name: value for name, value in inherited.items() if not _is_task_level(name)}
+        inherited = {name: value for name, value in inherited.items() if not is_task_level(name)}
     if plan.worker_env_slurm == "rank":
-        inherited |= _slurm_rank_variables(assign, world)
+        inherited |= rank_variables(world)
     defaults = {name: value for name, value in _defaults(plan, assign, facts).items() if name not in inherited}
     environment = inherited | defaults | world
     return environment | _asked_variables(plan, facts.role, environment) | world
@@ -153,24 +149,6 @@ def _asked_variables(plan: LaunchPlan, role: RolePlan, environment: Mapping[str,
     keys = {name: f"env.{name}" for name in plan.env} | {name: plan.key_in(role, f"env.{name}") for name in role.env}
     asked = {**plan.env, **role.env}
     return {name: _expand(value, environment, keys[name]) for name, value in asked.items() if value is not None}
-
-
-def _slurm_rank_variables(assign: Assign, world: Mapping[str, str]) -> dict[str, str]:
-    """What `srun python` would have set, for scripts that come from there."""
-    return {
-        "SLURM_PROCID": world["RANK"],
-        "SLURM_LOCALID": world["LOCAL_RANK"],
-        "SLURM_NTASKS": world["WORLD_SIZE"],
-        "SLURM_NPROCS": world["WORLD_SIZE"],
-        "SLURM_NODEID": str(assign.group_rank),
-        "SLURM_NNODES": str(assign.group_world_size),
-    }
-
-
-def _is_task_level(name: str) -> bool:
-    if not name.startswith(_TASK_PREFIXES):
-        return False
-    return name not in _KEPT_SLURM and not name.startswith(_KEPT_SLURM_PREFIXES)
 
 
 def _expand(text: str, environment: Mapping[str, str], key: str) -> str:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.plan.launch_plan import NetworkPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 _SIOCGIFADDR = 0x8915  # Linux, netdevice(7): the interface's IPv4 address
 BACKLOG = socket.SOMAXCONN  # as much of it as net.core.somaxconn allows

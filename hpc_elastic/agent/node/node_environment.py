@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.cpus import threads_of_worker
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, world_variables
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 
 NOWHERE = "/"
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpc_elastic import __version__
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.cpus import threads_of_worker
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
@@ -22,6 +21,8 @@ from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.function_file import python_mismatch, read_header
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.step import launch_address
 
 NOT_INSTALLED = "not installed"
 
@@ -48,8 +49,7 @@ def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_j
     """Asks the scheduler once, so that it is known before it is needed; may take some seconds."""
     if allocation.is_local:
         return JobTies()
-    launch_address = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    return JobTies(can_end_job=can_end_job(allocation.job_id), is_launch_host=is_own_address(launch_address))
+    return JobTies(can_end_job=can_end_job(allocation.job_id), is_launch_host=is_own_address(launch_address(environ)))
 
 
 def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.succession import Records
@@ -21,6 +20,7 @@ from hpc_elastic.rundir.records import (
     World,
 )
 from hpc_elastic.rundir.store import find_json, list_numbers, read_json
+from hpc_elastic.scheduler.allocation import Allocation
 
 Record = TypeVar("Record")
 

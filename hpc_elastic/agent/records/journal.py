@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.progress import progress_digest
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
@@ -49,6 +49,7 @@ from hpc_elastic.rundir.store import (
     write_bytes,
     write_json,
 )
+from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
@@ -401,7 +402,7 @@ class Journal:
                 )
             return
         # Processes of another machine cannot be looked up here.
-        is_elsewhere = record.job_id.startswith("local-") and record.host != os.uname().nodename
+        is_elsewhere = is_local(record.job_id) and record.host != os.uname().nodename
         is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
         if is_over is not True:
             state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"

@@ -24,7 +24,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.textfile import Textfile
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -47,6 +46,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import parse_error
 from hpc_elastic.rundir.records import Event, EventSource, MetricData, NodeResult, RunResult, RunState, WorkerState
 from hpc_elastic.rundir.store import read_json
+from hpc_elastic.scheduler.allocation import Allocation
 
 LONGEST_RAW_ERROR = 1024 * 1024  # characters; torch's @record bounds neither message nor traceback
 _EVENT_OF_STEP = {"rendezvous": RENDEZVOUS, "assign_worker_ranks": ASSIGN_WORKER_RANKS}

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpc_elastic.agent.net.reach import Finding, Place, describe_blocked
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import MissingNode, RendezvousCause, RunDirectoryError
 from hpc_elastic.membership.gathering import Diagnosis
@@ -16,6 +15,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
 from hpc_elastic.rundir.store import list_numbers, read_json, remove, write_json
+from hpc_elastic.scheduler.allocation import Allocation
 
 LAST_LINE_BYTES = 4096
 LONGEST_LINE = 200

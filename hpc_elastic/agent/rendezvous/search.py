@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.net.transport import ConnectionFactory, NoHandshakeError
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import Lookup, resolve_node
 from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal, PredecessorUnknownError
@@ -21,6 +20,7 @@ from hpc_elastic.membership.authentication import ProtocolError
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import AllocationClaim, Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
 CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head has shown for so long, and k * CLAIM_STEP_S

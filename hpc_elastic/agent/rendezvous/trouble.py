@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from hpc_elastic.agent.net.reach import Finding
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import MissingNode, RendezvousCause
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 # How long after the start of the search a finding counts. That nobody listens is normal while node 0 starts.
 SETTLES_S = 2.0

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.environment import worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
@@ -29,6 +28,7 @@ from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
 START_TRIES = 3

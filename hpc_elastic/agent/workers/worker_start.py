@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.node_environment import node_environment
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
@@ -22,6 +21,7 @@ from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 _FORKS = "forks"  # said once, whatever a later server needs
 

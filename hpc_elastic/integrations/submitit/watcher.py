@@ -48,7 +48,7 @@ class RunWatcher(core.InfoWatcher):
         self._watches[job_id] = RunWatch(layout, self._whom_to_ask(job_id, layout, scheduler))
 
     def _whom_to_ask(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None) -> Scheduler:
-        from hpc_elastic.api.schedulers import make_scheduler
+        from hpc_elastic.scheduler.registry import make_scheduler
 
         if scheduler is None:
             submission = store.read_json(layout.submission) or {}

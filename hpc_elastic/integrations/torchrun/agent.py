@@ -23,7 +23,6 @@ from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.guard.process import kill_all
 from hpc_elastic.agent.net.door import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.network import interface_of, listen_on_first, own_address
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, find_versions
@@ -49,7 +48,8 @@ from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
-from hpc_elastic.scheduler.liveness import JobQuestions
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.questions import JobQuestions
 
 DISK_DRAINS_WITHIN_S = 10.0
 LOOKS_WITHIN_S = 10.0  # torch's agent, which looks as often as `--monitor-interval` says

@@ -17,7 +17,6 @@ from hpc_elastic.agent.drivers import head_watch as watching
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.net.transport import Connection
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records import insistence
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -40,6 +39,7 @@ from hpc_elastic.membership.messages import (
 )
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, claim
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import HeadScript, a_failure, a_join
 from tests.plans import make_run_plan

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.cpus import count_cores, share_cores
 from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
 from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_local_plan, make_role
 
 

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import (
     Lookup,
     PortTakenError,
@@ -21,6 +20,7 @@ from hpc_elastic.agent.node.network import (
 )
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.plan.launch_plan import NetworkPlan
+from hpc_elastic.scheduler.allocation import Allocation
 
 
 def a_place(*nodes: str, is_local: bool = False) -> Allocation:

@@ -15,7 +15,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records import chain
 from hpc_elastic.agent.records.journal import LEVELS, Journal, stamp
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
@@ -26,6 +25,7 @@ from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.plans import make_run_plan
 

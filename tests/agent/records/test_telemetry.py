@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry, record_crash
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -24,6 +23,7 @@ from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResult, RunState
 from hpc_elastic.rundir.store import read_lines, write_json
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_failure, a_join, an_assign
 from tests.plans import make_role, make_run_plan

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.net.reach import Finding
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_run_plan
 
 HEAD = Endpoint(address="10.0.0.1", port=25000)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.network import listen, listen_on_first
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import search as searching
@@ -29,6 +28,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
 from hpc_elastic.rundir.store import write_json
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.node_environment import node_environment
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_workers
@@ -25,6 +24,7 @@ from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent import stand_in
 from tests.agent.conftest import DEADLINE, is_running, marks_of, wait_until_gone
 from tests.plans import make_run_plan

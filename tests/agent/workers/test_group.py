@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -23,6 +22,7 @@ from hpc_elastic.agent.workers.spawn import StartFailedError
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent import stand_in
 from tests.agent.conftest import DEADLINE, PACKAGE, is_running
 from tests.membership.script import an_assign

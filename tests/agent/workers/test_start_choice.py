@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.node.node_environment import NOWHERE, NodeEnvironment, node_environment
 from hpc_elastic.agent.workers.start_choice import ServerReport, describe_forks, why_no_fork, why_no_server
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_role, make_run_plan
 
 READY = ServerReport(torch="2.13.0", seconds=1.94, imported=1800)

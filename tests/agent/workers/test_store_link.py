@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import Allocation
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.conftest import DEADLINE
 from tests.plans import make_run_plan
 

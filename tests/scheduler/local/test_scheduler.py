@@ -12,8 +12,8 @@ import pytest
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.processes import find_process, has_variable, living_processes, send_signal
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.scheduler.local import LocalScheduler
-from hpc_elastic.scheduler.local_tasks import JOB_ID_VARIABLE
+from hpc_elastic.scheduler.local.scheduler import LocalScheduler
+from hpc_elastic.scheduler.local.step import JOB_ID_VARIABLE
 from hpc_elastic.scheduler.protocol import JobState
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.sandbox import wait_until
@@ -117,7 +117,7 @@ def test_job_outlives_its_submitter(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("echo started; exec sleep 600")
     program = (
-        "import sys; from hpc_elastic.scheduler.local import LocalScheduler\n"
+        "import sys; from hpc_elastic.scheduler.local.scheduler import LocalScheduler\n"
         "print(LocalScheduler().submit(None, sys.argv[1]))"
     )
     done = subprocess.run([sys.executable, "-c", program, str(script)], capture_output=True, text=True, check=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.processes import Process, read_environment
 from hpc_elastic.rundir.layout import ArrayLayout
+from hpc_elastic.scheduler.local.step import JOB_ID_VARIABLE
 
-JOB_ID_VARIABLE = "HPC_ELASTIC_LOCAL_JOB_ID"  # the local template sets it for the agents
 ARRAY_TASK_VARIABLE = "HPC_ELASTIC_LOCAL_ARRAY_TASK"  # an array's script sets it for a task's
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.agent.node.allocation import derive_allocation
 from hpc_elastic.errors import AllocationError
+from hpc_elastic.scheduler.registry import derive_allocation
 
 # Captured with `srun env` on Slurm 22.05.8, 2 nodes of a job of 4; the batch script's variables are there too.
 STEP = {

@@ -4,7 +4,7 @@ Theory of operation: a job id is `local-PID-START`, of the bash that runs the sc
 script itself (from `$$`) and whoever started it know it without a file between them. The script is
 held back until its output file, which is named after the id, is in place. Nothing is written down:
 what became of a job is asked of /proc, or of the file `exit_code` in the run directory. The tasks of an
-array (`local-PID-START_TASK`) are started by the array's script; `local_tasks.py` says more.
+array (`local-PID-START_TASK`) are started by the array's script; `tasks.py` says more.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.job_ids import split_task_id
+from hpc_elastic.job_ids import LOCAL_PREFIX, split_task_id
 from hpc_elastic.processes import Process, find_process, living_processes, send_signal, with_descendants
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.environment import scrub_environment
-from hpc_elastic.scheduler.local_tasks import WaitingTasks, carries
+from hpc_elastic.scheduler.local.tasks import WaitingTasks, carries
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 
 if TYPE_CHECKING:  # `status` has no use for it and 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
-_JOB_ID = re.compile(r"local-([0-9]{1,10})-([0-9]{1,20})")
+_JOB_ID = re.compile(LOCAL_PREFIX + r"([0-9]{1,10})-([0-9]{1,20})")
 # exec keeps process id and start time. Without the word to go (the submitter died) nothing starts.
 _LAUNCHER = 'cd -- "$1" && read -r go && exec bash "$0" </dev/null'
 _POLL_S = 0.05
@@ -44,6 +44,7 @@ class LocalScheduler:
     """
 
     name = "local"
+    answers_at_once = True
     _children: ClassVar[dict[int, tuple[LocalScheduler, str]]] = {}  # of this process: who started it, and its job id
 
     def __init__(self, *, run_dir: str | None = None, kill_wait_s: float = 30.0) -> None:
@@ -172,6 +173,11 @@ class LocalScheduler:
                 self._children.pop(pid, None)
 
 
+def make_scheduler(*, run_dir: str | None, timeout_s: float) -> LocalScheduler:  # noqa: ARG001
+    """This machine; of scheduler.protocol.SchedulerModule."""
+    return LocalScheduler(run_dir=run_dir)
+
+
 def _spawn(script: str, output: str) -> tuple[int, int]:
     """Starts the launcher; returns its process id and the descriptor on which it waits for a line."""
     read_end, write_end = os.pipe()
@@ -200,7 +206,7 @@ def _job_id(pid: int) -> str:
     process = find_process(pid)
     if process is None:
         raise SchedulerError(f"the job's process {pid} has vanished", tip="/proc must be mounted")
-    return f"local-{pid}-{process.start}"
+    return f"{LOCAL_PREFIX}{pid}-{process.start}"
 
 
 def _script_process(job_id: str) -> Process | None:
