@@ -96,10 +96,10 @@ def test_the_rules_catch_an_import_from_below() -> None:
 
 
 def test_the_rules_catch_an_import_from_a_floor_above() -> None:
-    modules = made_up(agent__records__chain="from hpc_elastic.agent.net import door\n", agent__net__door="")
+    modules = made_up(agent__records__chain="from hpc_elastic.agent.net import listener\n", agent__net__listener="")
     (found,) = find_floor_breaks(modules)
     expected = "agent.records may import system node only"
-    assert found == f"hpc_elastic.agent.records.chain:1 imports hpc_elastic.agent.net.door: {expected}"
+    assert found == f"hpc_elastic.agent.records.chain:1 imports hpc_elastic.agent.net.listener: {expected}"
 
 
 def test_the_rules_catch_a_relative_import() -> None:

@@ -178,7 +178,7 @@ def transitions(machine: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("Seeker", seeker.Phase)]
+    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("HeadDiscovery", seeker.Phase)]
 )
 def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type[Enum]) -> None:
     rows = transitions(machine)
@@ -186,7 +186,7 @@ def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type
     assert named == {phase.value for phase in enum}
 
 
-@pytest.mark.parametrize("machine", ["Member", "Head", "Seeker"])
+@pytest.mark.parametrize("machine", ["Member", "Head", "HeadDiscovery"])
 def test_the_transitions_name_messages_that_exist(machine: str) -> None:
     rows = transitions(machine)
     named = {name for row in rows for cell in row[1:3] for name in re.findall(r"`([A-Z]\w+)`", cell)}

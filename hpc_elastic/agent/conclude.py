@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hpc_elastic.agent.records.insistence import insist_here
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.succession import Records
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
-        cause = insist_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
+        cause = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error.message}", file=sys.stderr)
         return int(error.exit_code)

@@ -11,9 +11,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from hpc_elastic.agent.records.insistence import insist_here
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
+from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.records.telemetry import record_crash
 from hpc_elastic.agent.supervisor import Supervisor
 from hpc_elastic.agent.system.event_loop import run
@@ -54,8 +54,8 @@ def _start() -> tuple[str, int] | None:
 
 
 def _run(layout: RunLayout) -> int:
-    plan = parse_plan(insist_here(lambda: _read(layout.plan), say=_complain).decode())
-    secret = insist_here(lambda: _read_secret(layout), say=_complain)
+    plan = parse_plan(retry_here(lambda: _read(layout.plan), say=_complain).decode())
+    secret = retry_here(lambda: _read_secret(layout), say=_complain)
     allocation = derive_allocation(os.environ)
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)

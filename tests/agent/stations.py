@@ -14,7 +14,7 @@ from typing import cast
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
-from hpc_elastic.agent.net.door import Door
+from hpc_elastic.agent.net.listener import Listener
 from hpc_elastic.agent.net.transport import Connection, Receiver, connection_factory
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.records.journal import Journal
@@ -135,7 +135,7 @@ class Station:
             moved=lambda: None,
             say=lambda text, _: self.said.append(text),
         )
-        self.door = Door(listener, make, self.heads, most=100, say=self.said.append)
+        self.door = Listener(listener, make, self.heads, most=100, say=self.said.append)
         self.tasks = Tasks()
 
     def start(self) -> None:

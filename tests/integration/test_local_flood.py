@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.net.door import ACCEPTED_A_TURN, STRANGERS
+from hpc_elastic.agent.net.listener import ACCEPTED_A_TURN, STRANGERS
 from hpc_elastic.agent.net.rate_limit import LINES
 from hpc_elastic.membership.authentication import NONCE_BYTES, Scope, Session, Side
-from tests.integration.conftest import Door, Run
+from tests.integration.conftest import Listener, Run
 from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local
@@ -124,7 +124,7 @@ def wait_for_workers(run: Run, attempt: int) -> None:
 
 
 @pytest.mark.variant(of="test_a_flood_of_every_kind_keeps_nobody_out")
-def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Door) -> None:
+def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Listener) -> None:
     door.write("work.py", WORKS)
     door.write("job.yaml", JOB)
     run = door.submit("job.yaml")

@@ -81,7 +81,7 @@ class DiskThread:
         self.agent.process.reached()
         return self._put(URGENT if is_urgent else USUAL, function)
 
-    def spare(self, function: Callable[[], object]) -> None:
+    def best_effort(self, function: Callable[[], object]) -> None:
         self._push(USUAL, function, None)
 
     async def close(self, timeout_s: float) -> bool:

@@ -36,7 +36,9 @@ DRIVERS = (
 PLAYED = 1000
 PATIENCE_S = 300.0
 # Who only speaks to people: what is said to them is not checked here.
-WORDS = frozenset({"Say", "Note", "say", "_say", "_warn", "note", "spare", "opening", "announcement", "tell", "met"})
+WORDS = frozenset(
+    {"Log", "Note", "say", "_say", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
+)
 EQUIVALENT: dict[str, str] = {}
 
 

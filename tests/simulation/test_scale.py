@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from hpc_elastic.agent.rendezvous.successor import Successor
-from hpc_elastic.membership.seeker import Dial
+from hpc_elastic.membership.discovery import Dial
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 

@@ -157,7 +157,7 @@ class Headquarters(Coordinator):
 
     def _act(self, action: Action) -> None:
         run, agent = self.agent.run, self.agent
-        if not (isinstance(action, do.Send) and isinstance(action.message, Echo)):
+        if not (isinstance(action, do.SendToMember) and isinstance(action.message, Echo)):
             run.trace("head", action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)

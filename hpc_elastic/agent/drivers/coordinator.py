@@ -18,8 +18,8 @@ from typing import TypeVar
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_watch import Diagnose, HeadWatch
 from hpc_elastic.agent.net.transport import Connection
-from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal, stamp
+from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.event_loop import rest_with
@@ -32,9 +32,9 @@ from hpc_elastic.membership.actions import (
     Drop,
     HeadOver,
     Level,
+    Log,
     Note,
-    Say,
-    Send,
+    SendToMember,
     Superseded,
     WriteResult,
 )
@@ -101,7 +101,7 @@ class Coordinator:
         """Until when this node's workers may run without another look at the leases."""
         return self._head.fence_deadline()
 
-    def disband(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         """Another agent is to be the head: tells everybody."""
         self._do(lambda _: self._head.superseded(reason))
 
@@ -235,7 +235,7 @@ class Coordinator:
             self._act(action)
 
     def _act(self, action: Action) -> None:
-        if isinstance(action, Send):
+        if isinstance(action, SendToMember):
             self._send(action.node, action.message)
         elif isinstance(action, Drop):
             connection = self._connections.get(action.node)
@@ -256,14 +256,14 @@ class Coordinator:
             self._outputs.superseded(action.reason)
         elif isinstance(action, HeadOver):
             if action.have_all_left:
-                self._disk.spare(self._journal.note_all_left)
+                self._disk.best_effort(self._journal.note_all_left)
             self.over.set()
-        elif isinstance(action, Say):
+        elif isinstance(action, Log):
             self._say(action.text, action.level)
         elif isinstance(action, Note):
             note = action
             moment = time.time_ns()
-            self._disk.spare(lambda: self._journal.note(note, moment))
+            self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     def _check_end(self) -> None:
         """Says once, before it matters, if nobody could end the job in the place of the batch script."""
@@ -310,13 +310,13 @@ class Coordinator:
         claim = partial(self._journal.claim_attempt, stamp(action.claim), action.world)
         try:
             with self._telemetry.measuring("assign_worker_ranks"):
-                is_ours, digest = await self._insist(lambda: self._disk.call(claim, is_urgent=True))
+                is_ours, digest = await self._retry(lambda: self._disk.call(claim, is_urgent=True))
         except RunDirectoryError as error:
             self._disk_failed(error)
         else:
             self._do(lambda now: self._head.claimed(attempt, is_ours, digest, now))
             if is_ours:
-                self._disk.spare(lambda: self._journal.write_budget(action.claim))
+                self._disk.best_effort(lambda: self._journal.write_budget(action.claim))
 
     async def _write_result(self, action: WriteResult) -> None:
         if action.result.reason == Trigger.TERMINATED.value and (open_end := await self._find_open_end()) is not None:
@@ -324,29 +324,29 @@ class Coordinator:
             self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
             return
         try:
-            answer = await self._insist(lambda: self._disk.call(lambda: self._journal.write_result(action.result)))
+            answer = await self._retry(lambda: self._disk.call(lambda: self._journal.write_result(action.result)))
         except RunDirectoryError as error:
             self._disk_failed(error)
             return
         if isinstance(answer, AttemptClaim):
-            self.disband(f"{answer.head} has opened attempt {answer.attempt}")
+            self.step_down(f"{answer.head} has opened attempt {answer.attempt}")
             return
         if isinstance(answer, int):
-            self.disband(f"the run goes on in allocation {answer}")
+            self.step_down(f"the run goes on in allocation {answer}")
             return
         self._telemetry.run_ended(action.result)
         self._do(lambda now: self._head.result_written(*answer, now))
 
-    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Nothing can go on without it: one refusal of the file system ends no run."""
         say = partial(self._say, level="warning")
-        return await insist(work, say=say, is_wanted=lambda: not self._is_closed)
+        return await retry(work, say=say, is_wanted=lambda: not self._is_closed)
 
     def _disk_failed(self, error: RunDirectoryError) -> None:
         self._do(lambda now: self._head.disk_failed(str(error), now))
 
     def _say(self, text: str, level: Level = "info") -> None:
-        self._disk.spare(lambda: self._journal.say(text, level))
+        self._disk.best_effort(lambda: self._journal.say(text, level))
 
     def _set_timer(self) -> None:
         if self._is_closed:

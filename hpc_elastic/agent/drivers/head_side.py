@@ -9,7 +9,7 @@ Theory of operation. At any time the member has at most one head, here or on ano
                                                                        the next attempt is claimed
 
 What comes on a connection that is not the head's any more, or from a head that is here no more, is
-passed over. The agents that knock at this one's door are the members of the head that is here.
+passed over. The agents that dial this one are the members of the head that is here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver
-from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.refusal import Refuser
 from hpc_elastic.agent.rendezvous.search import HeadSearch
 from hpc_elastic.agent.rendezvous.successor import Successor
@@ -32,8 +32,8 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
+from hpc_elastic.membership.discovery import DiscoverySettings
 from hpc_elastic.membership.messages import Elsewhere, Message, Welcome
-from hpc_elastic.membership.seeker import SeekerSettings
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
@@ -95,7 +95,7 @@ class HeadSide(Receiver):
         self._refuser: Refuser | None = None
         self._successor: Successor | None = None
         self._making: object = None  # the head that is being made, and not called off
-        self._is_disbanding = False
+        self._is_stepping_down = False
 
     def fence_deadline(self) -> float:
         """Until when the workers may run without another look of the head that is here, if one is."""
@@ -145,7 +145,7 @@ class HeadSide(Receiver):
 
     def _seek(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
-        settings = SeekerSettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s)
+        settings = DiscoverySettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s)
         return Successor(
             settings,
             lost,
@@ -263,13 +263,13 @@ class HeadSide(Receiver):
         """Claim the allocation after this one, and be its head."""
         self._tasks.run(self._claim_allocation(after))
 
-    def disband(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         """Be a head no more; those who have joined are told so. The search goes on."""
         self._making = None
         if self._head is not None:
-            self._is_disbanding = True
-            self._head.disband(reason)
-            self._is_disbanding = False
+            self._is_stepping_down = True
+            self._head.step_down(reason)
+            self._is_stepping_down = False
 
     def give_up(self, exit_code: int, cause: str) -> None:
         """There is no head to be found, or the run is over."""
@@ -280,7 +280,7 @@ class HeadSide(Receiver):
         """Is the head here, unless that is called off or the claims have gone on meanwhile."""
         making = self._making = object()
         try:
-            past = await insist(self._head_start.read, say=self._warn, is_wanted=lambda: making is self._making)
+            past = await retry(self._head_start.read, say=self._warn, is_wanted=lambda: making is self._making)
         except RunDirectoryError:
             if making is self._making:
                 raise
@@ -304,7 +304,7 @@ class HeadSide(Receiver):
     async def _claim_allocation(self, after: int) -> None:
         try:
             claim = partial(self._journal.claim_next_allocation, self._own, after)
-            is_ours = await insist(lambda: self._disk.call(claim), say=self._warn)
+            is_ours = await retry(lambda: self._disk.call(claim), say=self._warn)
         except RunDirectoryError as error:
             self._say(error.message, "warning")
             await asyncio.sleep(CLAIMS_AGAIN_AFTER_S)
@@ -338,7 +338,7 @@ class HeadSide(Receiver):
         self._head = None
         self._journal.is_head = False
         self._tasks.run(head.close())
-        if self._successor is not None and not self._is_disbanding:
+        if self._successor is not None and not self._is_stepping_down:
             self._successor.stop()
             self._successor = None  # the member asks for a new search
         self._member.disconnected(reason, is_dead=False)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
@@ -27,13 +27,13 @@ from hpc_elastic.membership.actions import (
     Action,
     Leave,
     Level,
+    Log,
     Note,
     RecordFailure,
-    Say,
     Seek,
+    SendToHead,
     StartWorkers,
     StopWorkers,
-    Tell,
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member
@@ -199,7 +199,7 @@ class LocalMember:
 
     def _act(self, action: Action) -> None:
         self._telemetry.saw(action)
-        if isinstance(action, Tell):
+        if isinstance(action, SendToHead):
             self._outputs.tell(action.message)
         elif isinstance(action, StartWorkers):
             self._tasks.run(self._initialize_workers(action))
@@ -211,7 +211,7 @@ class LocalMember:
             self._tasks.run(self._write_node_result(action))
         elif isinstance(action, Seek):
             self._outputs.seek(action.lost)
-        elif isinstance(action, Say):
+        elif isinstance(action, Log):
             self._outputs.say(action.text, action.level)
         elif isinstance(action, Note):
             self._note(action)
@@ -220,7 +220,7 @@ class LocalMember:
 
     def _note(self, note: Note) -> None:
         moment = time.time_ns()
-        self._disk.spare(lambda: self._journal.note(note, moment))
+        self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     async def _initialize_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt
@@ -271,7 +271,7 @@ class LocalMember:
         write = partial(self._journal.write_node_result, action.result, started=started)
         async with self._recording:  # an older record that is tried again does not take the place of a newer one
             try:
-                await insist(lambda: self._disk.call(write), say=self._warn)
+                await retry(lambda: self._disk.call(write), say=self._warn)
             except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
                 self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
         self._do(lambda _: self._member.node_result_written(action.result))

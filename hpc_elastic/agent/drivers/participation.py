@@ -1,4 +1,4 @@
-"""A node's part in membership: its member, that member's heads, and the door at which other agents knock."""
+"""A node's part in membership: its member, that member's heads, and the listener that other agents dial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.drivers.head_start import HeadStart
 from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
-from hpc_elastic.agent.net.door import Door, most_strangers
+from hpc_elastic.agent.net.listener import Listener, most_unauthenticated
 from hpc_elastic.agent.net.transport import ConnectionFactory
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -108,8 +108,8 @@ class Participation:
             moved=around.moved,
             say=around.say,
         )
-        most, say = most_strangers(len(place.nodes)), around.say
-        self._door = Door(listener, around.make, self.heads, most=most, say=lambda text: say(text, "warning"))
+        most, say = most_unauthenticated(len(place.nodes)), around.say
+        self._listener = Listener(listener, around.make, self.heads, most=most, say=lambda text: say(text, "warning"))
 
     def serve(self, workers: NodeWorkers, signals: TermWatch) -> None:
         """These are the node's workers, and who knows whether they got a TERM."""
@@ -122,9 +122,9 @@ class Participation:
     async def close(self) -> None:
         """The member has left: the head that is here goes after all others, and nobody is let in any more."""
         await self.heads.close()
-        await self._door.close()
+        await self._listener.close()
 
     async def abandon(self) -> None:
         """Goes without a word, as a process that is killed: the others go on at once, for a close means a death."""
         await self.heads.abandon()
-        await self._door.close()
+        await self._listener.close()

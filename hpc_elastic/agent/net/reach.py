@@ -69,7 +69,7 @@ async def explain(
     *,
     others: Sequence[int] = OTHER_PORTS,
 ) -> Finding:
-    """Why `dial` failed; may knock on other ports of the head's machine.
+    """Why `dial` failed; may probe other ports of the head's machine.
 
     Args:
         error: what `dial` raised.
@@ -99,7 +99,7 @@ async def explain(
 
 
 class Explainer:
-    """Explains one failure after the other, and knocks on other ports only now and then.
+    """Explains one failure after the other, and probes other ports only now and then.
 
     A search dials every few seconds, on up to thousands of nodes at once; the daemons on those ports
     log each connection that says nothing, and some shut out who comes too often.
@@ -150,7 +150,7 @@ def answer_of(error: OSError) -> Answer:
     return Answer.NOTHING if isinstance(error, TimeoutError) else Answer.UNREACHABLE
 
 
-async def knock(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) -> Answer:
+async def probe(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) -> Answer:
     """Tries to connect, and hangs up."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), timeout_s)
@@ -164,7 +164,7 @@ async def knock(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) ->
 
 async def find_answering_port(address: str, ports: Sequence[int]) -> int | None:
     """The first of the ports on which the machine accepts or refuses, None if it does on none."""
-    answers = await asyncio.gather(*(knock(address, port) for port in ports))
+    answers = await asyncio.gather(*(probe(address, port) for port in ports))
     heard = (Answer.ACCEPTED, Answer.REFUSED)
     return next((port for port, answer in zip(ports, answers, strict=True) if answer in heard), None)
 

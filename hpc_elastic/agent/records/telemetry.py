@@ -40,7 +40,7 @@ from hpc_elastic.elastic.metrics import METRIC_GROUP, run_metrics, state_metrics
 from hpc_elastic.elastic.prometheus import RoleSample, render_textfile
 from hpc_elastic.elastic.spec import planned_spec
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.membership.actions import Action, Leave, Seek, StartWorkers, StopWorkers, Tell, WriteNodeResult
+from hpc_elastic.membership.actions import Action, Leave, Seek, SendToHead, StartWorkers, StopWorkers, WriteNodeResult
 from hpc_elastic.membership.messages import Assign, Failed, Message, Stopped
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import parse_error
@@ -113,13 +113,13 @@ class Telemetry:
             self._ended(action.result)
         elif isinstance(action, Leave):
             self._left(action)
-        elif isinstance(action, Tell) and isinstance(action.message, Stopped):
+        elif isinstance(action, SendToHead) and isinstance(action.message, Stopped):
             self._end("stop_workers", is_success=not action.message.unkillable)
             self._begin("initialize_workers", "rendezvous")
         elif isinstance(action, Seek):
             self._end("stop_workers")
             self._begin("initialize_workers", "rendezvous")
-        elif isinstance(action, Tell) and _is_failed_start(action.message):
+        elif isinstance(action, SendToHead) and _is_failed_start(action.message):
             self._end("start_workers", "initialize_workers", "restart_workers", is_success=False)
 
     @contextlib.contextmanager
@@ -185,7 +185,7 @@ class Telemetry:
             errors = {rank: _raw_error(path) for rank, path in paths.items()}
             self._journal.append_events(worker_events(group, moment, result, errors=errors))
 
-        self._disk.spare(write)
+        self._disk.best_effort(write)
         self._enter(result.state)
 
     def _left(self, leave: Leave) -> None:
@@ -238,7 +238,7 @@ class Telemetry:
         )
 
     def _append_events(self, events: list[Event]) -> None:
-        self._disk.spare(lambda: self._journal.append_events(events))
+        self._disk.best_effort(lambda: self._journal.append_events(events))
 
     def _put(self, values: Mapping[str, float], *, role: str) -> None:
         timestamp = time.time()
@@ -255,13 +255,13 @@ class Telemetry:
             )
             for name, value in values.items()
         ]
-        self._disk.spare(lambda: self._journal.append_metrics(metrics))
+        self._disk.best_effort(lambda: self._journal.append_metrics(metrics))
 
     def _write_textfile(self) -> None:
         textfile = self._textfile
         if textfile is not None and self._journal.is_head:
             text = render_textfile(self._samples())
-            self._disk.spare(lambda: textfile.replace(text))
+            self._disk.best_effort(lambda: textfile.replace(text))
 
     def _samples(self) -> list[RoleSample]:
         run, node, own = self._plan.run, self._place.node, self.group.spec.role

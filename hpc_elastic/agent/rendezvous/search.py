@@ -9,8 +9,8 @@ from typing import TypeVar
 from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
 from hpc_elastic.agent.net.transport import ConnectionFactory, NoHandshakeError
 from hpc_elastic.agent.node.network import Lookup, resolve_node
-from hpc_elastic.agent.records.insistence import insist
 from hpc_elastic.agent.records.journal import Journal, PredecessorUnknownError
+from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
 from hpc_elastic.agent.rendezvous.trouble import Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -92,7 +92,7 @@ class HeadSearch:
         ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
         while True:
             try:
-                claimed = await self._insist(lambda: self._journal.claim_allocation(self._own), say)
+                claimed = await self._retry(lambda: self._journal.claim_allocation(self._own), say)
             except PredecessorUnknownError:
                 if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
                     raise
@@ -142,11 +142,11 @@ class HeadSearch:
         known = self._known
         if known is None:
             return False
-        records = await self._insist(self._journal.read_records, say)
+        records = await self._retry(self._journal.read_records, say)
         if records.first is None or records.claim is not None or records.result is not None:
             return False
         after = records.first.allocation
-        is_ours = await self._insist(lambda: self._journal.claim_next_allocation(self._own, after), say)
+        is_ours = await self._retry(lambda: self._journal.claim_next_allocation(self._own, after), say)
         if is_ours:
             say(f"{known.node} has opened no attempt and does not answer, so this node is the head now", "warning")
         return is_ours
@@ -158,7 +158,7 @@ class HeadSearch:
         self._asked_since = self._loop.time()
         self._lookup = await self._resolve()
         read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
-        while not await self._knock(join, listener, trouble, rounds, number):
+        while not await self._dial_all(join, listener, trouble, rounds, number):
             rounds += 1
             now = self._loop.time()
             trouble.tell(now, number)
@@ -171,7 +171,7 @@ class HeadSearch:
                     return False
                 self._claim_at = float("inf")
             elif now >= read_at:
-                self._knows(await self._insist(self._journal.find_allocation, say) or self._known)
+                self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
                 read_at = self._loop.time() + READ_CLAIM_EVERY_S
@@ -179,8 +179,8 @@ class HeadSearch:
             pause = min(LONGEST_PAUSE_S, pause * 1.5)
         return True
 
-    async def _insist(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
-        return await insist(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
+    async def _retry(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
+        return await retry(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
 
     def _claim_after_s(self) -> float:
         """When this node takes the head's place; early enough that all can join one before they give up."""
@@ -220,7 +220,7 @@ class HeadSearch:
             Place(head=head, address=address, port=port, is_certain=False) for port in ports for address in addresses
         ]
 
-    async def _knock(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
+    async def _dial_all(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
         """Whether the head answered at one of the places; what kept it at the likeliest one is a trouble."""
         places = self._candidates(rounds)
         if not places:

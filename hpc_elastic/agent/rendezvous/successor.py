@@ -12,20 +12,20 @@ from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_t
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.membership.actions import Leave, Level, Say
+from hpc_elastic.membership.actions import Leave, Level, Log
 from hpc_elastic.membership.authentication import ProtocolError
-from hpc_elastic.membership.messages import Dropped, Join, Message
-from hpc_elastic.membership.seeker import (
+from hpc_elastic.membership.discovery import (
     ClaimAllocation,
     Dial,
-    Disband,
+    DiscoveryAction,
+    DiscoverySettings,
     Gather,
+    HeadDiscovery,
     Phase,
     ReadRecords,
-    Seeker,
-    SeekerAction,
-    SeekerSettings,
+    StepDown,
 )
+from hpc_elastic.membership.messages import Dropped, Join, Message
 from hpc_elastic.membership.succession import LostHead, Succession
 
 NEVER = float("inf")
@@ -40,7 +40,7 @@ class Headship(HeadListener, Protocol):
     def claim_allocation(self, after: int) -> None:
         """Claim the allocation after this one, and be its head."""
 
-    def disband(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         """Be a head no more."""
 
     def give_up(self, exit_code: int, cause: str) -> None:
@@ -50,12 +50,12 @@ class Headship(HeadListener, Protocol):
 class Successor(HeadListener):
     """One search, until there is a head or this agent leaves.
 
-    Theory of operation. The machine (`membership.seeker`) decides; this module has its clock and its
+    Theory of operation. The machine (`membership.discovery`) decides; this module has its clock and its
     connections. The run directory is read in its own thread: while that hangs, the search only dials.
     The connection on which a head has answered goes to `headship`, with all that comes on it.
 
     Args:
-        settings: the seeker's.
+        settings: of the discovery.
         lost: the head that is lost.
         join: who this node is, each time that it asks an agent.
         headship: carries out what the search comes to.
@@ -67,7 +67,7 @@ class Successor(HeadListener):
 
     def __init__(
         self,
-        settings: SeekerSettings,
+        settings: DiscoverySettings,
         lost: LostHead,
         *,
         join: Callable[[], Join],
@@ -78,7 +78,7 @@ class Successor(HeadListener):
         say: Callable[[str, Level], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._seeker = Seeker(settings, lost, self._loop.time())
+        self._discovery = HeadDiscovery(settings, lost, self._loop.time())
         self._join = join
         self._headship = headship
         self._journal = journal
@@ -95,12 +95,12 @@ class Successor(HeadListener):
 
     def claiming(self) -> None:
         """The head that was made here claims the attempt, or ends the run."""
-        self._seeker.claiming()
+        self._discovery.claiming()
         self._set_timer()
 
     def superseded(self) -> None:
         """What was to be claimed here is another one's."""
-        self._apply(self._seeker.superseded(self._loop.time()))
+        self._apply(self._discovery.superseded(self._loop.time()))
 
     async def close(self) -> None:
         """The search is over."""
@@ -120,8 +120,8 @@ class Successor(HeadListener):
         if self._is_closed:
             _decline(connection, "this agent has a head")
             return
-        self._apply(self._seeker.answered())
-        if self._seeker.phase is Phase.OVER:
+        self._apply(self._discovery.answered())
+        if self._discovery.phase is Phase.OVER:
             self.stop()
             self._headship.head_found(connection)
         else:
@@ -137,14 +137,14 @@ class Successor(HeadListener):
 
     # Steps.
 
-    def _apply(self, actions: list[SeekerAction]) -> None:
+    def _apply(self, actions: list[DiscoveryAction]) -> None:
         if self._is_closed:
             return
         for action in actions:
             self._act(action)
         self._set_timer()
 
-    def _act(self, action: SeekerAction) -> None:
+    def _act(self, action: DiscoveryAction) -> None:
         if isinstance(action, ReadRecords):
             self._tasks.run(self._read())
         elif isinstance(action, Dial):
@@ -153,9 +153,9 @@ class Successor(HeadListener):
             self._headship.gather(action.succession)
         elif isinstance(action, ClaimAllocation):
             self._headship.claim_allocation(action.after)
-        elif isinstance(action, Disband):
-            self._headship.disband(action.reason)
-        elif isinstance(action, Say):
+        elif isinstance(action, StepDown):
+            self._headship.step_down(action.reason)
+        elif isinstance(action, Log):
             self._say(action.text, action.level)
         elif isinstance(action, Leave):
             self.stop()
@@ -165,9 +165,9 @@ class Successor(HeadListener):
         try:
             records = await self._disk.call(self._journal.read_records)
         except RunDirectoryError as error:
-            self._apply(self._seeker.read_failed(error.message, self._loop.time()))
+            self._apply(self._discovery.read_failed(error.message, self._loop.time()))
         else:
-            self._apply(self._seeker.read(records, self._loop.time()))
+            self._apply(self._discovery.read(records, self._loop.time()))
 
     async def _dial(self, dial: Dial) -> None:
         link, began = HeadLink(self), self._loop.time()
@@ -178,7 +178,7 @@ class Successor(HeadListener):
         if not (link.answered.done() and link.answered.result()):
             now = self._loop.time()
             is_silent = now - began >= dial.within_s / 2
-            self._apply(self._seeker.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
+            self._apply(self._discovery.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
 
     async def _ask(self, link: HeadLink, dial: Dial) -> None:
         """Raises nothing of its own: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
@@ -192,12 +192,12 @@ class Successor(HeadListener):
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        at = self._seeker.next_tick()
+        at = self._discovery.next_tick()
         self._timer = self._loop.call_at(at, self._tick) if at < NEVER and not self._is_closed else None
 
     def _tick(self) -> None:
         self._timer = None
-        self._apply(self._seeker.tick(self._loop.time()))
+        self._apply(self._discovery.tick(self._loop.time()))
 
 
 def _decline(connection: Connection, why: str) -> None:

@@ -78,12 +78,12 @@ class Trouble:
             return
         self._told = finding
         self._say(finding.detail, "warning")
-        self._disk.spare(lambda: self._write(finding, tries, gave_up=False))
+        self._disk.best_effort(lambda: self._write(finding, tries, gave_up=False))
 
     def is_over(self) -> None:
         """There is a head."""
         if self._told is not None:
-            self._disk.spare(self._findings.remove)
+            self._disk.best_effort(self._findings.remove)
 
     async def give_up(self, tries: int) -> MissingNode:
         """The last word, on disk before this agent ends, unless the file system hangs."""

@@ -51,7 +51,7 @@ class BackgroundThread:
         self._queue.put((urgency, next(self._numbers), function, future))
         return future
 
-    def spare(self, function: Callable[[], object]) -> None:
+    def best_effort(self, function: Callable[[], object]) -> None:
         """Runs the function there and forgets about it; left out when the thread is far behind."""
         if self._queue.qsize() < LONGEST_QUEUE:
             self._queue.put((USUAL, next(self._numbers), function, None))

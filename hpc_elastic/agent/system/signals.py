@@ -22,7 +22,7 @@ class AgentSignals:
         is_local: this node is on the local backend, where a signal is for the agent alone; Slurm's
             TERM goes to every process of the step, workers too.
         stop: told once of each request to stop: the signal's name, and whether the workers got it too.
-        insist: told when somebody asks again, and means now.
+        escalate: told when somebody asks again, and means now.
         say: takes a line for the agent's log.
     """
 
@@ -32,13 +32,13 @@ class AgentSignals:
         *,
         is_local: bool,
         stop: Callable[[str, bool], None],
-        insist: Callable[[], None],
+        escalate: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._is_local = is_local
         self._stop = stop
-        self._insist = insist
+        self._escalate = escalate
         self._say = say
         self._first_at: float | None = None
         self._have_workers_term = asyncio.Event()
@@ -63,7 +63,7 @@ class AgentSignals:
             self._first_at = now
             self._stop(number.name, have_workers)
         elif now >= self._first_at + SAME_WITHIN_S:
-            self._insist()
+            self._escalate()
 
     def _got_other(self, number: signal.Signals) -> None:
         self._say(f"got {number.name}, which is for the workers")

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import time
 
-from hpc_elastic.agent.records.insistence import insist_here
+from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.error_file import (
@@ -42,7 +42,7 @@ def record_failure(
     signal_name = _signal_name(exitcode)
     data = None
     with contextlib.suppress(RunDirectoryError):
-        data = insist_here(lambda: read_json(path), within_s=READ_WITHIN_S)
+        data = retry_here(lambda: read_json(path), within_s=READ_WITHIN_S)
     error = parse_error(data)
     if error is None or error.failure_class is None:  # none, or one of torch's @record alone
         tail = read_log_tail(layout.stderr(order.attempt, order.rank))

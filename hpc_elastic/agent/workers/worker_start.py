@@ -87,7 +87,7 @@ class WorkerStart:
         """How these workers are started, all of them in the same way; waits until a server is ready.
 
         Raises:
-            StartFailedError: they cannot be forks, and `start` insists.
+            StartFailedError: they cannot be forks, and `start: fork` says they must.
         """
         server, why = self._server, self._why_no_server
         if server is not None:

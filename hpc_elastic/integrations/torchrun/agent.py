@@ -21,7 +21,7 @@ from hpc_elastic.agent.departure import Departure
 from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.guard.process import kill_all
-from hpc_elastic.agent.net.door import allow_connections
+from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.network import interface_of, listen_on_first, own_address
@@ -210,7 +210,7 @@ class TorchrunAgent:
                 restarts=lambda why: self._part.member.node_broke(why),
                 failed=lambda attempt, failure: self._tasks.run(self._report(attempt, failure)),
                 useless=self._abandon,
-                kill=lambda: self._processes.spare(self.kill_workers),
+                kill=lambda: self._processes.best_effort(self.kill_workers),
             ),
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
@@ -270,7 +270,7 @@ class TorchrunAgent:
             self._guard.set_deadline(min(self._part.guard_deadline(), self._fenced_by + TORCHRUN.guard_s))
 
     def _say(self, text: str, level: Level = "info") -> None:
-        self._disk.spare(lambda: self._journal.say(text, level))
+        self._disk.best_effort(lambda: self._journal.say(text, level))
 
 
 def _over(end: Leave | BaseException) -> Over:

@@ -17,7 +17,7 @@ from hpc_elastic.agent.drivers import head_watch as watching
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.net.transport import Connection
-from hpc_elastic.agent.records import insistence
+from hpc_elastic.agent.records import retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -226,7 +226,7 @@ def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(t
         made.coordinator.received_from_own(a_join(0))
         await until(made, Assign)
         is_fast = threading.Event()
-        made.disk.spare(is_fast.wait)
+        made.disk.best_effort(is_fast.wait)
         made.coordinator.received_from_own(Failed(attempt=1, failure=a_failure(0)))
         made.coordinator.received_from_own(Finished(attempt=1))
         is_fast.set()
@@ -237,7 +237,7 @@ def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(t
 
 
 def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insistence, "FOR_S", 0.3)
+    monkeypatch.setattr(retries, "FOR_S", 0.3)
     (tmp_path / "attempts").write_text("a file where a folder should be")
 
     async def scene(made: Scene) -> None:
@@ -279,7 +279,7 @@ def test_a_new_start_of_the_job_is_heard_of_while_the_disk_is_busy(tmp_path: Pat
     async def scene(made: Scene) -> None:
         made.coordinator.received_from_own(a_join(0))
         await until(made, Assign)
-        made.disk.spare(is_free.wait)
+        made.disk.best_effort(is_free.wait)
         append_line(made.layout.requests, {"kind": "start", "by": "node1", "time": "now", "allocation": 2})
         try:
             while not made.superseded:

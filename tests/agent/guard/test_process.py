@@ -21,7 +21,7 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.guard.process import KILL_AGAIN_S, LOOKS_BEFORE_S, Guard
-from hpc_elastic.agent.net.door import allow_connections
+from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, find_workers
 from hpc_elastic.agent.workers.spawn import Spawner, WorkerOrder

@@ -18,8 +18,8 @@ from hpc_elastic.agent.net.reach import (
     Place,
     explain,
     find_answering_port,
-    knock,
     not_resolved,
+    probe,
 )
 from hpc_elastic.agent.net.transport import NoHandshakeError
 from hpc_elastic.errors import RendezvousCause
@@ -49,8 +49,8 @@ def an_error(number: int) -> OSError:
 
 def test_a_port_that_is_open_and_one_that_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert asyncio.run(knock("127.0.0.1", server.getsockname()[1])) is Answer.ACCEPTED
-    assert asyncio.run(knock("127.0.0.1", closed_port())) is Answer.REFUSED
+        assert asyncio.run(probe("127.0.0.1", server.getsockname()[1])) is Answer.ACCEPTED
+    assert asyncio.run(probe("127.0.0.1", closed_port())) is Answer.REFUSED
 
 
 def test_a_port_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_a_port_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         for client in (first, second):  # the queue is full now: a further SYN is dropped
             client.setblocking(False)
             client.connect_ex(full.getsockname())
-        assert asyncio.run(knock("127.0.0.1", full.getsockname()[1], timeout_s=0.2)) is Answer.NOTHING
+        assert asyncio.run(probe("127.0.0.1", full.getsockname()[1], timeout_s=0.2)) is Answer.NOTHING
 
 
 def test_a_machine_answers_if_one_of_its_ports_accepts_or_refuses() -> None:

@@ -356,7 +356,7 @@ def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(
         trouble = troubling.Trouble(
             made.plan, made.place(1), disk=made.disk, say=lambda *_: None, versions={}, began=0.0
         )
-        made.disk.spare(hangs.wait)
+        made.disk.best_effort(hangs.wait)
         try:
             missing = await trouble.give_up(1)
         finally:

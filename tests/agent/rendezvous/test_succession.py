@@ -80,7 +80,7 @@ def test_a_seeker_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> 
         await made.until_at_work(1, 0, 1, 2)
         works_again = threading.Event()
         for station in made.stations[1:]:
-            station.disk.spare(works_again.wait)
+            station.disk.best_effort(works_again.wait)
         await made.kill(0)
         # The workers are gone although nothing can be written.
         await made.until(lambda: made.at_work() == {}, "the others have fenced")
@@ -99,7 +99,7 @@ def test_who_gathers_gives_way_to_a_node_before_it(tmp_path: Path) -> None:
         made.start()
         await made.until_at_work(1, 0, 1, 2)
         works_again = threading.Event()
-        made[1].disk.spare(works_again.wait)
+        made[1].disk.best_effort(works_again.wait)
         await made.kill(0)
         await made.until(lambda: made[2].is_head, "local2 gathers, for local1 cannot read what there is to carry on")
         assert not made[2].journal.is_head  # it has claimed nothing: people hear of it when it has

@@ -36,13 +36,13 @@ def test_work_is_done_in_order_on_one_other_thread() -> None:
 def test_what_is_urgent_comes_before_what_is_not_and_the_end_last() -> None:
     async def main() -> list[str]:
         thread, go, done = await a_thread(), threading.Event(), list[str]()
-        thread.spare(go.wait)
-        thread.spare(lambda: done.append("event"))
+        thread.best_effort(go.wait)
+        thread.best_effort(lambda: done.append("event"))
         thread.call(lambda: done.append("record"))
         thread.call(lambda: done.append("claim"), is_urgent=True)
         closing = asyncio.ensure_future(thread.close(5))
         await asyncio.sleep(0)
-        thread.spare(lambda: done.append("late"))
+        thread.best_effort(lambda: done.append("late"))
         go.set()
         assert await closing
         return done
@@ -55,7 +55,7 @@ def test_an_exception_reaches_who_asked_and_the_thread_works_on() -> None:
         thread = await a_thread()
         with pytest.raises(ZeroDivisionError):
             await thread.call(lambda: 1 // 0)
-        thread.spare(lambda: 1 // 0)
+        thread.best_effort(lambda: 1 // 0)
         value = await thread.call(lambda: 7)
         await thread.close(5)
         return value
@@ -106,7 +106,7 @@ def test_spare_work_is_left_out_and_other_work_never_if_the_thread_is_far_behind
         thread, go, spared = await a_thread(), threading.Event(), list[int]()
         thread.call(go.wait)
         for number in range(LONGEST_QUEUE + 50):
-            thread.spare(lambda number=number: spared.append(number))  # type: ignore[misc]
+            thread.best_effort(lambda number=number: spared.append(number))  # type: ignore[misc]
         value = thread.call(lambda: 7)
         go.set()
         result = await value

@@ -22,7 +22,7 @@ def play(*numbers: signal.Signals, is_local: bool = False) -> list[object]:
             loop,
             is_local=is_local,
             stop=lambda name, have_workers: told.append((name, have_workers)),
-            insist=lambda: told.append("insist"),
+            escalate=lambda: told.append("escalate"),
             say=told.append,
         )
         for number in numbers:
@@ -51,7 +51,7 @@ def test_one_request_that_comes_twice_is_one() -> None:
 
 def test_who_asks_again_later_means_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_signals, "SAME_WITHIN_S", 0.0)
-    assert play(signal.SIGINT, signal.SIGINT) == [("SIGINT", False), "insist"]
+    assert play(signal.SIGINT, signal.SIGINT) == [("SIGINT", False), "escalate"]
 
 
 def test_what_is_for_the_workers_does_not_end_the_agent() -> None:

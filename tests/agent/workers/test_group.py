@@ -149,7 +149,7 @@ def test_an_agent_that_may_start_its_workers_again_does_so(tmp_path: Path) -> No
 def test_workers_that_are_to_be_stopped_before_they_started_do_not_start(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         goes_on = threading.Event()
-        made.thread.spare(goes_on.wait)
+        made.thread.best_effort(goes_on.wait)
         starting = asyncio.ensure_future(made.start())
         await asyncio.sleep(0)
         stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.FENCE, is_terminated=False))

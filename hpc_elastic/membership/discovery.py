@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Leave, Say
+from hpc_elastic.membership.actions import Leave, Log
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.succession import LostHead, Records, Succession, order_of_succession
 from hpc_elastic.membership.timing import (
@@ -69,17 +69,17 @@ class ClaimAllocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disband:
+class StepDown:
     """Be a head no more: those who have joined are to look elsewhere."""
 
     reason: str
 
 
-SeekerAction = ReadRecords | Dial | Gather | ClaimAllocation | Disband | Leave | Say
+DiscoveryAction = ReadRecords | Dial | Gather | ClaimAllocation | StepDown | Leave | Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeekerSettings:
+class DiscoverySettings:
     """What does not change while an agent seeks."""
 
     node: str
@@ -87,7 +87,7 @@ class SeekerSettings:
 
 
 class Phase(str, Enum):
-    """Where the seeker stands; the module's docstring has the transitions."""
+    """Where the search stands; the module's docstring has the transitions."""
 
     SEARCHING = "searching"
     GATHERING = "gathering"
@@ -95,7 +95,7 @@ class Phase(str, Enum):
     OVER = "over"
 
 
-class Seeker:
+class HeadDiscovery:
     """One search, from the loss of a head until there is one, or this agent leaves.
 
     Args:
@@ -104,7 +104,7 @@ class Seeker:
         now: monotonic seconds, as in every method.
     """
 
-    def __init__(self, settings: SeekerSettings, lost: LostHead, now: float) -> None:
+    def __init__(self, settings: DiscoverySettings, lost: LostHead, now: float) -> None:
         self._settings = settings
         self._lost = lost
         self.phase = Phase.SEARCHING
@@ -134,11 +134,11 @@ class Seeker:
             times.append(self._gathers_at())
         return min(times)
 
-    def tick(self, now: float) -> list[SeekerAction]:
+    def tick(self, now: float) -> list[DiscoveryAction]:
         """Time has passed."""
         if self.phase in (Phase.CLAIMING, Phase.OVER):
             return []
-        actions: list[SeekerAction] = []
+        actions: list[DiscoveryAction] = []
         if self.phase is Phase.SEARCHING and now >= self._gives_up_at:
             return self._leave(f"{self._loss()}; nobody has taken its place within join_timeout, or invited this node")
         if now >= self._read_at and not self._is_reading:
@@ -148,7 +148,7 @@ class Seeker:
             actions.append(self._gather())
         return actions + self._dial(now)
 
-    def read(self, records: Records, now: float) -> list[SeekerAction]:
+    def read(self, records: Records, now: float) -> list[DiscoveryAction]:
         """What the run directory says now."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
@@ -156,24 +156,24 @@ class Seeker:
             return []
         before, self._records = self._records, records
         if records.result is not None:
-            return [*self._disband("the run is over"), *self._leave(records.result.cause, records.result.exit_code)]
+            return [*self._step_down("the run is over"), *self._leave(records.result.cause, records.result.exit_code)]
         if records.started_again is not None:
             cause = f"the job has started again: allocation {records.started_again}"
-            return [*self._disband(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
+            return [*self._step_down(cause), *self._leave(cause, int(ExitCode.REQUEUE))]
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
         self._dialled, self._rounds, self._dial_at = [], 0, now
         self._began = now
         reason = f"{records.claim.head} has opened attempt {records.claim.attempt}" if records.claim else ""
-        return [*self._disband(reason), *self.tick(now)]
+        return [*self._step_down(reason), *self.tick(now)]
 
-    def read_failed(self, error: str, now: float) -> list[SeekerAction]:
+    def read_failed(self, error: str, now: float) -> list[DiscoveryAction]:
         """The run directory cannot be read: it is asked again."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
-        return [Say(text=f"{error}; trying again", level="warning")]
+        return [Log(text=f"{error}; trying again", level="warning")]
 
-    def answered(self) -> list[SeekerAction]:
+    def answered(self) -> list[DiscoveryAction]:
         """The agent that was dialled has taken this one in: the search is over.
 
         Unless this one claims the attempt meanwhile: then `phase` is not OVER, and it must hang up.
@@ -181,13 +181,13 @@ class Seeker:
         self._is_dialling = False
         if self.phase is Phase.CLAIMING:
             return []
-        actions = self._disband("another agent gathers the members, or is head")
+        actions = self._step_down("another agent gathers the members, or is head")
         self.phase = Phase.OVER
         return actions
 
     def not_answered(
         self, now: float, *, is_silent: bool = False, elsewhere: Elsewhere | None = None
-    ) -> list[SeekerAction]:
+    ) -> list[DiscoveryAction]:
         """The agent that was dialled is no head, or not there.
 
         Args:
@@ -212,7 +212,7 @@ class Seeker:
             self.phase = Phase.CLAIMING
             self._dialled = []
 
-    def superseded(self, now: float) -> list[SeekerAction]:
+    def superseded(self, now: float) -> list[DiscoveryAction]:
         """Another one has claimed the attempt: where, the run directory says."""
         self.phase = Phase.SEARCHING
         self._records = None
@@ -222,7 +222,7 @@ class Seeker:
 
     # Steps.
 
-    def _gather(self) -> SeekerAction:
+    def _gather(self) -> DiscoveryAction:
         records, lost = self._records, self._lost
         if records is None or records.world is None:
             self.phase = Phase.CLAIMING
@@ -244,7 +244,7 @@ class Seeker:
         turn = _turn(self._records, self._settings.node)
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
 
-    def _dial(self, now: float) -> list[SeekerAction]:
+    def _dial(self, now: float) -> list[DiscoveryAction]:
         """The next one to ask, in the order of the round; one at a time, so that this node joins but one."""
         if self._records is None or self._is_dialling or now < self._dial_at:
             return []
@@ -305,13 +305,13 @@ class Seeker:
             node for node in turns if node in self._silent[:1]
         ]
 
-    def _disband(self, reason: str) -> list[SeekerAction]:
+    def _step_down(self, reason: str) -> list[DiscoveryAction]:
         if self.phase is not Phase.GATHERING:
             return []
         self.phase = Phase.SEARCHING
-        return [Disband(reason=reason)]
+        return [StepDown(reason=reason)]
 
-    def _leave(self, cause: str, exit_code: int = int(ExitCode.NODE_LOST)) -> list[SeekerAction]:
+    def _leave(self, cause: str, exit_code: int = int(ExitCode.NODE_LOST)) -> list[DiscoveryAction]:
         self.phase = Phase.OVER
         return [Leave(exit_code=exit_code, cause=cause)]
 

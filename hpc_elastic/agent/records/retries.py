@@ -19,7 +19,7 @@ FOR_S = 30.0
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # the last one again and again
 
 
-async def insist(
+async def retry(
     work: Callable[[], Awaitable[T]], *, say: Callable[[str], None], is_wanted: Callable[[], bool] = lambda: True
 ) -> T:
     """Does the work until the file system takes it.
@@ -43,10 +43,10 @@ async def insist(
         await asyncio.sleep(pause)
 
 
-def insist_here(
+def retry_here(
     work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float | None = None
 ) -> T:
-    """The same in a thread that may wait, for so many seconds at most (None: as long as `insist`).
+    """The same in a thread that may wait, for so many seconds at most (None: as long as `retry`).
 
     Raises:
         FileSystemError: that of the last try.

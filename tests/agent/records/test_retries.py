@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hpc_elastic.agent.records import insistence
-from hpc_elastic.agent.records.insistence import insist, insist_here
+from hpc_elastic.agent.records import retries
+from hpc_elastic.agent.records.retries import retry, retry_here
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 
 
@@ -33,8 +33,8 @@ class Work:
 @pytest.mark.parametrize("failures", [0, 1, 3])
 def test_what_is_refused_is_done_again_and_said_once(failures: int) -> None:
     said: list[str] = []
-    assert insist_here(Work(failures), say=said.append) == "done"
-    assert asyncio.run(insist(Work(failures).later, say=said.append)) == "done"
+    assert retry_here(Work(failures), say=said.append) == "done"
+    assert asyncio.run(retry(Work(failures).later, say=said.append)) == "done"
     line = "cannot write /run/x: Input/output error; trying again for up to 30 s"
     assert said == ([line, line] if failures else [])
 
@@ -42,20 +42,20 @@ def test_what_is_refused_is_done_again_and_said_once(failures: int) -> None:
 def test_an_answer_is_no_refusal() -> None:
     work = Work(1, RunDirectoryError("the run is over"))
     with pytest.raises(RunDirectoryError, match="the run is over"):
-        insist_here(work, say=print)
+        retry_here(work, say=print)
     assert work.calls == 1
 
 
 def test_the_last_refusal_is_raised_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insistence, "FOR_S", 0.1)
+    monkeypatch.setattr(retries, "FOR_S", 0.1)
     work = Work(10**6)
     with pytest.raises(FileSystemError):
-        asyncio.run(insist(work.later, say=lambda _: None))
+        asyncio.run(retry(work.later, say=lambda _: None))
     assert work.calls > 1
 
 
 def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insistence, "FOR_S", 0.1)
+    monkeypatch.setattr(retries, "FOR_S", 0.1)
     work = Work(1)
 
     def takes_long() -> str:
@@ -64,11 +64,11 @@ def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one(monkeyp
             pass
         return work()
 
-    assert insist_here(takes_long, say=lambda _: None) == "done"
+    assert retry_here(takes_long, say=lambda _: None) == "done"
 
 
 def test_nothing_is_tried_again_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(10**6)
     with pytest.raises(FileSystemError):
-        asyncio.run(insist(work.later, say=print, is_wanted=lambda: False))
+        asyncio.run(retry(work.later, say=print, is_wanted=lambda: False))
     assert work.calls == 1

@@ -8,25 +8,25 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Leave, Say
-from hpc_elastic.membership.messages import Elsewhere
-from hpc_elastic.membership.ranks import assign_worker_ranks
-from hpc_elastic.membership.seeker import (
+from hpc_elastic.membership.actions import Leave, Log
+from hpc_elastic.membership.discovery import (
     ClaimAllocation,
     Dial,
-    Disband,
+    DiscoveryAction,
+    DiscoverySettings,
     Gather,
+    HeadDiscovery,
     Phase,
     ReadRecords,
-    Seeker,
-    SeekerAction,
-    SeekerSettings,
+    StepDown,
 )
+from hpc_elastic.membership.messages import Elsewhere
+from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
 from tests.membership.script import a_seat
 
-SETTINGS = SeekerSettings(node="node1", join_timeout_s=60)
+SETTINGS = DiscoverySettings(node="node1", join_timeout_s=60)
 FIRST = AllocationClaim(
     run="run",
     allocation=1,
@@ -83,12 +83,12 @@ class Search:
         self.elsewhere = dict(elsewhere or {})  # whom an agent names as its head
         self.silent = silent
         self.dialled: list[tuple[float, str]] = []
-        self.actions: list[tuple[float, SeekerAction]] = []
+        self.actions: list[tuple[float, DiscoveryAction]] = []
         head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
-        self.seeker = Seeker(replace(SETTINGS, node=node), head, self.now)
+        self.seeker = HeadDiscovery(replace(SETTINGS, node=node), head, self.now)
         self.take(self.seeker.tick(self.now))
 
-    def take(self, actions: Sequence[SeekerAction]) -> None:
+    def take(self, actions: Sequence[DiscoveryAction]) -> None:
         for action in actions:
             self.actions.append((self.now, action))
             if isinstance(action, ReadRecords):
@@ -97,7 +97,7 @@ class Search:
                 self.dialled.append((self.now, action.node))
                 self.take(self.seeker.answered() if action.node in self.answers else self.refuse(action.node))
 
-    def refuse(self, node: str) -> list[SeekerAction]:
+    def refuse(self, node: str) -> list[DiscoveryAction]:
         """It is no head; it may name its own."""
         named = self.elsewhere.get(node)
         agent = Endpoint(address="10.0.0.9", port=1)
@@ -111,7 +111,7 @@ class Search:
             self.take(self.seeker.tick(self.now))
         self.now = end
 
-    def asked_for(self, kind: type[SeekerAction]) -> list[tuple[float, SeekerAction]]:
+    def asked_for(self, kind: type[DiscoveryAction]) -> list[tuple[float, DiscoveryAction]]:
         return [(at, action) for at, action in self.actions if isinstance(action, kind)]
 
     def names(self) -> set[str]:
@@ -147,7 +147,7 @@ def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
     assert search.asked_for(Gather)
     search.answers = {"node1"}
     search.pass_time(2)
-    assert search.asked_for(Disband)
+    assert search.asked_for(StepDown)
     assert search.seeker.phase is Phase.OVER
 
 
@@ -205,7 +205,7 @@ def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
     search = Search("node1", records(a_world(0, 1, 2)))
     search.found = records(a_world(2, 3, attempt=2, head="node2"))
     search.pass_time(2)
-    assert search.asked_for(Disband)
+    assert search.asked_for(StepDown)
     assert search.dialled[0][1] == "node2"
 
 
@@ -230,11 +230,11 @@ def test_a_result_ends_the_search_with_its_exit_code() -> None:
 
 
 def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
-    seeker = Seeker(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    seeker = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
     assert seeker.tick(0) == [ReadRecords()]
     assert seeker.tick(5) == []  # it is still being read, however long that takes
     (said,) = seeker.read_failed("no space left", 10)
-    assert isinstance(said, Say)
+    assert isinstance(said, Log)
     assert ReadRecords() in seeker.tick(seeker.next_tick())
     assert seeker.phase is Phase.SEARCHING
 

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from hpc_elastic.agent.net import transport
-from hpc_elastic.agent.net.door import (
+from hpc_elastic.agent.net.listener import (
     ACCEPTED_A_TURN,
     FILES_BESIDE,
-    SHUT_FOR_S,
-    STRANGERS,
-    Door,
+    PAUSES_FOR_S,
+    UNAUTHENTICATED,
+    Listener,
     allow_connections,
-    most_strangers,
+    most_unauthenticated,
 )
 from hpc_elastic.agent.net.rate_limit import LINES
 from hpc_elastic.agent.net.transport import Connection, dial
@@ -35,7 +35,7 @@ MOST = 20
 
 
 class Scene:
-    """A door for few strangers, what it said, and who got in."""
+    """A door for few unauthenticated, what it said, and who got in."""
 
     def __init__(self, most: int = MOST) -> None:
         self.receiver = Recorder()
@@ -43,13 +43,13 @@ class Scene:
         self.dialled: list[Connection] = []
         listener = listen("127.0.0.1", 0)
         self.port = int(listener.getsockname()[1])
-        self.door = Door(listener, MAKE, self.receiver, most=most, say=self.said.append)
+        self.door = Listener(listener, MAKE, self.receiver, most=most, say=self.said.append)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Lets the loop turn until something is so; each turn is a system call, so this is no busy wait for long."""
         deadline = asyncio.get_running_loop().time() + 20
         while not condition():
-            assert asyncio.get_running_loop().time() < deadline, (self.said, self.door.strangers)
+            assert asyncio.get_running_loop().time() < deadline, (self.said, self.door.unauthenticated)
             await asyncio.sleep(0.001)
 
     async def dial(self, receiver: Recorder) -> Connection:
@@ -62,10 +62,10 @@ class Scene:
         await self.door.close()
         for connection in self.dialled:
             connection.abort("the scene is over")
-        await self.until(lambda: self.door.strangers == 0)
+        await self.until(lambda: self.door.unauthenticated == 0)
         await self.receiver.until(lambda: len(self.receiver.closes) == len(self.receiver.opens))
 
-    def knock(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port))
 
 
@@ -83,25 +83,25 @@ def play(play_scene: Callable[[Scene], Awaitable[None]], *, most: int = MOST) ->
     asyncio.run(main())
 
 
-def is_hung_up(stranger: socket.socket) -> bool:
-    stranger.setblocking(False)
+def is_hung_up(client: socket.socket) -> bool:
+    client.setblocking(False)
     try:
-        return stranger.recv(100) == b""
+        return client.recv(100) == b""
     except BlockingIOError:
         return False
     except ConnectionError:
         return True
 
 
-def test_the_oldest_stranger_goes_for_a_new_one_and_agents_are_never_hung_up_on() -> None:
+def test_the_oldest_unauthenticated_client_goes_for_a_new_one_and_agents_are_never_hung_up_on() -> None:
     async def scene(made: Scene) -> None:
         member = Recorder()
         connection = await made.dial(member)
         with contextlib.ExitStack() as stack:
-            strangers = [stack.enter_context(made.knock()) for _ in range(3 * MOST)]
-            await made.until(lambda: sum(map(is_hung_up, strangers)) == 2 * MOST)
-            assert made.door.strangers == MOST
-            assert [is_hung_up(stranger) for stranger in strangers] == [True] * 2 * MOST + [False] * MOST
+            unauthenticated = [stack.enter_context(made.connect()) for _ in range(3 * MOST)]
+            await made.until(lambda: sum(map(is_hung_up, unauthenticated)) == 2 * MOST)
+            assert made.door.unauthenticated == MOST
+            assert [is_hung_up(client) for client in unauthenticated] == [True] * 2 * MOST + [False] * MOST
             assert len(made.said) == LINES
             assert all("others came before it had authenticated" in line for line in made.said)
             late = Recorder()
@@ -113,18 +113,18 @@ def test_the_oldest_stranger_goes_for_a_new_one_and_agents_are_never_hung_up_on(
     play(scene)
 
 
-def test_slow_strangers_have_the_time_of_a_handshake_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_unauthenticated_clients_have_the_time_of_a_handshake_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.1)
 
     async def scene(made: Scene) -> None:
-        with made.knock() as slow:
+        with made.connect() as slow:
             hello = Session(Side.DIALLING, secret=b"x", scope=SCOPE, nonce=bytes(NONCE_BYTES)).open()
             with contextlib.suppress(ConnectionError):
                 for position in range(len(hello) - 1):
                     slow.send(hello[position : position + 1])
                     await asyncio.sleep(0.005)
             await made.until(lambda: is_hung_up(slow))
-        await made.until(lambda: made.door.strangers == 0)
+        await made.until(lambda: made.door.unauthenticated == 0)
         assert [line.partition(": ")[2] for line in made.said] == ["no handshake in time"]
 
     play(scene)
@@ -133,19 +133,19 @@ def test_slow_strangers_have_the_time_of_a_handshake_in_all(monkeypatch: pytest.
 def test_who_hangs_up_is_not_worth_a_line() -> None:
     async def scene(made: Scene) -> None:
         for _ in range(10):
-            made.knock().close()
-        await made.until(lambda: made.door.strangers == 0)
+            made.connect().close()
+        await made.until(lambda: made.door.unauthenticated == 0)
         await made.dial(Recorder())
         assert made.said == []
 
     play(scene)
 
 
-def test_a_refused_stranger_is_named_with_the_reason() -> None:
+def test_a_refused_client_is_named_with_the_reason() -> None:
     async def scene(made: Scene) -> None:
-        with made.knock() as stranger:
-            host, port = stranger.getsockname()
-            stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+        with made.connect() as client:
+            host, port = client.getsockname()
+            client.send(b"GET / HTTP/1.1\r\n\r\n")
             await made.until(lambda: bool(made.said))
         assert made.said == [f"refused {host}:{port}: a frame of 1195725856 bytes is over the limit of 512"]
 
@@ -169,9 +169,9 @@ def test_a_frame_that_was_tampered_with_ends_the_connection_with_a_line() -> Non
     play(scene)
 
 
-def reset(stranger: socket.socket) -> None:
-    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    stranger.close()
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
 
 
 def test_a_flood_of_every_kind_keeps_nobody_out() -> None:
@@ -180,31 +180,31 @@ def test_a_flood_of_every_kind_keeps_nobody_out() -> None:
         connection = await made.dial(member)
         highest, held = 0, []
         for number in range(600):
-            stranger = made.knock()
+            client = made.connect()
             kind = number % 5
             with contextlib.suppress(ConnectionError):
                 if kind == 0:
-                    stranger.send(os.urandom(number))
+                    client.send(os.urandom(number))
                 elif kind == 1:
                     wrong = Session(Side.DIALLING, secret=b"w" * 32, scope=SCOPE, nonce=os.urandom(NONCE_BYTES))
-                    stranger.send(wrong.open() * (1 + number % 3))
+                    client.send(wrong.open() * (1 + number % 3))
                 elif kind == 2:
-                    stranger.shutdown(socket.SHUT_WR)
+                    client.shutdown(socket.SHUT_WR)
             if kind == 3:
-                reset(stranger)
+                reset(client)
             else:
-                held.append(stranger)
+                held.append(client)
             if number % 20 == 0:
                 connection.send(Beat(number=number))
                 await asyncio.sleep(0)
-            highest = max(highest, made.door.strangers)
+            highest = max(highest, made.door.unauthenticated)
         await made.receiver.until(lambda: len(made.receiver.messages) == 30)
         await made.dial(Recorder())
         assert highest <= MOST
         assert (member.closes, made.receiver.closes) == ([], [])
         assert len(made.said) == LINES
-        for stranger in held:
-            stranger.close()
+        for client in held:
+            client.close()
 
     play(scene)
 
@@ -216,16 +216,16 @@ from tests.agent.net.test_door import MOST, Beat, Recorder, Scene, play
 async def scene(made):
     member = Recorder()
     connection = await made.dial(member)
-    strangers = [socket.socket() for _ in range(2 * MOST)]
+    unauthenticated = [socket.socket() for _ in range(2 * MOST)]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (strangers[-1].fileno() + MOST, hard))
-    for stranger in strangers:
-        stranger.connect(("127.0.0.1", made.port))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unauthenticated[-1].fileno() + MOST, hard))
+    for client in unauthenticated:
+        client.connect(("127.0.0.1", made.port))
     await made.until(lambda: any("Too many open files" in line for line in made.said))
     connection.send(Beat(number=1))
     await made.receiver.until(lambda: made.receiver.messages == [Beat(number=1)])
-    for stranger in strangers:
-        stranger.close()
+    for client in unauthenticated:
+        client.close()
     await made.dial(Recorder())
     assert member.closes == []
     print("let in")
@@ -243,12 +243,12 @@ def test_when_files_run_out_strangers_give_theirs_back_and_the_agent_lives() -> 
 
 def test_a_closed_door_hangs_up_on_strangers_and_refuses_the_next() -> None:
     async def scene(made: Scene) -> None:
-        with made.knock() as stranger:
-            await made.until(lambda: made.door.strangers == 1)
+        with made.connect() as client:
+            await made.until(lambda: made.door.unauthenticated == 1)
             await made.door.close()
-            await made.until(lambda: is_hung_up(stranger))
+            await made.until(lambda: is_hung_up(client))
         with pytest.raises(ConnectionRefusedError):
-            made.knock()
+            made.connect()
         assert made.said == []
 
     play(scene)
@@ -256,10 +256,10 @@ def test_a_closed_door_hangs_up_on_strangers_and_refuses_the_next() -> None:
 
 def test_there_is_room_for_every_agent_but_not_for_more_than_files_allow() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert most_strangers(4) == min(STRANGERS + 4, soft // 2)
-    assert most_strangers(10**6) == soft // 2
-    assert most_strangers(4) >= 4 * ACCEPTED_A_TURN
-    assert SHUT_FOR_S < 1  # a member may be among those who wait outside
+    assert most_unauthenticated(4) == min(UNAUTHENTICATED + 4, soft // 2)
+    assert most_unauthenticated(10**6) == soft // 2
+    assert most_unauthenticated(4) >= 4 * ACCEPTED_A_TURN
+    assert PAUSES_FOR_S < 1  # a member may be among those who wait outside
 
 
 @pytest.fixture
@@ -272,9 +272,9 @@ def low_limit() -> Iterator[int]:
 
 
 def test_a_low_limit_of_open_files_makes_room_for_every_agent(low_limit: int) -> None:
-    agents = min(4096, low_limit - STRANGERS - FILES_BESIDE)
+    agents = min(4096, low_limit - UNAUTHENTICATED - FILES_BESIDE)
     allow_connections(agents)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (agents + STRANGERS + FILES_BESIDE, low_limit)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (agents + UNAUTHENTICATED + FILES_BESIDE, low_limit)
 
 
 def test_the_limit_of_open_files_stays_within_the_hard_one_and_is_never_lowered(low_limit: int) -> None:
