@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -75,6 +76,27 @@ def test_no_module_and_no_function_is_too_long(package: dict[str, Module]) -> No
 def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) -> None:
     vague = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
     assert [name for name in package if name.rpartition(".")[2] in vague] == []
+
+
+def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that_exist(
+    package: dict[str, Module],
+) -> None:
+    page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text()
+    paths = re.findall(r"`((?:hpc_elastic|templates|tests|docs)/[\w./*-]*)`", page)
+    assert [path for path in paths if not list(PACKAGE.parent.glob(path))] == []
+    packages = {name for name, module in package.items() if module.is_package and name.count(".") == 1}
+    assert [name for name in sorted(packages) if f"`{name.replace('.', '/')}`" not in page] == []
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", page, re.M))
+    told = {floor: " ".join(re.findall(r"`(\w+)`", rows[floor])) for floor in AGENT_FLOORS if floor != "drivers"}
+    assert told == {floor: below for floor, below in AGENT_FLOORS.items() if floor != "drivers"}
+    everything = set(AGENT_FLOORS) - {"drivers"}
+    assert (rows["drivers"].strip(), set(AGENT_FLOORS["drivers"].split())) == ("all but `guard`", everything - {"guard"})
+
+
+def test_the_page_on_architecture_names_fifteen_changes() -> None:
+    page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text()
+    table = page.partition("## Fifteen changes")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| [a-z]", table, re.M)) - len(["the table's head"]) == 15
 
 
 def made_up(**sources: str) -> dict[str, Module]:

@@ -1,4 +1,4 @@
-"""Strangers at the door, in any number and of any kind, over real sockets."""
+"""Unauthenticated clients at a listener, in any number and of any kind, over real sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST = 20
 
 
 class Scene:
-    """A door for few unauthenticated, what it said, and who got in."""
+    """A listener for few unauthenticated, what it said, and who got in."""
 
     def __init__(self, most: int = MOST) -> None:
         self.receiver = Recorder()
@@ -43,13 +43,13 @@ class Scene:
         self.dialled: list[Connection] = []
         listener = listen("127.0.0.1", 0)
         self.port = int(listener.getsockname()[1])
-        self.door = Listener(listener, MAKE, self.receiver, most=most, say=self.said.append)
+        self.listener = Listener(listener, MAKE, self.receiver, most=most, say=self.said.append)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Lets the loop turn until something is so; each turn is a system call, so this is no busy wait for long."""
         deadline = asyncio.get_running_loop().time() + 20
         while not condition():
-            assert asyncio.get_running_loop().time() < deadline, (self.said, self.door.unauthenticated)
+            assert asyncio.get_running_loop().time() < deadline, (self.said, self.listener.unauthenticated)
             await asyncio.sleep(0.001)
 
     async def dial(self, receiver: Recorder) -> Connection:
@@ -59,10 +59,10 @@ class Scene:
 
     async def end(self) -> None:
         """Hangs up on everybody, and waits until all have noticed."""
-        await self.door.close()
+        await self.listener.close()
         for connection in self.dialled:
             connection.abort("the scene is over")
-        await self.until(lambda: self.door.unauthenticated == 0)
+        await self.until(lambda: self.listener.unauthenticated == 0)
         await self.receiver.until(lambda: len(self.receiver.closes) == len(self.receiver.opens))
 
     def connect(self) -> socket.socket:
@@ -100,7 +100,7 @@ def test_the_oldest_unauthenticated_client_goes_for_a_new_one_and_agents_are_nev
         with contextlib.ExitStack() as stack:
             unauthenticated = [stack.enter_context(made.connect()) for _ in range(3 * MOST)]
             await made.until(lambda: sum(map(is_hung_up, unauthenticated)) == 2 * MOST)
-            assert made.door.unauthenticated == MOST
+            assert made.listener.unauthenticated == MOST
             assert [is_hung_up(client) for client in unauthenticated] == [True] * 2 * MOST + [False] * MOST
             assert len(made.said) == LINES
             assert all("others came before it had authenticated" in line for line in made.said)
@@ -124,7 +124,7 @@ def test_slow_unauthenticated_clients_have_the_time_of_a_handshake_in_all(monkey
                     slow.send(hello[position : position + 1])
                     await asyncio.sleep(0.005)
             await made.until(lambda: is_hung_up(slow))
-        await made.until(lambda: made.door.unauthenticated == 0)
+        await made.until(lambda: made.listener.unauthenticated == 0)
         assert [line.partition(": ")[2] for line in made.said] == ["no handshake in time"]
 
     play(scene)
@@ -134,7 +134,7 @@ def test_who_hangs_up_is_not_worth_a_line() -> None:
     async def scene(made: Scene) -> None:
         for _ in range(10):
             made.connect().close()
-        await made.until(lambda: made.door.unauthenticated == 0)
+        await made.until(lambda: made.listener.unauthenticated == 0)
         await made.dial(Recorder())
         assert made.said == []
 
@@ -197,7 +197,7 @@ def test_a_flood_of_every_kind_keeps_nobody_out() -> None:
             if number % 20 == 0:
                 connection.send(Beat(number=number))
                 await asyncio.sleep(0)
-            highest = max(highest, made.door.unauthenticated)
+            highest = max(highest, made.listener.unauthenticated)
         await made.receiver.until(lambda: len(made.receiver.messages) == 30)
         await made.dial(Recorder())
         assert highest <= MOST
@@ -244,8 +244,8 @@ def test_when_files_run_out_strangers_give_theirs_back_and_the_agent_lives() -> 
 def test_a_closed_door_hangs_up_on_strangers_and_refuses_the_next() -> None:
     async def scene(made: Scene) -> None:
         with made.connect() as client:
-            await made.until(lambda: made.door.unauthenticated == 1)
-            await made.door.close()
+            await made.until(lambda: made.listener.unauthenticated == 1)
+            await made.listener.close()
             await made.until(lambda: is_hung_up(client))
         with pytest.raises(ConnectionRefusedError):
             made.connect()
