@@ -90,7 +90,10 @@ def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that
     told = {floor: " ".join(re.findall(r"`(\w+)`", rows[floor])) for floor in AGENT_FLOORS if floor != "drivers"}
     assert told == {floor: below for floor, below in AGENT_FLOORS.items() if floor != "drivers"}
     everything = set(AGENT_FLOORS) - {"drivers"}
-    assert (rows["drivers"].strip(), set(AGENT_FLOORS["drivers"].split())) == ("all but `guard`", everything - {"guard"})
+    assert (rows["drivers"].strip(), set(AGENT_FLOORS["drivers"].split())) == (
+        "all but `guard`",
+        everything - {"guard"},
+    )
 
 
 def test_the_page_on_architecture_names_fifteen_changes() -> None:

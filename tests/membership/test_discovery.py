@@ -65,7 +65,7 @@ def records(world: World | None = None, result: RunResult | None = None) -> Reco
 
 
 class Search:
-    """A seeker, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
+    """A discovery, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
 
     def __init__(
         self,
@@ -85,30 +85,30 @@ class Search:
         self.dialled: list[tuple[float, str]] = []
         self.actions: list[tuple[float, DiscoveryAction]] = []
         head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
-        self.seeker = HeadDiscovery(replace(SETTINGS, node=node), head, self.now)
-        self.take(self.seeker.tick(self.now))
+        self.discovery = HeadDiscovery(replace(SETTINGS, node=node), head, self.now)
+        self.take(self.discovery.tick(self.now))
 
     def take(self, actions: Sequence[DiscoveryAction]) -> None:
         for action in actions:
             self.actions.append((self.now, action))
             if isinstance(action, ReadRecords):
-                self.take(self.seeker.read(self.found, self.now))
+                self.take(self.discovery.read(self.found, self.now))
             elif isinstance(action, Dial):
                 self.dialled.append((self.now, action.node))
-                self.take(self.seeker.answered() if action.node in self.answers else self.refuse(action.node))
+                self.take(self.discovery.answered() if action.node in self.answers else self.refuse(action.node))
 
     def refuse(self, node: str) -> list[DiscoveryAction]:
         """It is no head; it may name its own."""
         named = self.elsewhere.get(node)
         agent = Endpoint(address="10.0.0.9", port=1)
         elsewhere = None if named is None else Elsewhere(node=named, agent=agent)
-        return self.seeker.not_answered(self.now, is_silent=node in self.silent, elsewhere=elsewhere)
+        return self.discovery.not_answered(self.now, is_silent=node in self.silent, elsewhere=elsewhere)
 
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds
-        while (at := self.seeker.next_tick()) <= end:
+        while (at := self.discovery.next_tick()) <= end:
             self.now = max(self.now, at)
-            self.take(self.seeker.tick(self.now))
+            self.take(self.discovery.tick(self.now))
         self.now = end
 
     def asked_for(self, kind: type[DiscoveryAction]) -> list[tuple[float, DiscoveryAction]]:
@@ -137,8 +137,8 @@ def test_one_that_answers_is_joined() -> None:
     search = Search("node2", records(a_world(0, 1, 2)))
     search.answers = {"node1"}
     search.pass_time(5)
-    assert search.seeker.phase is Phase.OVER
-    assert search.seeker.next_tick() == float("inf")
+    assert search.discovery.phase is Phase.OVER
+    assert search.discovery.next_tick() == float("inf")
 
 
 def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
@@ -148,25 +148,25 @@ def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
     search.answers = {"node1"}
     search.pass_time(2)
     assert search.asked_for(StepDown)
-    assert search.seeker.phase is Phase.OVER
+    assert search.discovery.phase is Phase.OVER
 
 
 def test_who_claims_dials_nobody_any_more_and_joins_nobody() -> None:
     search = Search("node2", records(a_world(0, 1, 2)))
     search.pass_time(2)
-    search.seeker.claiming()
+    search.discovery.claiming()
     count = len(search.dialled)
     search.pass_time(30)
     assert len(search.dialled) == count
-    assert search.seeker.answered() == []  # of one that was under way: the caller hangs up
-    assert search.seeker.phase is Phase.CLAIMING
+    assert search.discovery.answered() == []  # of one that was under way: the caller hangs up
+    assert search.discovery.phase is Phase.CLAIMING
 
 
 def test_a_lost_claim_has_the_records_read_again() -> None:
     search = Search("node1", records(a_world(0, 1, 2)))
-    search.seeker.claiming()
+    search.discovery.claiming()
     search.found = records(a_world(2, attempt=2, head="node2"))
-    search.take(search.seeker.superseded(search.now))
+    search.take(search.discovery.superseded(search.now))
     assert search.names() == {"node2"}
     assert len(search.asked_for(Gather)) == 1
 
@@ -230,13 +230,13 @@ def test_a_result_ends_the_search_with_its_exit_code() -> None:
 
 
 def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
-    seeker = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
-    assert seeker.tick(0) == [ReadRecords()]
-    assert seeker.tick(5) == []  # it is still being read, however long that takes
-    (said,) = seeker.read_failed("no space left", 10)
+    discovery = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    assert discovery.tick(0) == [ReadRecords()]
+    assert discovery.tick(5) == []  # it is still being read, however long that takes
+    (said,) = discovery.read_failed("no space left", 10)
     assert isinstance(said, Log)
-    assert ReadRecords() in seeker.tick(seeker.next_tick())
-    assert seeker.phase is Phase.SEARCHING
+    assert ReadRecords() in discovery.tick(discovery.next_tick())
+    assert discovery.phase is Phase.SEARCHING
 
 
 def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_order() -> None:
@@ -244,14 +244,14 @@ def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_o
         search = Search(node, records(), lost=None)
         search.pass_time(3)
         assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
-        assert search.seeker.phase is Phase.CLAIMING
+        assert search.discovery.phase is Phase.CLAIMING
 
 
 def test_a_claim_of_an_allocation_that_is_anothers_leads_to_its_head() -> None:
     search = Search("node2", records(), lost="node0")
     search.pass_time(1)
     search.found = replace(search.found, first=replace(FIRST, allocation=2, node="node1"))
-    search.take(search.seeker.superseded(search.now))
+    search.take(search.discovery.superseded(search.now))
     assert search.dialled[-1][1] == "node1"
 
 
@@ -302,7 +302,7 @@ def test_one_that_names_its_head_is_believed_at_once() -> None:
 def test_two_that_gather_do_not_leave_for_each_other() -> None:
     search = Search("node5", records(a_world(*range(9))))
     search.pass_time(4)
-    assert search.seeker.phase is Phase.GATHERING
+    assert search.discovery.phase is Phase.GATHERING
     search.elsewhere["node1"] = "node8"  # which comes after node5
     before = len(search.dialled)
     search.pass_time(2)

@@ -27,11 +27,13 @@ from types import ModuleType
 ROOT = Path(__file__).parent.parent.parent
 MODULES = (
     *("allegiance", "barriers", "closing", "exits", "gathering", "head", "judge", "lease", "leases", "losses"),
-    *("member", "members", "roster", "rounds", "seeker", "succession", "timing", "verdict"),
+    *("member", "members", "roster", "rounds", "discovery", "succession", "timing", "verdict"),
 )
 DRIVERS = (
-    *("chain", "coordinator", "head_link", "head_side", "head_start", "head_watch", "insistence", "journal"),
-    *("local_member", "participation", "policy", "search", "successor"),
+    *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch"),
+    *("drivers.local_member", "drivers.participation", "policy"),
+    *("records.chain", "records.journal", "records.retries"),
+    *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
 PLAYED = 1000
 PATIENCE_S = 300.0

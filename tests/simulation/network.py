@@ -100,7 +100,7 @@ class Network:
 
 
 class Listener:
-    """A listening socket, for `agent.door`; the kernel takes connections whatever its process does."""
+    """A listening socket, for `agent.net.listener`; the kernel takes connections whatever its process does."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
