@@ -269,7 +269,7 @@ class Socket:
 
 
 class SimulatedConnection:
-    """What `agent.transport.Connection` is to those who use it; the handshake takes its round trips, and no proof."""
+    """What `agent.net.transport.Connection` is to its users; the handshake takes its round trips, and no proof."""
 
     def __init__(self, agent: Agent, side: Side, receiver: Receiver) -> None:
         self._agent = agent

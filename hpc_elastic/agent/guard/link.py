@@ -22,7 +22,7 @@ AGAIN_AFTER_S = 1.0  # a node without memory would kill the next one at once, to
 
 
 class GuardLink:
-    """A running guard; see `agent.guard`. Its end of the pipe closes when this agent dies, however it dies.
+    """A running guard; see `agent.guard.process`. Its end of the pipe closes when this agent dies, however it dies.
 
     Args:
         package_dir: the folder of this package.

@@ -40,7 +40,7 @@ class StockOutputs:
 
 
 class StockWorkers:
-    """One node's, for `agent.local_member`.
+    """One node's, for `agent.drivers.local_member`.
 
     Args:
         exchange: with torch's agent.
@@ -70,7 +70,7 @@ class StockWorkers:
 
     @property
     def store_port(self) -> int:
-        """Of agent.node_workers.NodeWorkers."""
+        """Of agent.workers.node_workers.NodeWorkers."""
         return int(self._listener.getsockname()[1])
 
     async def initialize_workers(self, assign: Assign) -> None:
