@@ -9,7 +9,7 @@ A folder has three modules, each with what the protocol of that name in `schedul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import ArrayScheduler, FromNodeModule, SchedulerModule, StepModule
 
 # Whether a job id is of this scheduler's shape; the first row that says so has the job.
-SCHEDULERS = {
+SCHEDULERS: dict[str, Callable[[str], bool]] = {
     "local": is_local,
     "slurm": lambda _: True,  # numbers, and whatever else a record of its holds
 }

@@ -14,10 +14,10 @@ from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.node.network import Lookup
-from hpc_elastic.agent.records import insistence, journal
+from hpc_elastic.agent.records import journal, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import search
-from hpc_elastic.agent.workers.lifecycle import failures
+from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.messages import Echo, Join, Message
@@ -218,7 +218,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "os", shared),
         (store, "open", shared.open_file),
         (journal, "os", shared),
-        (insistence, "time", clock),
+        (retries, "time", clock),
         *((module, "time", wall) for module in (failures, journal, local_member)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
