@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.net.listener import FILES_BESIDE, STRANGERS
+from hpc_elastic.agent.net.listener import FILES_BESIDE, UNAUTHENTICATED
 from hpc_elastic.rundir.store import read_lines
-from tests.integration.conftest import Listener, Run
+from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
@@ -62,7 +62,7 @@ sys.meta_path.insert(0, Witness())
 """
 
 
-def write_job(door: Listener, *, script: str = TRAINS, fails: int = 0, nodes: int = 1, more: str = "") -> None:
+def write_job(door: Door, *, script: str = TRAINS, fails: int = 0, nodes: int = 1, more: str = "") -> None:
     door.write("train.py", script)
     entrypoint = f"{{script: train.py, args: [{fails}]}}"
     keys = f"nodes: {nodes}\nworkers_per_node: 2\ntime: 10m\nrestart: {{max_restarts: 3}}\n"
@@ -109,12 +109,12 @@ def assert_succeeded(run: Run, *, attempts: int = 1) -> None:
 @pytest.mark.parametrize(
     "start", ["fork", *variants("auto", "spawn", of="test_training_is_the_same_however_workers_start")]
 )
-def test_training_is_the_same_however_workers_start(door: Listener, start: str) -> None:
+def test_training_is_the_same_however_workers_start(door: Door, start: str) -> None:
     write_job(door, fails=1, more=f"start: {start}\nsetup: [ulimit -Sn 300]")
     run = door.submit("job.yaml", wait=True)
     assert_succeeded(run, attempts=2)
     loaded = "" if start == "spawn" else " torch torch.optim"
-    expected = f"sum 2 threads 1 files {1 + STRANGERS + FILES_BESIDE}{loaded}\n"
+    expected = f"sum 2 threads 1 files {1 + UNAUTHENTICATED + FILES_BESIDE}{loaded}\n"
     assert [run.stdout(attempt, rank) for attempt in (1, 2) for rank in (0, 1)] == [expected] * 4
     (said,) = how(run)
     assert said == "workers are spawned: start is spawn" if start == "spawn" else FORKED.fullmatch(said)
@@ -124,7 +124,7 @@ def test_training_is_the_same_however_workers_start(door: Listener, start: str) 
     assert (error["class"], error["message"]["message"]) == ("exception", "RuntimeError: asked for")
 
 
-def test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores(door: Listener) -> None:
+def test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores(door: Door) -> None:
     door.write("sitecustomize.py", WITNESS)
     seen = f'env: {{PYTHONPATH: {door.folder}, IMPORTS: "{door.folder}/imports-${{HPC_ELASTIC_NODE}}"}}'
     write_job(door, fails=3, nodes=2, more=seen)
@@ -135,7 +135,7 @@ def test_a_node_imports_torch_once_for_all_its_workers_attempts_and_stores(door:
         assert len(how(run, node)) == 1
 
 
-def test_a_fork_server_that_is_killed_between_attempts_is_replaced(door: Listener) -> None:
+def test_a_fork_server_that_is_killed_between_attempts_is_replaced(door: Door) -> None:
     write_job(door, script=WORKS)
     run = door.submit("job.yaml")
     run.wait_for_output("at work", rank=1)
@@ -156,7 +156,7 @@ def test_a_fork_server_that_is_killed_between_attempts_is_replaced(door: Listene
     assert len(how(run)) == 1
 
 
-def test_an_agent_that_is_killed_leaves_no_fork_server_and_store_host_behind(door: Listener) -> None:
+def test_an_agent_that_is_killed_leaves_no_fork_server_and_store_host_behind(door: Door) -> None:
     write_job(door, script=WORKS)
     run = door.submit("job.yaml")
     run.wait_for_output("at work", rank=1)
@@ -170,7 +170,7 @@ def test_an_agent_that_is_killed_leaves_no_fork_server_and_store_host_behind(doo
     wait_until(lambda: not is_alive(script_pid(run)), "the script is over", within_s=60, otherwise=run.story)
 
 
-def test_a_fork_is_known_by_its_own_command_line_and_variables(door: Listener) -> None:
+def test_a_fork_is_known_by_its_own_command_line_and_variables(door: Door) -> None:
     write_job(door, script=WORKS)
     run = door.submit("job.yaml")
     run.wait_for_output("at work", rank=1)
@@ -183,7 +183,7 @@ def test_a_fork_is_known_by_its_own_command_line_and_variables(door: Listener) -
     run.assert_nothing_left()
 
 
-def test_a_preload_is_loaded_before_the_script_and_a_missing_one_is_a_warning(door: Listener) -> None:
+def test_a_preload_is_loaded_before_the_script_and_a_missing_one_is_a_warning(door: Door) -> None:
     write_job(door, more="preload: [sortedcontainers, no_such_module]")
     run = door.submit("job.yaml", wait=True)
     assert_succeeded(run)
@@ -192,7 +192,7 @@ def test_a_preload_is_loaded_before_the_script_and_a_missing_one_is_a_warning(do
     assert agent_log(run).count(missing) == 1
 
 
-def test_a_variable_that_is_read_at_the_start_and_each_workers_own_makes_it_spawn(door: Listener) -> None:
+def test_a_variable_that_is_read_at_the_start_and_each_workers_own_makes_it_spawn(door: Door) -> None:
     write_job(
         door, script="import os; print(os.environ['OMP_NUM_THREADS'])", more="env: {OMP_NUM_THREADS: '${LOCAL_RANK}'}"
     )
@@ -207,7 +207,7 @@ def test_a_variable_that_is_read_at_the_start_and_each_workers_own_makes_it_spaw
     assert {failure["class"] for failure in run.result()["failures"].values()} == {"start_failed"}
 
 
-def test_a_working_directory_that_is_gone_fails_the_start_after_three_tries(door: Listener) -> None:
+def test_a_working_directory_that_is_gone_fails_the_start_after_three_tries(door: Door) -> None:
     folder = door.folder / "gone"
     folder.mkdir()
     door.write(
