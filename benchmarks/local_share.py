@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.elsewhere import busy_cores
 from benchmarks.figures import ratio_of_medians, summary
 from benchmarks.machine import describe
-from hpc_elastic.agent.cpus import cores_of_this_process
+from hpc_elastic.agent.node.cpus import cores_of_this_process
 
 TRAINING = Path(__file__).parent / "share" / "training.py"
 BAR = 1.2  # times one process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-# The Python door. What is behind it is loaded when it is first asked for: agents and workers import this package too.
+# The Python API. What is behind it is loaded when it is first asked for: agents and workers import this package too.
 _DOOR = {
     "submit": "hpc_elastic.api.submit",
     "Run": "hpc_elastic.api.run",

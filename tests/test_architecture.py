@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import pytest
 
 from tests.architecture import (
+    AGENT_FLOORS,
+    LONG_MODULE,
     LONGEST_MODULE,
     PACKAGE,
     PURE,
     Module,
     find_cycle,
+    find_floor_breaks,
     find_impurities,
     find_layer_breaks,
+    find_long,
     find_oversized,
     find_strangers,
     find_untold,
@@ -29,6 +36,14 @@ def package() -> dict[str, Module]:
 
 def test_a_package_imports_only_from_above(package: dict[str, Module]) -> None:
     assert list(find_layer_breaks(package)) == []
+
+
+def test_a_floor_of_the_agent_imports_only_those_below(package: dict[str, Module]) -> None:
+    assert list(find_floor_breaks(package)) == []
+
+
+def test_every_floor_of_the_agent_has_a_module(package: dict[str, Module]) -> None:
+    assert [floor for floor in AGENT_FLOORS if f"hpc_elastic.agent.{floor}" not in package] == []
 
 
 def test_a_package_from_elsewhere_is_imported_only_where_it_belongs(package: dict[str, Module]) -> None:
@@ -53,12 +68,38 @@ def test_every_module_says_what_it_is_for(package: dict[str, Module]) -> None:
 
 
 def test_no_module_and_no_function_is_too_long(package: dict[str, Module]) -> None:
+    for found in find_long(package):
+        warnings.warn(found, stacklevel=1)
     assert list(find_oversized(package)) == []
 
 
 def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) -> None:
     vague = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
     assert [name for name in package if name.rpartition(".")[2] in vague] == []
+
+
+def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that_exist(
+    package: dict[str, Module],
+) -> None:
+    page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text()
+    paths = re.findall(r"`((?:hpc_elastic|templates|tests|docs)/[\w./*-]*)`", page)
+    assert [path for path in paths if not list(PACKAGE.parent.glob(path))] == []
+    packages = {name for name, module in package.items() if module.is_package and name.count(".") == 1}
+    assert [name for name in sorted(packages) if f"`{name.replace('.', '/')}`" not in page] == []
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", page, re.M))
+    told = {floor: " ".join(re.findall(r"`(\w+)`", rows[floor])) for floor in AGENT_FLOORS if floor != "drivers"}
+    assert told == {floor: below for floor, below in AGENT_FLOORS.items() if floor != "drivers"}
+    everything = set(AGENT_FLOORS) - {"drivers"}
+    assert (rows["drivers"].strip(), set(AGENT_FLOORS["drivers"].split())) == (
+        "all but `guard`",
+        everything - {"guard"},
+    )
+
+
+def test_the_page_on_architecture_names_fifteen_changes() -> None:
+    page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text()
+    table = page.partition("## Fifteen changes")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| [a-z]", table, re.M)) - len(["the table's head"]) == 15
 
 
 def made_up(**sources: str) -> dict[str, Module]:
@@ -77,6 +118,13 @@ def test_the_rules_catch_an_import_from_below() -> None:
     (found,) = find_layer_breaks(modules)
     expected = "observe may import base plan rundir scheduler only"
     assert found == f"hpc_elastic.observe.facts:2 imports hpc_elastic.agent.policy: {expected}"
+
+
+def test_the_rules_catch_an_import_from_a_floor_above() -> None:
+    modules = made_up(agent__records__chain="from hpc_elastic.agent.net import listener\n", agent__net__listener="")
+    (found,) = find_floor_breaks(modules)
+    expected = "agent.records may import system node only"
+    assert found == f"hpc_elastic.agent.records.chain:1 imports hpc_elastic.agent.net.listener: {expected}"
 
 
 def test_the_rules_catch_a_relative_import() -> None:
@@ -119,4 +167,6 @@ def test_the_rules_let_paths_be_joined_and_signals_be_named() -> None:
 def test_the_rules_catch_what_is_long_or_untold() -> None:
     modules = made_up(units="def f():\n" + "    pass\n" * LONGEST_MODULE)
     assert len(list(find_oversized(modules))) == 2
+    assert not list(find_long(modules))
+    assert len(list(find_long(made_up(units="pass\n" * (LONG_MODULE + 1))))) == 1
     assert any(found.startswith("hpc_elastic.units:") for found in find_untold(modules))

@@ -19,7 +19,7 @@ import pytest
 from hpc_elastic.cli.verbs import EXIT_CODES, MODULES
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.job.parse import parse_job
-from hpc_elastic.membership import member, messages, phases, seeker
+from hpc_elastic.membership import discovery, member, messages, phases
 from hpc_elastic.observe.schemas import RECORD_NAMES
 from hpc_elastic.rundir.records import RESULT_REASONS
 from hpc_elastic.site.parse import parse_site
@@ -178,7 +178,7 @@ def transitions(machine: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("Seeker", seeker.Phase)]
+    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("HeadDiscovery", discovery.Phase)]
 )
 def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type[Enum]) -> None:
     rows = transitions(machine)
@@ -186,7 +186,7 @@ def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type
     assert named == {phase.value for phase in enum}
 
 
-@pytest.mark.parametrize("machine", ["Member", "Head", "Seeker"])
+@pytest.mark.parametrize("machine", ["Member", "Head", "HeadDiscovery"])
 def test_the_transitions_name_messages_that_exist(machine: str) -> None:
     rows = transitions(machine)
     named = {name for row in rows for cell in row[1:3] for name in re.findall(r"`([A-Z]\w+)`", cell)}
@@ -217,3 +217,13 @@ def test_what_is_not_in_torch_is_not_in_the_installed_one() -> None:
     codes = json.dumps([code for code, _ in examples])
     done = subprocess.run([sys.executable, "-c", program, codes], capture_output=True, text=True, check=True)
     assert list(zip([code for code, _ in examples], json.loads(done.stdout), strict=True)) == examples
+
+
+def test_each_decision_has_a_date_a_status_and_a_row() -> None:
+    folder = REPOSITORY / "docs/decisions"
+    rows = (folder / "README.md").read_text()
+    for page in sorted(folder.glob("0*.md")):
+        title, _, dated = page.read_text().split("\n")[:3]
+        assert title.startswith(f"# {page.name[:4]}: "), page
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d, (accepted|superseded by [\d, and]+)\.", dated), page
+        assert f"]({page.name})" in rows, page

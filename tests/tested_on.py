@@ -16,7 +16,7 @@ import platform
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -145,15 +145,18 @@ class Asker:
         report = yield
         if report.passed and "slurm_session" in getattr(item, "fixturenames", ()):
             if report.when == "setup":
-                item.stash[_VERSION] = self._ask(os.environ.get("SLURM_CONF", ""))
+                item.stash[_VERSION] = self._ask(item.funcargs["slurm_session"].variables)  # type: ignore[attr-defined]
             elif report.when == "call":
                 report.user_properties.append((_PROPERTY, item.stash[_VERSION]))
         return report
 
-    def _ask(self, configuration: str) -> str:
+    def _ask(self, variables: Mapping[str, str]) -> str:
+        configuration = variables["SLURM_CONF"]
         if configuration not in self._known:
             command = ["scontrol", "show", "config"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run(
+                command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=60
+            )
             try:
                 self._known[configuration] = parse_version(done.stdout)
             except ValueError:

@@ -24,7 +24,7 @@ NOT_OF_FILES = frozenset(
 # The words of a command line, and what such a process is.
 PROGRAMS = (
     ("hpc_elastic.agent.main", "agent"),
-    ("hpc_elastic.agent.guard", "guard"),
+    ("hpc_elastic.agent.guard.process", "guard"),
     ("hpc_elastic.worker.fork_server", "fork server"),
     ("hpc_elastic.worker.store_host", "store host"),
     ("hpc_elastic.worker.bootstrap", "worker"),

@@ -11,23 +11,23 @@ from multiprocessing.connection import Connection as Pipe
 import psutil
 
 from benchmarks.scale.setting import ADDRESS, SCOPE, SECRET, Setting, carry_out
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.coordinator import Coordinator
-from hpc_elastic.agent.door import Door, most_strangers
-from hpc_elastic.agent.event_loop import run
-from hpc_elastic.agent.head_outputs import HeadOutputs
-from hpc_elastic.agent.head_start import HeadStart
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import listen
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.drivers.head_start import HeadStart
+from hpc_elastic.agent.net.listener import Listener, most_unauthenticated
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.network import listen
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import run
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Failed, Message
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, World
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_failure
 
@@ -89,9 +89,9 @@ class HeadProcess:
         start = HeadStart(plan, place, journal=journal, disk=disk, telemetry=telemetry)
         outputs = HeadOutputs(to_own_member=self._received, moved=self._moved)
         coordinator = self._coordinator = start.make(self._own, await start.read(), None, outputs)
-        listener, most = listen(ADDRESS, 0), most_strangers(self._setting.nodes)
+        listener, most = listen(ADDRESS, 0), most_unauthenticated(self._setting.nodes)
         port = listener.getsockname()[1]
-        door = Door(listener, connection_factory(SECRET, SCOPE), coordinator, most=most, say=print)
+        door = Listener(listener, connection_factory(SECRET, SCOPE), coordinator, most=most, say=print)
         alone = psutil.Process().memory_info().rss
         pipe.send(port)
         coordinator.received_from_own(self._own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hpc_elastic.membership.actions import Action, Leave, Seek, StartWorkers, StopWorkers, Tell, WriteNodeResult
+from hpc_elastic.membership.actions import Action, Leave, Seek, SendToHead, StartWorkers, StopWorkers, WriteNodeResult
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join, Message
@@ -60,7 +60,7 @@ class Setting:
 def carry_out(member: Member, actions: list[Action]) -> Iterator[Message]:
     """What the member says meanwhile; its workers start and stop at once, and its records are written."""
     for action in actions:
-        if isinstance(action, Tell):
+        if isinstance(action, SendToHead):
             yield action.message
         elif isinstance(action, StartWorkers):
             yield from carry_out(member, member.workers_started(action.assign.attempt, {}))

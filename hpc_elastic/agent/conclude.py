@@ -26,18 +26,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from hpc_elastic.agent.allocation import Allocation, derive_start
-from hpc_elastic.agent.insistence import insist_here
-from hpc_elastic.agent.journal import Journal
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
+from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, FailureRecord, NodeResult, RunResult, RunState
 from hpc_elastic.rundir.store import file_system_errors
-from hpc_elastic.scheduler.liveness import JobQuestions
+from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
+from hpc_elastic.scheduler.questions import JobQuestions
+from hpc_elastic.scheduler.registry import derive_start
 
 WRITTEN_BY = "script"
 TRIES_FOR_S = 3.0  # the job is not to outlive its agents by much
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
-        cause = insist_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
+        cause = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error.message}", file=sys.stderr)
         return int(error.exit_code)
@@ -199,7 +201,7 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
         is_stop_requested=journal.requests()[0] is not None,
-        is_out_of_time=first.job_id.startswith("local-") and _is_out_of_time(first, plan.time_s),
+        is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )
 

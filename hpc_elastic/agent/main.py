@@ -11,14 +11,13 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from hpc_elastic.agent.allocation import Allocation, derive_allocation, derive_start
-from hpc_elastic.agent.event_loop import run
-from hpc_elastic.agent.insistence import insist_here
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.log_room import reserve_room
-from hpc_elastic.agent.processes import become_subreaper
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.log_room import reserve_room
+from hpc_elastic.agent.records.retries import retry_here
+from hpc_elastic.agent.records.telemetry import record_crash
 from hpc_elastic.agent.supervisor import Supervisor
-from hpc_elastic.agent.telemetry import record_crash
+from hpc_elastic.agent.system.event_loop import run
+from hpc_elastic.agent.system.processes import become_subreaper
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDirectoryError, SchedulerError
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
@@ -27,7 +26,9 @@ from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
 from hpc_elastic.rundir.store import list_numbers
-from hpc_elastic.scheduler.liveness import JobQuestions, end_job
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.questions import JobQuestions, end_job
+from hpc_elastic.scheduler.registry import derive_allocation, derive_start
 
 STDERR = 2
 
@@ -53,8 +54,8 @@ def _start() -> tuple[str, int] | None:
 
 
 def _run(layout: RunLayout) -> int:
-    plan = parse_plan(insist_here(lambda: _read(layout.plan), say=_complain).decode())
-    secret = insist_here(lambda: _read_secret(layout), say=_complain)
+    plan = parse_plan(retry_here(lambda: _read(layout.plan), say=_complain).decode())
+    secret = retry_here(lambda: _read_secret(layout), say=_complain)
     allocation = derive_allocation(os.environ)
     questions = JobQuestions(complain=lambda text: journal.say(text, "warning"))
     journal = Journal(layout, plan, allocation, questions=questions)

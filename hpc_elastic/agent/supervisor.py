@@ -1,4 +1,4 @@
-"""One node's agent, from its start to its end: the threads, the guard, the door, and who works with them.
+"""One node's agent, from its start to its end: the threads, the guard, the listener, and who works with them.
 
 Theory of operation. Machines (`membership`) are called with what happened and return actions. Two
 modules turn connections, exits, timers, signals and finished work into those calls, on one event loop
@@ -15,27 +15,27 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.door import allow_connections
-from hpc_elastic.agent.group import LocalWorkers
-from hpc_elastic.agent.guard_link import GuardLink
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
-from hpc_elastic.agent.signals import AgentSignals
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
-from hpc_elastic.agent.worker_start import WorkerStart
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.net.listener import allow_connections
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 
 DISK_DRAINS_WITHIN_S = 30.0
 
@@ -97,7 +97,7 @@ class Supervisor:
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
         self._set_up(report, await ties)
         if self._part.member.join.is_launch_host:
-            self._disk.spare(self._journal.note_launch_agent)
+            self._disk.best_effort(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
@@ -149,7 +149,7 @@ class Supervisor:
             self._loop,
             is_local=place.is_local,
             stop=member.got_signal,
-            insist=self._group.hurry,
+            escalate=self._group.hurry,
             say=self._say,
         )
         self._part.serve(self._group, signals)
@@ -158,7 +158,7 @@ class Supervisor:
         self._guard.set_deadline(self._part.guard_deadline())
 
     def _say(self, text: str, level: Level = "info") -> None:
-        self._disk.spare(lambda: self._journal.say(text, level))
+        self._disk.best_effort(lambda: self._journal.say(text, level))
 
     async def _shut_down(self) -> None:
         """Leaves in order: the head last of all, and nothing of this agent after it."""

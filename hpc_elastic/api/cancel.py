@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.known_runs import find_original
-from hpc_elastic.api.schedulers import in_background, make_scheduler
+from hpc_elastic.api.schedulers import in_background
 from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
@@ -16,6 +16,7 @@ from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import Scheduler
+from hpc_elastic.scheduler.registry import make_scheduler
 
 REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, writes the result
 ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs

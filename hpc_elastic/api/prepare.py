@@ -18,10 +18,10 @@ from hpc_elastic.job.document import find_place
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
-from hpc_elastic.plan.unapplied import find_unapplied
 from hpc_elastic.render.script import render_script
 from hpc_elastic.render.template import Templates
+from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
+from hpc_elastic.resolve.unapplied import find_unapplied
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.site.config import SiteConfig
@@ -242,7 +242,7 @@ def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str
 
 def choose_site_name(say: Callable[[str], None] = _say) -> str:
     """The site where nobody named one: Slurm if it answers, else this machine; one line says so."""
-    from hpc_elastic.scheduler.slurm import slurm_answers
+    from hpc_elastic.scheduler.slurm.scheduler import slurm_answers
 
     if slurm_answers():
         say("no site named: Slurm answers, so the site is generic-slurm")

@@ -14,10 +14,10 @@ from hpc_elastic.api.job import Job
 from hpc_elastic.api.preflight import check_submission
 from hpc_elastic.api.prepare import JobSource, PreparedRun, prepare_run, read_job_file
 from hpc_elastic.api.run import Run
-from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.api.submission import submit_run
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.text import job_text, plain
+from hpc_elastic.scheduler.registry import make_scheduler
 
 _LOG = logging.getLogger("hpc_elastic")
 

@@ -21,6 +21,7 @@ from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.environment import scrub_environment
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from hpc_elastic.scheduler.slurm.step import PREFIX
 
 SETTLE_S = 5.0  # the script has waited for all agents: none of them writes any more
 # A local job's id holds the shell's process id, and its output's name holds the id: hence the path comes through
@@ -91,7 +92,7 @@ class ForegroundScheduler:
 
 def script_environment(environ: Mapping[str, str], *, is_in_allocation: bool) -> dict[str, str]:
     """What the script gets: no other job's identity, but inside an allocation that of our own."""
-    ours = {name: value for name, value in environ.items() if is_in_allocation and name.startswith("SLURM_")}
+    ours = {name: value for name, value in environ.items() if is_in_allocation and name.startswith(PREFIX)}
     return scrub_environment(environ) | ours
 
 

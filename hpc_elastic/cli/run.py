@@ -13,7 +13,7 @@ from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.log_options import add_log_options, read_log_options
 from hpc_elastic.cli.torchrun_options import refuse_torchrun_options
 from hpc_elastic.errors import AllocationError, UsageError
-from hpc_elastic.job_ids import slurm_job_id
+from hpc_elastic.scheduler.slurm.step import count_tasks, find_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def find_allocation(environ: Mapping[str, str]) -> str | None:
     Raises:
         UsageError: srun started us, several times over.
     """
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if "SLURM_STEP_ID" in environ and tasks != "1":
+    tasks = count_tasks(environ)
+    if tasks not in (None, "1"):
         raise UsageError(
             f"srun started hpc-elastic run as {tasks} tasks, expected one call",
             tip="call it without srun: it starts its own, with one agent a node",
         )
-    return slurm_job_id(environ)
+    return find_job_id(environ)
 
 
 def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[str, str]) -> None:

@@ -8,13 +8,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpc_elastic.api.schedulers import in_background, make_scheduler
+from hpc_elastic.api.schedulers import in_background
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_planning
 from hpc_elastic.cli.output import said_at_least
 from hpc_elastic.cli.verbs import EXIT_CODES
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.registry import make_scheduler
 
 if TYPE_CHECKING:
     from hpc_elastic.api.prepare import PreparedRun

@@ -12,7 +12,6 @@ from hpc_elastic.api.look_at_array import ArrayWatch
 from hpc_elastic.api.preflight import check_files
 from hpc_elastic.api.prepare import read_job_file
 from hpc_elastic.api.prepare_array import PreparedArray, prepare_array
-from hpc_elastic.api.schedulers import make_scheduler
 from hpc_elastic.api.submission import submitted_line
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.look import warn
@@ -24,6 +23,7 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.rundir.records import Submission
 from hpc_elastic.rundir.states import RunState
+from hpc_elastic.scheduler.registry import make_scheduler
 
 
 def submit_array_of(arguments: Namespace) -> int:

@@ -1,1 +1,1 @@
-"""Other people's doors: what speaks to packages that the rest of this one does without."""
+"""Adapters to other packages' interfaces: submitit's executor, torchrun's rendezvous backend."""

@@ -14,7 +14,7 @@ Level = Literal["error", "warning", "info", "debug"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
+class Log:
     """A line for people: into the agent's log and, from the head, into the script's output.
 
     It is left out where `log_level` is above its level.
@@ -35,7 +35,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class SendToMember:
     """Head: a message to a member."""
 
     node: str
@@ -96,7 +96,7 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class SendToHead:
     """Member: a message to the head."""
 
     message: Message
@@ -156,16 +156,16 @@ class Leave:
 
 
 Action = (
-    Say
+    Log
     | Note
-    | Send
+    | SendToMember
     | Drop
     | ClaimAttempt
     | WriteResult
     | AskScheduler
     | HeadOver
     | Superseded
-    | Tell
+    | SendToHead
     | StartWorkers
     | StopWorkers
     | RecordFailure

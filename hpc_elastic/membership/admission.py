@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, Note, Say, Send
+from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.messages import Join, Refused, Welcome
 from hpc_elastic.membership.roster import Roster
 
@@ -19,18 +19,18 @@ def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: 
     if join.problem is not None and welcome.is_late:
         return dismiss(join, f"{join.node} came late, unfit: {join.problem}")
     roster.add(join, now)
-    actions: list[Action] = [Send(node=join.node, message=welcome)]
+    actions: list[Action] = [SendToMember(node=join.node, message=welcome)]
     if join.problem is None:
         metadata = {"node": join.node, **join.versions}
         actions.append(Note(name="node.joined", message=f"{join.node} joined", attempt=attempt, metadata=metadata))
     if welcome.is_late:
         text = f"{join.node} joined late and waits for the next attempt"
         note = Note(name="node.parked", message=text, attempt=attempt, metadata={"node": join.node})
-        actions += [Say(text=text), note]
+        actions += [Log(text=text), note]
     return actions
 
 
 def dismiss(join: Join, text: str) -> list[Action]:
     """Sends an unfit node away; the others do without it."""
     refused = Refused(reason=join.problem or text, exit_code=int(ExitCode.SETUP))
-    return [Say(text=text, level="warning"), Send(node=join.node, message=refused)]
+    return [Log(text=text, level="warning"), SendToMember(node=join.node, message=refused)]

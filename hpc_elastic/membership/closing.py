@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, Drop, HeadOver, Note, Say, Send
+from hpc_elastic.membership.actions import Action, Drop, HeadOver, Log, Note, SendToMember
 from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import End
@@ -57,7 +57,7 @@ class Closing:
         ends_job = job_end.who(self._roster) if is_ours else None
         for member in self._roster:
             end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job, is_settled=is_settled)
-            actions.append(Send(node=member.node, message=end))
+            actions.append(SendToMember(node=member.node, message=end))
         return actions + self.left()
 
     def left(self) -> list[Action]:
@@ -78,9 +78,9 @@ class Closing:
         return drops + self.left()
 
 
-def yielding(seconds: float, attempt: int) -> list[Action]:
+def awaiting_quorum(seconds: float, attempt: int) -> list[Action]:
     """What is said by a head that waits for others to come back, or to go on without it."""
     text = (
         f"too few nodes are left here; waiting {seconds:.1f} s for silent ones to come back, or to go on by themselves"
     )
-    return [Say(text=text, level="warning"), Note(name="run.yielding", message=text, attempt=attempt)]
+    return [Log(text=text, level="warning"), Note(name="run.yielding", message=text, attempt=attempt)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
 from hpc_elastic.membership import losses
-from hpc_elastic.membership.actions import Action, Note, Say
+from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.admission import why_not
 from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster, name_some
@@ -173,13 +173,13 @@ class Gathering:
             if diagnosis.gave_up:
                 self._leave_out(missing)
                 lines.append(f"{missing.node} has given up; the others do not wait for it")
-        return [Say(text=line, level="warning") for line in lines]
+        return [Log(text=line, level="warning") for line in lines]
 
     def left_behind(self) -> list[Action]:
         """Without whom a closed round goes on, a line each; those that were not said before."""
         news = [missing for missing in self.missing() if missing.node not in self._left_behind]
         self._left_behind.update(missing.node for missing in news)
-        return [Say(text=f"{missing}; going on without it", level="warning") for missing in news]
+        return [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
 
     def too_few(self) -> RendezvousTimeoutError | None:
         """What is wrong with a closed round, None if there are enough."""
@@ -209,7 +209,7 @@ class Gathering:
         missing = self._roster.missing()
         self._say_at = now + SAY_MISSING_EVERY_S
         names = name_some([_with_cause(node, self._known.get(node)) for node in missing])
-        return [Say(text=f"waiting for {names} to join; {max(0.0, self._closes_at() - now):.0f} s left")]
+        return [Log(text=f"waiting for {names} to join; {max(0.0, self._closes_at() - now):.0f} s left")]
 
     def _leave_out(self, missing: MissingNode) -> None:
         self._known[missing.node] = missing
@@ -223,7 +223,7 @@ class Gathering:
 
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:
     """What is said of a round with too few nodes, a line for each that is missing, and its event."""
-    lines = [Say(text=str(missing), level="error") for missing in error.missing]
+    lines = [Log(text=str(missing), level="error") for missing in error.missing]
     fields = [{"node": node.node, "cause": node.cause.value, "detail": node.detail} for node in error.missing]
     note = Note(name="rendezvous.timeout", message=error.message, attempt=attempt, metadata={"missing": fields})
     return [*lines, note]

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, Say, Send, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.barriers import Barriers
-from hpc_elastic.membership.closing import Closing, yielding
+from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
@@ -89,7 +89,7 @@ class Head:
             times.append(self._barriers.next_tick())
         if self.phase is Phase.GATHERING:
             times.append(max(self.gathering.next_tick(), self._opens_at))
-        if self.phase in (Phase.PAUSING, Phase.YIELDING):
+        if self.phase in (Phase.PAUSING, Phase.AWAITING_QUORUM):
             times.append(self._resume_at)
         return min(times)
 
@@ -134,7 +134,7 @@ class Head:
             return [Drop(node=node)]
         if isinstance(message, messages.Beat):
             member.lease.beat(message, now)
-            return [Send(node=node, message=messages.Echo(number=message.number))]
+            return [SendToMember(node=node, message=messages.Echo(number=message.number))]
         if isinstance(message, messages.REPORTS):
             is_news = message.attempt == member.attempt and member.is_in_world
             return self._reported(member, message, now) if is_news else []
@@ -142,7 +142,7 @@ class Head:
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Dropped):
             return self.lost(node, f"it has lost this head: {message.reason}", now, is_gone=True, may_return=True)
-        return [Say(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
+        return [Log(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
 
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
         """A member is lost; `is_gone` if it surely has no workers, `may_return` if its agent most likely lives."""
@@ -160,7 +160,7 @@ class Head:
         if (is_in_world and self.phase is not Phase.GATHERING) or not self.gathering.can_be_enough():
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why), now)
         else:
-            actions.append(Say(text=f"{node} is lost: {why}; the run does without it", level="warning"))
+            actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now) + self._gather(now)
 
     # What people and the disk do.
@@ -191,7 +191,7 @@ class Head:
         self._barriers.begin(now)
         self._resume_at = -NEVER
         parts = assignments(world, world_digest, judge.history.spend.restarts)
-        sends = (Send(node=node, message=part) for node, part in parts.items())
+        sends = (SendToMember(node=node, message=part) for node, part in parts.items())
         return [*opening(world, judge.because, judge.before), *sends, *self._grow(now)]
 
     def superseded(self, reason: str) -> list[Action]:
@@ -204,11 +204,11 @@ class Head:
     def disk_failed(self, error: str, now: float) -> list[Action]:
         """The run directory cannot be written: nothing may start without a claim."""
         ends = self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
-        return [Say(text=error, level="error"), *ends]
+        return [Log(text=error, level="error"), *ends]
 
     def result_written(self, exit_code: int, cause: str, now: float) -> list[Action]:
         """The run's result is on disk, with this exit code and cause; or there is none, for the run goes on."""
-        return [Say(text=cause, level="error" if exit_code else "info"), *self._end_everybody(exit_code, cause, now)]
+        return [Log(text=cause, level="error" if exit_code else "info"), *self._end_everybody(exit_code, cause, now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -225,7 +225,7 @@ class Head:
         elif self.phase is Phase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
             actions += self._gather(now)
-        elif self.phase is Phase.YIELDING and now >= self._resume_at:
+        elif self.phase is Phase.AWAITING_QUORUM and now >= self._resume_at:
             actions += self._finish()
         elif self.phase is Phase.CLOSING:
             actions += self._closing.tick(now) + self._left()
@@ -314,7 +314,7 @@ class Head:
         return self._after_stop(now) if self.phase is Phase.STOPPING and not any(self._stopping()) else []
 
     def _check_barriers(self, now: float) -> list[Action]:
-        said = (Say(text=text) for text in self._barriers.reminders(now))
+        said = (Log(text=text) for text in self._barriers.reminders(now))
         return [*said, *self._observe(overdue_seen(self._barriers.overdue(now)), now)]
 
     # Between attempts, and the end.
@@ -329,26 +329,26 @@ class Head:
             self._judge.restarts(decision)
             self._resume_at = max(self._resume_at, decision.at, self._members.losses.may_start_at)
             if now < self._resume_at:
-                return [Say(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]
+                return [Log(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]
         return self.tick(now)
 
     def _yield(self, now: float) -> list[Action]:
         """Too few nodes are left here; those that cannot be reached may be enough, and then the run is theirs."""
         self._roster.unseat(None)
-        self.phase = Phase.YIELDING
+        self.phase = Phase.AWAITING_QUORUM
         if resumed := self._resume(now):
             return resumed
         self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
-        return self._finish() if now >= self._resume_at else yielding(self._resume_at - now, self.attempt)
+        return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
 
     def _resume(self, now: float) -> list[Action]:
         """Enough nodes are back after all: goes on, once those who are not have surely fenced."""
-        if self.phase is not Phase.YIELDING or not (self.gathering.is_enough() and self._judge.resumes(now)):
+        if self.phase is not Phase.AWAITING_QUORUM or not (self.gathering.is_enough() and self._judge.resumes(now)):
             return []
         self._judge.verdict.gathers()
         self.phase = Phase.PAUSING
         self._resume_at = self._members.losses.may_start_at
-        return [Say(text="enough nodes are back: the run goes on"), *self.tick(now)]
+        return [Log(text="enough nodes are back: the run goes on"), *self.tick(now)]
 
     def _finish(self) -> list[Action]:
         self.phase = Phase.CLOSING

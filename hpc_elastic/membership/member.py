@@ -15,7 +15,7 @@ Theory of operation. A member goes through phases:
 A worker's failure is only reported; the head decides and tells everybody. In a role whose failures
 are ignored the others work on, and the node is finished when none runs any more. A member that has not
 heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
-whether the others go on without it. Then it seeks another head, or the same one again (`seeker`).
+whether the others go on without it. Then it seeks another head, or the same one again (`discovery`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
+    Log,
     Note,
     RecordFailure,
-    Say,
     Seek,
+    SendToHead,
     StartWorkers,
     StopWorkers,
-    Tell,
     WriteNodeResult,
 )
 from hpc_elastic.membership.allegiance import Allegiance
@@ -113,7 +113,7 @@ class Member:
         """There is a head: another node's, which this node asked at `asked` to join, or this node's own."""
         self._allegiance.begin(is_here=not is_joined)
         self._lease.start(now, asked)
-        return [] if is_joined else [Tell(message=self.asks())]
+        return [] if is_joined else [SendToHead(message=self.asks())]
 
     def received(self, message: messages.Message, now: float) -> list[Action]:
         """The head sent something."""
@@ -134,7 +134,7 @@ class Member:
             return self._stop(message.manner, message.reason, is_term_coming=is_term_coming) if is_ours else []
         if isinstance(message, (messages.End, messages.Refused)):
             return self._end(message)
-        return [Say(text=f"the head sent a {message.KIND}, which only a member sends")]
+        return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
@@ -146,8 +146,8 @@ class Member:
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
         if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
             fence = self._stop(StopManner.FENCE, lost)
-            return [Say(text=f"{lost}; killing this node's workers", level="warning"), *fence]
-        return self._seek(is_news=False) if is_known else [Say(text=lost, level="warning"), *self._seek()]
+            return [Log(text=f"{lost}; killing this node's workers", level="warning"), *fence]
+        return self._seek(is_news=False) if is_known else [Log(text=lost, level="warning"), *self._seek()]
 
     def asks(self) -> messages.Join:
         """Who this node is, for the next agent that it asks to be its head; of two questions the later one counts."""
@@ -165,7 +165,7 @@ class Member:
             actions += self._record_held()
         if now >= self._silence_deadline():
             actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s", is_dead=False)
-        return [*actions, *(Tell(message=beat) for beat in self._lease.beat(now))]
+        return [*actions, *(SendToHead(message=beat) for beat in self._lease.beat(now))]
 
     # The workers.
 
@@ -184,7 +184,7 @@ class Member:
             if self.phase is Phase.STOPPING:
                 return []
             is_first = self._exits.ended_well(local_rank)
-            told: list[Action] = [Tell(message=messages.Ended(attempt=attempt))] if is_first else []
+            told: list[Action] = [SendToHead(message=messages.Ended(attempt=attempt))] if is_first else []
             return told + self._check_all_over()
         if self.phase is Phase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
             return []
@@ -201,7 +201,11 @@ class Member:
         event = failure_note(failure)
         if self.phase is Phase.STOPPING:
             return [event, *self._after_stop()]  # `Stopped` tells the head
-        return [event, Tell(message=messages.Failed(attempt=failure.attempt, failure=failure)), *self._check_all_over()]
+        return [
+            event,
+            SendToHead(message=messages.Failed(attempt=failure.attempt, failure=failure)),
+            *self._check_all_over(),
+        ]
 
     def _check_all_over(self) -> list[Action]:
         """Whether the node is done: every worker exited 0, or failed in a role where that is ignored."""
@@ -219,16 +223,16 @@ class Member:
         if result.attempt != self.attempt or self.phase is not Phase.WORKING:
             return []
         if result.state is WorkerState.HEALTHY:
-            return [Tell(message=messages.Started(attempt=self.attempt))]
+            return [SendToHead(message=messages.Started(attempt=self.attempt))]
         self.phase = Phase.FINISHED
         self._is_finished = True
-        return [Tell(message=messages.Finished(attempt=self.attempt))]
+        return [SendToHead(message=messages.Finished(attempt=self.attempt))]
 
     def node_broke(self, reason: str) -> list[Action]:
         """Something beside the workers failed on this node, so that the attempt cannot go on."""
         if self.phase not in (Phase.WORKING, Phase.FINISHED):
             return []
-        return [Say(text=reason), Tell(message=messages.Broken(attempt=self.attempt, reason=reason))]
+        return [Log(text=reason), SendToHead(message=messages.Broken(attempt=self.attempt, reason=reason))]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
         """A signal from outside ends this agent; `have_workers` if the workers got one like it too."""
@@ -239,8 +243,8 @@ class Member:
         self._exits.forget_held()
         if self.phase in (Phase.JOINING, Phase.SEEKING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
-        told = Tell(message=messages.Terminated(signal_name=signal_name))
-        return [Say(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
+        told = SendToHead(message=messages.Terminated(signal_name=signal_name))
+        return [Log(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
 
     def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
         """No worker of the attempt is left, but for those that survived KILL."""
@@ -265,13 +269,13 @@ class Member:
         self.phase = Phase.PARKED
         failures, port = tuple(self._exits.failures.values()), self.join.store_port
         stopped = messages.Stopped(attempt=self.attempt, failures=failures, unkillable=unkillable, store_port=port)
-        return [*actions, Tell(message=stopped)]
+        return [*actions, SendToHead(message=stopped)]
 
     # Steps.
 
     def _assigned(self, assign: Assign, now: float) -> list[Action]:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
-            return [Say(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
+            return [Log(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         is_alone = self._allegiance.is_here and assign.group_world_size == 1
         if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up since
             return self.disconnected(f"the assignment to attempt {assign.attempt} came too late", is_dead=False)
@@ -339,7 +343,7 @@ class Member:
             return self.leaves(int(ExitCode.STOPPED), f"terminated, and {lost.node or 'the head'} was lost: {lost.why}")
         self.phase = Phase.SEEKING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
-        word = Tell(message=messages.Dropped(reason=lost.why))
+        word = SendToHead(message=messages.Dropped(reason=lost.why))
         return [word, note, Seek(lost=lost)] if is_news else [word, Seek(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:

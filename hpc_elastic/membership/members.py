@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_elastic.membership.actions import Action, Drop, Note, Say, Send, Superseded
+from hpc_elastic.membership.actions import Action, Drop, Log, Note, SendToMember, Superseded
 from hpc_elastic.membership.admission import admit, dismiss
 from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.job_end import JobEnd
@@ -54,7 +54,7 @@ class Members:
         if self.losses.returned(join.node):
             text = f"{join.node} is back"
             note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
-            actions += [Say(text=text), note]
+            actions += [Log(text=text), note]
         return actions
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:
@@ -106,12 +106,12 @@ class Members:
 
     def fence(self) -> list[Action]:
         """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment."""
-        return [Send(node=member.node, message=_fence(member)) for member in self.roster.unstopped.of()]
+        return [SendToMember(node=member.node, message=_fence(member)) for member in self.roster.unstopped.of()]
 
     def superseded(self, reason: str, attempt: int) -> list[Action]:
         """Another head has taken this one's place: nobody but its own node is its member any more."""
         actions: list[Action] = [
-            Say(text=reason, level="warning"),
+            Log(text=reason, level="warning"),
             Note(name="head.superseded", message=reason, attempt=attempt),
         ]
         for node in sorted(self.roster.names() - {self._settings.node}):
@@ -121,7 +121,7 @@ class Members:
 
 def drop(node: str, reason: str) -> list[Action]:
     """A member that has to go is told so: a connection that closes without a word means a death."""
-    return [Send(node=node, message=Dropped(reason=reason)), Drop(node=node)]
+    return [SendToMember(node=node, message=Dropped(reason=reason)), Drop(node=node)]
 
 
 def _fence(member: RosterEntry) -> Stop:

@@ -5,9 +5,9 @@ Theory of operation. The head goes through phases:
     GATHERING --all expected joined, or join_timeout and at least `min`--> CLAIMING
     CLAIMING  --the claim is ours--> RUNNING
     RUNNING   --an observation--> STOPPING (with a Restart or a Finish decided)
-    STOPPING  --every member of the world stopped or is lost--> PAUSING, YIELDING or CLOSING
+    STOPPING  --every member of the world stopped or is lost--> PAUSING, AWAITING_QUORUM or CLOSING
     PAUSING   --the back-off is over, whoever is lost has fenced--> GATHERING
-    YIELDING  --enough are back--> GATHERING; --nobody else went on in time--> CLOSING
+    AWAITING_QUORUM  --enough are back--> GATHERING; --nobody else went on in time--> CLOSING
     CLOSING   --the result is written and everybody told and gone--> OVER
     any       --another head has claimed the next attempt--> OVER, with Superseded
 """
@@ -25,6 +25,6 @@ class Phase(str, Enum):
     RUNNING = "running"
     STOPPING = "stopping"
     PAUSING = "pausing"
-    YIELDING = "yielding"
+    AWAITING_QUORUM = "awaiting_quorum"
     CLOSING = "closing"
     OVER = "over"

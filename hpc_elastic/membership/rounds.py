@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpc_elastic.membership.actions import Action, Note, Say, Send
+from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
@@ -114,7 +114,7 @@ def starting_roles(world: World) -> tuple[str, ...]:
     return tuple(role.role for role in world.roles if role.attempt == world.attempt)
 
 
-def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterator[Send]:
+def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterator[SendToMember]:
     """What a decision says to these members: the same word to all whose workers are of one attempt."""
     reason = decision.cause if isinstance(decision, Finish) else decision.reason
     is_term_coming = decision.reason == Trigger.TERMINATED.value
@@ -123,7 +123,7 @@ def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterato
         attempt = member.attempt
         if attempt not in words:
             words[attempt] = Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
-        yield Send(node=member.node, message=words[attempt])
+        yield SendToMember(node=member.node, message=words[attempt])
 
 
 def loss_note(node: str, why: str, attempt: int) -> Note:
@@ -142,13 +142,13 @@ def opening(world: World, because: str, before: World | None = None) -> list[Act
     metadata = {"nodes": nodes, "roles": list(starting)}
     note = Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)
     succeeded = _succeeded(world, before) if before is not None and before.head != world.head else []
-    return [*succeeded, Say(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
+    return [*succeeded, Log(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
 
 
 def _succeeded(world: World, before: World) -> list[Action]:
     text = f"{world.head} is head now, in the place of {before.head}"
     metadata = {"head": world.head, "instead_of": before.head}
-    return [Say(text=text), Note(name="head.succeeded", message=text, attempt=world.attempt, metadata=metadata)]
+    return [Log(text=text), Note(name="head.succeeded", message=text, attempt=world.attempt, metadata=metadata)]
 
 
 def _swap(world: World, node: str, instead_of: str) -> Note:
@@ -163,10 +163,10 @@ def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Acti
         return [Note(name="run.ending", message=decision.cause, attempt=attempt)]
     if isinstance(decision, Ignore):
         text = f"attempt {attempt}: {decision.reason}; ignored, as its role says"
-        return [Say(text=text), Note(name="failure.ignored", message=decision.reason, attempt=attempt)]
+        return [Log(text=text), Note(name="failure.ignored", message=decision.reason, attempt=attempt)]
     whose = "all ranks" if decision.roles is None else f"the ranks of {' and '.join(sorted(decision.roles))}"
     text = f"attempt {attempt}: {decision.reason}; restarting {whose}"
-    return [Say(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
+    return [Log(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 
 def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str, Assign]:

@@ -156,7 +156,9 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # long each waits for every one before it.
 SPARES_COME_WITHIN_S = 1.0
 GATHERS_AFTER_S = 0.5
-TURNS_AHEAD = 8  # whom a seeker asks beyond those whose turn has come: they may have begun to seek before it did
+TURNS_AHEAD = (
+    8  # whom an agent without a head asks beyond those whose turn has come: they may have begun to seek before it did
+)
 # How long a dialled agent has to answer, at first: twice that in the next round, and so on, for a slow machine.
 ANSWERS_WITHIN_S = 0.5
 LONGEST_ANSWER_S = 4.0

@@ -1,1 +1,1 @@
-"""What will happen: the launch plan, and how it is decided."""
+"""What will happen: the launch plan, and the grammars of its values."""

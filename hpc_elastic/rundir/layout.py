@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from hpc_elastic.job_ids import is_local
+
 
 class RunLayout:
     """The paths of one run, as absolute strings; makes and reads nothing."""
@@ -99,7 +101,7 @@ class RunLayout:
 
     def script_output(self, job_id: str) -> str:
         """The batch script's output; `%j` for Slurm's pattern."""
-        name = job_id if job_id.startswith("local-") else f"slurm-{job_id}"
+        name = job_id if is_local(job_id) else f"slurm-{job_id}"
         return os.path.join(self.root, f"{name}.out")
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from hpc_elastic.plan.launch_plan import LaunchPlan  # its dataclasses cost `status` 10 ms
+    from hpc_elastic.scheduler.allocation import Allocation
 
 
 class JobState(str, Enum):
@@ -56,9 +57,13 @@ class JobQuery(Protocol):
 
 
 class Scheduler(JobQuery, Protocol):
-    """Slurm, or this machine."""
+    """Slurm, or this machine.
+
+    `answers_at_once`: no question waits for anybody.
+    """
 
     name: str
+    answers_at_once: bool
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
         """Hands the script at this path over.
@@ -90,7 +95,7 @@ class ArrayScheduler(Scheduler, Protocol):
 
 
 class NodeQuestions(Protocol):
-    """What a node asks about jobs of its run; `scheduler.liveness.JobQuestions` asks for real."""
+    """What a node asks about jobs of its run; `scheduler.questions.JobQuestions` asks for real."""
 
     def is_over(self, job_id: str) -> bool | None:
         """Return whether nothing of a job can be running any more; None if nobody can tell."""
@@ -103,3 +108,56 @@ class NodeQuestions(Protocol):
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""
+
+
+class SchedulerModule(Protocol):
+    """The module `scheduler` of a scheduler's folder."""
+
+    def make_scheduler(self, *, run_dir: str | None, timeout_s: float) -> ArrayScheduler:
+        """Make one; `registry.make_scheduler` says what the arguments mean."""
+
+
+class StepModule(Protocol):
+    """The module `step` of a scheduler's folder: pure."""
+
+    def is_here(self, environ: Mapping[str, str]) -> bool:
+        """Return whether this is the environment of a job of this scheduler."""
+
+    def derive_start(self, environ: Mapping[str, str]) -> tuple[str, int]:
+        """Return the job, and how often it was started again.
+
+        Raises:
+            AllocationError: there is no job.
+        """
+
+    def derive_allocation(self, environ: Mapping[str, str]) -> Allocation:
+        """Return this node's place.
+
+        Raises:
+            AllocationError: there is none, or it is not one agent a node.
+        """
+
+
+class FromNodeModule(Protocol):
+    """The module `from_node` of a scheduler's folder; each answer raises SchedulerError if it is unknown."""
+
+    def is_over(self, job_id: str) -> bool:
+        """Return whether nothing of a job can be running any more."""
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool:
+        """Return whether this start of a job is stopped in order to start it again."""
+
+    def is_at_work(self, job_id: str, restart_count: int) -> bool:
+        """Return whether this start of a job is meant to go on."""
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
+        """Return those of a job's nodes that were given up for good."""
+
+    def can_end_job(self, job_id: str) -> bool:
+        """Return whether a node should and could end the job when its script is gone."""
+
+    def end_job(self, job_id: str, *, timeout_s: float) -> None:
+        """End a job; fine if it is over."""
+
+    def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
+        """Have a job stopped and started again."""

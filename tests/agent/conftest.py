@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hpc_elastic
-from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
-from hpc_elastic.agent.spawn import Spawner
+from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.agent.workers.spawn import Spawner
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.processes import read_children
 

@@ -11,19 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
-from hpc_elastic.agent.door import Door
-from hpc_elastic.agent.group import LocalWorkers
-from hpc_elastic.agent.head_side import HeadSide
-from hpc_elastic.agent.head_start import HeadStart
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.local_member import LocalMember, MemberOutputs
-from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.signals import AgentSignals
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import Connection, Receiver, connection_factory
+from hpc_elastic.agent.drivers.head_side import HeadSide
+from hpc_elastic.agent.drivers.head_start import HeadStart
+from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
+from hpc_elastic.agent.net.listener import Listener
+from hpc_elastic.agent.net.transport import Connection, Receiver, connection_factory
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.group import LocalWorkers
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.member import Member
@@ -34,6 +33,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_join
 from tests.plans import make_run_plan
@@ -135,7 +135,7 @@ class Station:
             moved=lambda: None,
             say=lambda text, _: self.said.append(text),
         )
-        self.door = Door(listener, make, self.heads, most=100, say=self.said.append)
+        self.door = Listener(listener, make, self.heads, most=100, say=self.said.append)
         self.tasks = Tasks()
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import hpc_elastic
 from hpc_elastic.agent.conclude import conclude, describe
-from hpc_elastic.agent.journal import Journal, stamp
+from hpc_elastic.agent.records.journal import Journal, stamp
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
@@ -24,7 +24,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, Request, Spend, WorkerState, utc_text
 from hpc_elastic.rundir.store import append_line, read_json, write_json
 from tests.agent.answers import Answers
-from tests.agent.test_journal import HEAD, a_place, an_attempt
+from tests.agent.records.test_journal import HEAD, a_place, an_attempt
 from tests.observe.builders import make_failure
 from tests.plans import make_run_plan
 from tests.tiers import longer

@@ -21,10 +21,10 @@ from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.create import CreatedRunDirectory
 from hpc_elastic.rundir.create_array import create_array
 from hpc_elastic.rundir.layout import ArrayLayout
-from hpc_elastic.scheduler.local import LocalScheduler
-from hpc_elastic.scheduler.local_tasks import WaitingTasks
+from hpc_elastic.scheduler.local.scheduler import LocalScheduler
+from hpc_elastic.scheduler.local.tasks import WaitingTasks
 from hpc_elastic.scheduler.protocol import JobState
-from hpc_elastic.scheduler.slurm import SlurmScheduler
+from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
 from tests.cli.conftest import FakeSlurm, fake_slurm, workplace
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.local_share import NODES, ONE, TORCHRUN, measure, table
-from hpc_elastic.agent.cpus import cores_of_this_process
+from hpc_elastic.agent.node.cpus import cores_of_this_process
 
 
 @pytest.mark.variant(of="test_a_benchmark_runs_small")

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="there is no torch")
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, to_map
 from torch.distributed.elastic.multiprocessing.api import Std as TorchStd
 
-from hpc_elastic.agent.log_destinations import choose_destinations
+from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.cli.log_options import split_list
 from hpc_elastic.plan.launch_plan import LogsPlan
 from hpc_elastic.plan.std_streams import LocalStreams, Std

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.door import ACCEPTED_A_TURN, STRANGERS
-from hpc_elastic.agent.rate_limit import LINES
+from hpc_elastic.agent.net.listener import ACCEPTED_A_TURN, UNAUTHENTICATED
+from hpc_elastic.agent.net.rate_limit import LINES
 from hpc_elastic.membership.authentication import NONCE_BYTES, Scope, Session, Side
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
@@ -42,7 +42,7 @@ restart: {max_restarts: 1}
 elastic: {lease: 5s}
 """
 STRANGERS_A_PHASE = 3000
-SILENT = 2 * STRANGERS
+SILENT = 2 * UNAUTHENTICATED
 MIB = 1024 * 1024
 
 
@@ -124,7 +124,7 @@ def wait_for_workers(run: Run, attempt: int) -> None:
 
 
 @pytest.mark.variant(of="test_a_flood_of_every_kind_keeps_nobody_out")
-def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Door) -> None:
+def test_a_run_works_restarts_and_succeeds_in_a_flood_of_unauthenticated_clients(door: Door) -> None:
     door.write("work.py", WORKS)
     door.write("job.yaml", JOB)
     run = door.submit("job.yaml")
@@ -148,7 +148,7 @@ def test_a_run_works_restarts_and_succeeds_in_a_flood_of_strangers(door: Door) -
     events = [json.loads(line)["name"] for text in texts for line in text.splitlines()]
     assert "node.joined" in events
     assert "node.lost" not in events
-    assert watch.most_sockets < STRANGERS + 4 * ACCEPTED_A_TURN + 40
+    assert watch.most_sockets < UNAUTHENTICATED + 4 * ACCEPTED_A_TURN + 40
     assert grown < 32 * MIB
     lines = [line for line in run.story().splitlines() if "refused 127." in line]
     assert LINES <= len(lines) < 20 * LINES

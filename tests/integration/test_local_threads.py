@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hpc_elastic.agent.cpus import cores_of_this_process
+from hpc_elastic.agent.node.cpus import cores_of_this_process
 from tests.integration.arrays import submit
 from tests.integration.conftest import Door
 from tests.tiers import variants

@@ -167,7 +167,7 @@ class Step:
                     command = (entry / "cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if b"hpc_elastic.agent.guard" in command and os.fsencode(self.layout.root) in command:
+                if b"hpc_elastic.agent.guard.process" in command and os.fsencode(self.layout.root) in command:
                     found[int(entry.name)] = b" ".join(command).decode()
         return found
 

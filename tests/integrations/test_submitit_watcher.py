@@ -16,6 +16,7 @@ class Asked:
     """A scheduler that writes down what it is asked."""
 
     name = "slurm"
+    answers_at_once = False
 
     def __init__(self) -> None:
         self.questions: list[list[str]] = []

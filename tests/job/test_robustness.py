@@ -13,7 +13,7 @@ from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.schema import job_schema
 from hpc_elastic.job.spec import JobSpec
 from hpc_elastic.plan.launch_plan import dump_plan, parse_plan
-from hpc_elastic.plan.resolve import SubmissionContext, resolve_plan
+from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.site.parse import parse_site
 
 PATHS = list(key_paths(JobSpec))

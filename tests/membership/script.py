@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Send, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, SendToMember, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Assign, Beat, Ended, Failed, Finished, Join, Message, Started, Stopped
@@ -113,7 +113,7 @@ def of_kind(actions: Sequence[Action], kind: type[A]) -> list[A]:
 
 def sent(actions: Sequence[Action], kind: type[A]) -> dict[str, A]:
     """The messages of a kind that a head sends, by node."""
-    return {send.node: send.message for send in of_kind(actions, Send) if isinstance(send.message, kind)}
+    return {send.node: send.message for send in of_kind(actions, SendToMember) if isinstance(send.message, kind)}
 
 
 class HeadScript:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, Say, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
 from hpc_elastic.membership.gathering import Diagnosis, other_version
 from hpc_elastic.membership.messages import Join, Refused
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
@@ -29,7 +29,7 @@ def diagnose(script: HeadScript, *diagnoses: Diagnosis) -> list[Action]:
 
 
 def texts(actions: Sequence[Action]) -> list[str]:
-    return [say.text for say in of_kind(actions, Say)]
+    return [say.text for say in of_kind(actions, Log)]
 
 
 def a_join_with(node_id: int, **versions: str) -> Join:
@@ -76,7 +76,7 @@ def test_the_verdict_says_each_missing_node_with_its_cause_and_holds_them_as_fie
     cause = "1 of at least 4 nodes joined within 600 s; missing: node1 (cannot route), node2 (never started), "
     cause += "node3 (wrong secret)"
     assert (the_result(actions).cause, the_result(actions).exit_code) == (cause, ExitCode.NODES_MISSING)
-    errors = [say.text for say in of_kind(actions, Say) if say.level == "error"]
+    errors = [say.text for say in of_kind(actions, Log) if say.level == "error"]
     assert errors == ["node1 cannot route: x", "node2 has given no sign of its agent", "node3 wrong secret: x"]
     (note,) = [note for note in of_kind(actions, Note) if note.name == "rendezvous.timeout"]
     assert [(missing["node"], missing["cause"]) for missing in note.metadata["missing"]] == [

@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, HeadOver, Say, Send, Superseded, WriteResult
+from hpc_elastic.membership.actions import (
+    Action,
+    ClaimAttempt,
+    Drop,
+    HeadOver,
+    Log,
+    SendToMember,
+    Superseded,
+    WriteResult,
+)
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import (
     Assign,
@@ -71,7 +80,7 @@ def test_goes_on_with_enough_nodes_if_join_timeout_passes() -> None:
 def test_says_every_30_seconds_whom_it_waits_for() -> None:
     script = HeadScript(3)
     script.join(0, 2)
-    lines = [say.text for say in of_kind(script.pass_time(95), Say)]
+    lines = [say.text for say in of_kind(script.pass_time(95), Log)]
     assert lines == [f"waiting for node1 to join; {left} s left" for left in (570, 540, 510)]
 
 
@@ -449,7 +458,7 @@ def test_a_node_that_is_silent_for_a_whole_lease_is_lost() -> None:
     assert not of_kind(script.pass_time(8.9), Drop)
     actions = script.pass_time(0.2)
     assert actions.index(Drop(node="node1")) > actions.index(
-        Send(node="node1", message=Dropped(reason="no answer for 9 s"))
+        SendToMember(node="node1", message=Dropped(reason="no answer for 9 s"))
     )
     assert set(sent(actions, Stop)) == {"node0"}
 

@@ -11,12 +11,12 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import (
     Action,
     Leave,
+    Log,
     RecordFailure,
-    Say,
     Seek,
+    SendToHead,
     StartWorkers,
     StopWorkers,
-    Tell,
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member, Phase
@@ -46,7 +46,7 @@ LEASE_S = 9.0
 
 
 def told(actions: list[Action]) -> list[object]:
-    return [action.message for action in of_kind(actions, Tell)]
+    return [action.message for action in of_kind(actions, SendToHead)]
 
 
 def joining(node_id: int = 1) -> Member:
@@ -498,7 +498,7 @@ def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> Non
     member.connected(10, is_joined=True)
     member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
     actions = member.disconnected("closed", is_dead=True)  # and tells people nothing: it was nobody's head yet
-    assert not of_kind(actions, Say)
+    assert not of_kind(actions, Log)
     (seek,) = of_kind(actions, Seek)
     assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Note, Say
+from hpc_elastic.membership.actions import Log, Note
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import Phase
 from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
@@ -56,7 +56,7 @@ def test_an_ignored_failure_is_said_and_changes_nothing() -> None:
     script = two_roles(reader="ignore")
     actions = script.fail(3)
     assert not sent(actions, Stop)
-    (said,) = of_kind(actions, Say)
+    (said,) = of_kind(actions, Log)
     assert "rank 6 on node3" in said.text
     assert "ignored" in said.text
     assert [note.name for note in of_kind(actions, Note)] == ["failure.ignored"]
@@ -208,14 +208,14 @@ def test_says_every_30_seconds_who_has_not_started() -> None:
     script = HeadScript(2)
     script.run()
     script.start(0)
-    said = [action.text for action in of_kind(script.pass_time(61), Say)]
+    said = [action.text for action in of_kind(script.pass_time(61), Log)]
     assert said == ["waiting 30 s for node1 to start its workers", "waiting 60 s for node1 to start its workers"]
 
 
 def test_names_a_few_of_many_nodes_and_counts_the_others() -> None:
     script = HeadScript(1000)
     script.run()
-    (said,) = of_kind(script.pass_time(31), Say)
+    (said,) = of_kind(script.pass_time(31), Log)
     named = ", ".join(f"node{number}" for number in range(8))
     assert said.text == f"waiting 30 s for {named} and 992 more to start its workers"
 
@@ -226,7 +226,7 @@ def test_nobody_waits_for_a_start_that_failed_in_a_role_that_is_ignored() -> Non
         assert script.start(node) == []
     script.fail(3)
     assert script.say(3, Finished(attempt=1)) == []  # none of its workers could be started
-    assert not of_kind(script.pass_time(100), Say)
+    assert not of_kind(script.pass_time(100), Log)
 
 
 def test_says_every_30_seconds_for_whom_the_finished_ranks_wait() -> None:
@@ -234,12 +234,12 @@ def test_says_every_30_seconds_for_whom_the_finished_ranks_wait() -> None:
     script.run()
     script.start(0)
     script.start(1)
-    assert not of_kind(script.pass_time(100), Say), "nobody has ended, so nobody waits"
+    assert not of_kind(script.pass_time(100), Log), "nobody has ended, so nobody waits"
     script.end(0)
-    said = [action.text for action in of_kind(script.pass_time(61), Say)]
+    said = [action.text for action in of_kind(script.pass_time(61), Log)]
     assert said == ["waiting 30 s for node0, node1 to end", "waiting 60 s for node0, node1 to end"]
     script.finish(0)
-    assert [action.text for action in of_kind(script.pass_time(30), Say)] == ["waiting 90 s for node1 to end"]
+    assert [action.text for action in of_kind(script.pass_time(30), Log)] == ["waiting 90 s for node1 to end"]
 
 
 def test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout() -> None:

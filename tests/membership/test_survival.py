@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, Send, Superseded, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, SendToMember, Superseded, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Refused, Stop, StopManner, Welcome
 from hpc_elastic.membership.phases import Phase
@@ -171,7 +171,7 @@ def test_a_side_with_too_few_waits_for_what_the_others_do() -> None:
         script.lose(node_id, is_gone=False)
     actions = restart(script, 0)
     assert not of_kind(actions, WriteResult)
-    assert script.head.phase is Phase.YIELDING
+    assert script.head.phase is Phase.AWAITING_QUORUM
     assert not of_kind(script.pass_time(3 * LEASE_S), WriteResult)
     assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
 
@@ -275,7 +275,7 @@ def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another
     script.lose(1)
     script.lose(3)
     assert not of_kind(restart(script, 0), WriteResult)
-    assert script.head.phase is Phase.YIELDING
+    assert script.head.phase is Phase.AWAITING_QUORUM
 
 
 def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> None:
@@ -348,7 +348,7 @@ def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() 
     for node_id in (1, 2, 3):
         script.lose(node_id, is_gone=False)
     restart(script, 0)
-    assert script.head.phase is Phase.YIELDING
+    assert script.head.phase is Phase.AWAITING_QUORUM
     assert not of_kind([*script.join(1), *script.join(2)], ClaimAttempt)
     assert of_kind(script.pass_time(3 * LEASE_S + 2), WriteResult)
 
@@ -525,7 +525,7 @@ def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> Non
     script.join(1)
     actions = script.pass_time(3 * LEASE_S + 0.9)
     assert not of_kind(actions, WriteResult)
-    assert script.head.phase is Phase.YIELDING
+    assert script.head.phase is Phase.AWAITING_QUORUM
     assert the_cause(script.pass_time(0.5)) == ("node_lost", ExitCode.NODE_LOST)
 
 
@@ -632,5 +632,5 @@ def test_a_dropped_member_is_told_before_its_connection_is_closed() -> None:
     script = running()
     script.beating.discard(2)
     actions = script.pass_time(LEASE_S + 1)
-    told = actions.index(Send(node="node2", message=Dropped(reason="no answer for 9 s")))
+    told = actions.index(SendToMember(node="node2", message=Dropped(reason="no answer for 9 s")))
     assert told < actions.index(Drop(node="node2"))

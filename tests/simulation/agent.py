@@ -7,16 +7,16 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.node_workers import NodeWorkers
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.signals import AgentSignals
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import ConnectionFactory
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.net.transport import ConnectionFactory
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
-from hpc_elastic.membership.actions import Action, Leave, Level, Seek, StartWorkers, StopWorkers, Tell
+from hpc_elastic.membership.actions import Action, Leave, Level, Seek, SendToHead, StartWorkers, StopWorkers
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
@@ -73,7 +73,7 @@ class SimulatedTelemetry:
 
     def saw(self, action: Action) -> None:
         agent, run = self._agent, self._agent.run
-        if isinstance(action, Tell):
+        if isinstance(action, SendToHead):
             return
         run.trace(agent, action)
         if isinstance(action, StartWorkers):
@@ -212,7 +212,7 @@ class Agent:
             profile=run.scenario.profile,
         )
         signals = AgentSignals(
-            self.process, is_local=False, stop=self.part.member.got_signal, insist=self.workers.hurry, say=self._say
+            self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
         self.part.serve(cast(NodeWorkers, self.workers), signals)
         self._tasks.run(self.part.heads.find())

@@ -21,7 +21,7 @@ FAULTS = {
 }
 THEMES = ("quiet", "workers", "workers", "workers", "ends", "joins", "losses", "delays", "delays", "disk", "any", "any")
 RESTARTING = ("claiming", "stopping", "pausing")  # where a restart of one role meets failures of others
-DRAWN_PHASES = tuple(phase for phase in PHASES if phase != "yielding")
+DRAWN_PHASES = tuple(phase for phase in PHASES if phase != "awaiting_quorum")
 
 
 def draw(seed: int) -> Scenario:

@@ -12,7 +12,7 @@ SURVIVAL = (
     *("loss", "head_loss", "head_loss", "partition", "partition", "one_way", "head_pause"),
     *("double", "double", "double", "claims", "spares", "growth", "mixed"),
 )
-SUCCESSION = ("gathering", "claiming", "stopping", "pausing", "yielding")
+SUCCESSION = ("gathering", "claiming", "stopping", "pausing", "awaiting_quorum")
 
 
 def draw_survival(seed: int, dice: random.Random) -> Scenario:

@@ -81,7 +81,7 @@ class DiskThread:
         self.agent.process.reached()
         return self._put(URGENT if is_urgent else USUAL, function)
 
-    def spare(self, function: Callable[[], object]) -> None:
+    def best_effort(self, function: Callable[[], object]) -> None:
         self._push(USUAL, function, None)
 
     async def close(self, timeout_s: float) -> bool:
@@ -252,7 +252,7 @@ def _thread() -> DiskThread:
 
 
 class SharedOs:
-    """What `rundir.store` and `agent.journal` use of `os`, on the simulated server."""
+    """What `rundir.store` and `agent.records.journal` use of `os`, on the simulated server."""
 
     O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_APPEND = os.O_RDONLY, os.O_WRONLY, os.O_CREAT, os.O_EXCL, os.O_APPEND
     O_DIRECTORY, SEEK_CUR = os.O_DIRECTORY, os.SEEK_CUR

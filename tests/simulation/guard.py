@@ -15,7 +15,7 @@ COMES_BACK_S = 0.3
 
 
 class Guard:
-    """As `agent.guard` and `agent.guard_link`: the deadline is in memory that agent, guard and new workers share."""
+    """As the modules of `agent.guard`: the deadline is in memory that agent, guard and new workers share."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

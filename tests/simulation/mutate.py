@@ -2,8 +2,12 @@
 
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
 turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module
-in the place of the shipped one and plays seeds until one breaks a rule. What no seed notices survives, and is printed:
-a rule or a fault is missing, or the edit changes nothing that matters, which `EQUIVALENT` then says with the reason.
+in the place of the shipped one and plays seeds of each kind of scenario until one breaks a rule. What no seed
+notices survives, and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which
+`EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit is no mutation.
+
+All of it plays a copy of the checkout, so that whoever works on the code meanwhile changes no verdict; and the code as
+it is has to survive first.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -22,21 +27,28 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent.parent
+SURVIVES = "survives"
+NOT_LOADED = "does not load"
 MODULES = (
     *("allegiance", "barriers", "closing", "exits", "gathering", "head", "judge", "lease", "leases", "losses"),
-    *("member", "members", "roster", "rounds", "seeker", "succession", "timing", "verdict"),
+    *("member", "members", "roster", "rounds", "discovery", "succession", "timing", "verdict"),
 )
 DRIVERS = (
-    *("chain", "coordinator", "head_link", "head_side", "head_start", "head_watch", "insistence", "journal"),
-    *("local_member", "participation", "policy", "search", "successor"),
+    *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch"),
+    *("drivers.local_member", "drivers.participation", "policy"),
+    *("records.chain", "records.journal", "records.retries"),
+    *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
 PLAYED = 1000
 PATIENCE_S = 300.0
 # Who only speaks to people: what is said to them is not checked here.
-WORDS = frozenset({"Say", "Note", "say", "_say", "_warn", "note", "spare", "opening", "announcement", "tell", "met"})
+WORDS = frozenset(
+    {"Log", "Note", "say", "_say", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
+)
 EQUIVALENT: dict[str, str] = {}
 
 
@@ -191,29 +203,47 @@ class _Replace(ast.NodeTransformer):
         return self._edit(node) or ast.Pass()
 
 
-def play(mutation: Mutation, count: int) -> None:
-    """Plays seeds with it, in a process that has not loaded the module yet; prints the first that breaks a rule."""
-    sys.meta_path.insert(0, _Loader(mutation))
-    from tests.simulation.draw import draw
-    from tests.simulation.world import SimulatedRun
+def play(mutation: Mutation | None, count: int) -> str:
+    """Plays seeds with it, in a process that has not loaded the module yet; the verdict, as it is printed.
 
+    Args:
+        mutation: None for the code as it is.
+        count: how many seeds.
+    """
+    if mutation is not None:
+        sys.meta_path.insert(0, _Loader(mutation))
+    try:
+        from tests.simulation.draw import draw
+        from tests.simulation.draw_machines import draw_machines
+        from tests.simulation.draw_starts import draw_second_start
+        from tests.simulation.world import SimulatedRun
+    except Exception as error:
+        return f"{NOT_LOADED}: {type(error).__name__}: {error}"
+    kinds = (draw, draw, draw_second_start, draw_machines)
     for seed in range(count):
         try:
-            SimulatedRun(draw(seed)).play()
+            SimulatedRun(kinds[seed % len(kinds)](seed)).play()
         except Exception as error:
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-            return
-    print("survives")
+            return f"seed {seed}: {type(error).__name__}: {error}".splitlines()[0]
+    return SURVIVES
 
 
-def _try(mutation: Mutation, number: int, count: int) -> str:
-    command = [sys.executable, "-m", "tests.simulation.mutate", "--play", str(number), "--count", str(count)]
+def _try(number: int | None, count: int, checkout: Path) -> str:
+    which = ["--play-as-it-is"] if number is None else ["--play", str(number)]
+    command = [sys.executable, "-m", "tests.simulation.mutate", *which, "--count", str(count)]
     try:
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
         return f"seed ?: no turn of a process ends within {PATIENCE_S:.0f} s"
-    lines = ended.stdout.splitlines() or [f"seed 0: {(ended.stderr.splitlines() or ['?'])[-1]}"]
-    return lines[-1]
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    return ended.stdout.splitlines()[-1]
+
+
+def _copy_checkout(to: str) -> Path:
+    for folder in ("hpc_elastic", "tests", "templates", "site-configs"):
+        shutil.copytree(ROOT / folder, Path(to, folder), ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(to)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -225,30 +255,34 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
     parser.add_argument("--play", type=int, help="one, in this process")
+    parser.add_argument("--play-as-it-is", action="store_true", help="none, in this process")
     arguments = parser.parse_args(words)
     everything = mutations()
-    if arguments.play is not None:
-        play(everything[arguments.play], arguments.count)
+    if arguments.play is not None or arguments.play_as_it_is:
+        print(play(None if arguments.play is None else everything[arguments.play], arguments.count))
         return 0
     numbers = [number for number, each in enumerate(everything) if arguments.only in each.name]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
     if arguments.n and not arguments.only:
         numbers = sorted(random.Random(arguments.draw).sample(numbers, arguments.n))
-    began, survivors = time.monotonic(), 0
-    by_module: Counter[str] = Counter()
-    with ThreadPoolExecutor(arguments.at_once) as pool:
-        results = pool.map(lambda number: _try(everything[number], number, arguments.count), numbers)
+    began = time.monotonic()
+    verdicts: Counter[str] = Counter()
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
+        checkout = _copy_checkout(folder)
+        if (verdict := _try(None, arguments.count, checkout)) != SURVIVES:
+            print(f"the code as it is does not survive: {verdict}")
+            return 1
+        results = pool.map(lambda number: _try(number, arguments.count, checkout), numbers)
         for number, result in zip(numbers, results, strict=True):
             each = everything[number]
-            if result == "survives":
-                survivors += 1
-                by_module[each.module] += 1
+            verdicts[result if result == SURVIVES else NOT_LOADED if result.startswith(NOT_LOADED) else "caught"] += 1
             print(f"{result[:110]:110} {each.module}:{each.line}: {each.what}: {each.source}", flush=True)
-    caught = len(numbers) - survivors
-    share = 100 * caught / max(1, len(numbers))
+    counted = len(numbers) - verdicts[NOT_LOADED]
+    share = 100 * verdicts["caught"] / max(1, counted)
     took = time.monotonic() - began
     print(
-        f"{caught} of {len(numbers)} mutations caught ({share:.1f} %), of {len(everything)} there are, in {took:.0f} s"
+        f"{verdicts['caught']} of {counted} mutations caught ({share:.1f} %); {verdicts[NOT_LOADED]} do not load; "
+        f"{len(everything)} there are; in {took:.0f} s"
     )
     return 1 if share < arguments.least else 0
 

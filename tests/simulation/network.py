@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
+from hpc_elastic.agent.net.transport import HANDSHAKE_BOUND_S, NoHandshakeError, Receiver
 from hpc_elastic.membership.authentication import Side
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.rundir.records import Endpoint
@@ -100,7 +100,7 @@ class Network:
 
 
 class Listener:
-    """A listening socket, for `agent.door`; the kernel takes connections whatever its process does."""
+    """A listening socket, for `agent.net.listener`; the kernel takes connections whatever its process does."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -269,7 +269,7 @@ class Socket:
 
 
 class SimulatedConnection:
-    """What `agent.transport.Connection` is to those who use it; the handshake takes its round trips, and no proof."""
+    """What `agent.net.transport.Connection` is to its users; the handshake takes its round trips, and no proof."""
 
     def __init__(self, agent: Agent, side: Side, receiver: Receiver) -> None:
         self._agent = agent

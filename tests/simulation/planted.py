@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hpc_elastic.agent import head_start, journal, participation, successor
+from hpc_elastic.agent.drivers import head_start, participation
 from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.records import journal
+from hpc_elastic.agent.rendezvous import successor
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, Leave, StartWorkers, Tell
+from hpc_elastic.membership.actions import Action, Leave, SendToHead, StartWorkers
 from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
@@ -98,12 +100,14 @@ class _ForgetsStopRequest(Head):
 class _StartedAtOnce(Member):
     def _assigned(self, assign: Assign, now: float) -> list[Action]:
         actions = super()._assigned(assign, now)
-        return [*actions, Tell(message=messages.Started(attempt=assign.attempt))] if len(actions) == 1 else actions
+        return (
+            [*actions, SendToHead(message=messages.Started(attempt=assign.attempt))] if len(actions) == 1 else actions
+        )
 
 
 class _NeverFences(Member):
     def tick(self, now: float) -> list[Action]:
-        return [Tell(message=beat) for beat in self._lease.beat(now)]
+        return [SendToHead(message=beat) for beat in self._lease.beat(now)]
 
     def next_tick(self) -> float:
         return self._lease.next_beat
@@ -126,7 +130,7 @@ class _FinishedTooEarly(Member):
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
         actions = super().worker_exited(attempt, local_rank, exitcode, now)
         if exitcode == 0 and self.phase.value == "working" and actions:
-            return [*actions, Tell(message=messages.Finished(attempt=attempt))]
+            return [*actions, SendToHead(message=messages.Finished(attempt=attempt))]
         return actions
 
 
@@ -232,7 +236,7 @@ class Planted(Plant):
         kinds: list[tuple[Mapping[str, Any], Any, str]] = [
             (HEADS, head_start, "Head"),
             (MEMBERS, participation, "Member"),
-            (SEEKERS, successor, "Seeker"),
+            (SEEKERS, successor, "HeadDiscovery"),
             (POLICIES, head_start, "Policy"),
             (JOURNALS, journal.Journal, "write_result"),
         ]

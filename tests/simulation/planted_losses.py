@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, Seek, Send, StopWorkers
+from hpc_elastic.membership.actions import Action, Seek, SendToMember, StopWorkers
 from hpc_elastic.membership.decisions import Decide, History
+from hpc_elastic.membership.discovery import NEVER, DiscoveryAction, HeadDiscovery
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.lease import Lease, MemberLease
 from hpc_elastic.membership.losses import Losses, Round
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Beat, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.membership.seeker import NEVER, Seeker, SeekerAction
 from hpc_elastic.membership.succession import Records, Succession
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import Spend
@@ -169,10 +169,10 @@ class _FencesNobody(Head):
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
         actions = super().lost(node, why, now, is_gone=is_gone, may_return=may_return)
         own = self._settings.node
-        return [action for action in actions if not (isinstance(action, Send) and _is_stop_of(action, own))]
+        return [action for action in actions if not (isinstance(action, SendToMember) and _is_stop_of(action, own))]
 
 
-def _is_stop_of(send: Send, node: str) -> bool:
+def _is_stop_of(send: SendToMember, node: str) -> bool:
     return send.node == node and isinstance(send.message, messages.Stop)
 
 
@@ -193,7 +193,7 @@ class _ConnectionIsLife(Head):
         return actions
 
 
-class _Outsider(Seeker):
+class _Outsider(HeadDiscovery):
     def _gathers_at(self) -> float:
         records = self._records
         if records is None or records.world is None:
@@ -201,13 +201,13 @@ class _Outsider(Seeker):
         return min(super()._gathers_at(), self._began + 3.0)
 
 
-class _NeverHearsOfTheEnd(Seeker):
-    def read(self, records: Records, now: float) -> list[SeekerAction]:
+class _NeverHearsOfTheEnd(HeadDiscovery):
+    def read(self, records: Records, now: float) -> list[DiscoveryAction]:
         return super().read(replace(records, result=None), now)
 
 
-class _TrainsAgain(Seeker):
-    def read(self, records: Records, now: float) -> list[SeekerAction]:
+class _TrainsAgain(HeadDiscovery):
+    def read(self, records: Records, now: float) -> list[DiscoveryAction]:
         return super().read(replace(records, is_finished=True), now)
 
 
@@ -232,7 +232,7 @@ SURVIVING_MEMBERS: dict[str, type[Member]] = {
     "an assignment counts however late it comes": _StartsLate,
     "a silent head is taken for dead": _SilenceIsDeath,
 }
-SEEKERS: dict[str, type[Seeker]] = {
+SEEKERS: dict[str, type[HeadDiscovery]] = {
     "an outsider claims the next attempt": _Outsider,
     "an agent without a head does not look for the result": _NeverHearsOfTheEnd,
     "a successor takes the run for finished": _TrainsAgain,

@@ -8,7 +8,7 @@ from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RestartPolicy, RolePlan, place_roles
 
 GRACE_S, RESTART_GRACE_S = 20.0, 5.0
-PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "yielding", "closing")
+PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "awaiting_quorum", "closing")
 
 JOINS = ("never_starts", "starts_late", "unfit", "other_version")  # from the start
 HEAD, SECOND = -1, -2  # as a fault's node: the head at that moment, and the first one that may succeed it

@@ -37,13 +37,15 @@ def test_a_name_that_was_absent_a_moment_ago_is_found_on_nfs() -> None:
     path, seen = "/simulated/somewhere/record.json", []
 
     def work(number: int, *, reads: bool) -> None:
-        run.agents[number].disk.spare(lambda: seen.append(store.read_json(path) if reads else store.find_json(path)))
+        run.agents[number].disk.best_effort(
+            lambda: seen.append(store.read_json(path) if reads else store.find_json(path))
+        )
         while run.clock.step():
             pass
 
     with wired(run, Plant()):
         work(1, reads=False)
-        run.agents[0].disk.spare(lambda: store.claim(path, {"by": "node0"}))
+        run.agents[0].disk.best_effort(lambda: store.claim(path, {"by": "node0"}))
         work(1, reads=True)
         work(1, reads=False)
     assert run.clock.now < 1

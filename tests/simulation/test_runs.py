@@ -74,7 +74,7 @@ def test_the_seeds_strike_in_every_phase_of_another_roles_restart() -> None:
         scenario = draw(seed)
         if len(scenario.roles) > 1 and any(role.restart == "restart_role" for role in scenario.roles):
             met.update((fault.phase, fault.what) for fault in scenario.faults)
-    assert {(phase, "kill_worker") for phase in PHASES if phase != "yielding"} <= met
+    assert {(phase, "kill_worker") for phase in PHASES if phase != "awaiting_quorum"} <= met
 
 
 # Runs that are not random.

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from hpc_elastic.agent.successor import Successor
-from hpc_elastic.membership.seeker import Dial
+from hpc_elastic.agent.rendezvous.successor import Successor
+from hpc_elastic.membership.discovery import Dial
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
@@ -93,7 +93,7 @@ def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
     dial = Successor._dial
 
     async def count(self: Successor, action: Dial) -> None:
-        dials[self._seeker._settings.node] += 1
+        dials[self._discovery._settings.node] += 1
         await dial(self, action)
 
     faults = [Fault(what="power_off", node=number, at=AT) for number in range(lost)]

@@ -9,21 +9,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent import (
-    failures,
-    head_start,
-    insistence,
-    journal,
-    local_member,
-    participation,
-    reach,
-    search,
-)
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.coordinator import Coordinator
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.local_member import LocalMember
-from hpc_elastic.agent.network import Lookup
+from hpc_elastic.agent.drivers import head_start, local_member, participation
+from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.local_member import LocalMember
+from hpc_elastic.agent.net import reach
+from hpc_elastic.agent.node.network import Lookup
+from hpc_elastic.agent.records import journal, retries
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.rendezvous import search
+from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.messages import Echo, Join, Message
@@ -31,6 +25,7 @@ from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, R
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
@@ -162,7 +157,7 @@ class Headquarters(Coordinator):
 
     def _act(self, action: Action) -> None:
         run, agent = self.agent.run, self.agent
-        if not (isinstance(action, do.Send) and isinstance(action.message, Echo)):
+        if not (isinstance(action, do.SendToMember) and isinstance(action.message, Echo)):
             run.trace("head", action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
@@ -223,7 +218,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "os", shared),
         (store, "open", shared.open_file),
         (journal, "os", shared),
-        (insistence, "time", clock),
+        (retries, "time", clock),
         *((module, "time", wall) for module in (failures, journal, local_member)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),

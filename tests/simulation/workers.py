@@ -1,6 +1,6 @@
 """The simulated workers of one node: processes that nobody freezes, and what their agent does with them.
 
-They are started, stopped and ended as `agent.group` and `agent.workers` do it.
+They are started, stopped and ended as `agent.workers.group` and `agent.workers.lifecycle` do it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.spawn import StartFailedError, WorkerOrder
+from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
@@ -40,7 +40,7 @@ class Worker:
 
 
 class Workers:
-    """All of one node, attempt after attempt, and the store that may be served there: `agent.node_workers`."""
+    """All of one node, attempt after attempt, and the store that may be served there: `agent.workers.node_workers`."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 
-from hpc_elastic.agent.allocation import Allocation
+from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
 from tests.simulation.disk import LAYOUT, Disk

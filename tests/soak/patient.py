@@ -71,7 +71,7 @@ class Patient:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
         root = os.fsencode(self.layout.root)
         is_ours = root in command
-        if is_ours and b"hpc_elastic.agent.guard" in command:
+        if is_ours and b"hpc_elastic.agent.guard.process" in command:
             yield Seen(pid, "guard", command[-1].decode())
             return
         environ = Path(f"/proc/{pid}/environ").read_bytes()

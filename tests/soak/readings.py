@@ -18,7 +18,7 @@ SHARED_MEMORY = Path("/dev/shm")
 # What a process is, by a word of its command line. Their memory counts: they live as long as the allocation.
 LASTING = {
     b"hpc_elastic.agent.main": "agent",
-    b"hpc_elastic.agent.guard": "guard",
+    b"hpc_elastic.agent.guard.process": "guard",
     b"hpc_elastic.worker.store_host": "store host",
     b"hpc_elastic.worker.fork_server": "fork server",
 }

@@ -1,4 +1,4 @@
-"""submitit's door: its executor, job and job environment, which run functions as our runs."""
+"""submitit's interface: its executor, job and job environment, which run functions as our runs."""
 
 from hpc_elastic.integrations.submitit.environment import HpcElasticJobEnvironment
 from hpc_elastic.integrations.submitit.executor import HpcElasticExecutor

@@ -110,7 +110,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
             get_logger().info(f"The workers of job {self.job_id} start again ({countdown} remaining timeouts)")
             sys.stdout.flush()
             os._exit(START_AGAIN)  # as an exception it would go through the function's own handlers
-        from hpc_elastic.scheduler.liveness import requeue_job
+        from hpc_elastic.scheduler.questions import requeue_job
 
         try:
             requeue_job(self.job_id)

@@ -121,8 +121,8 @@ class HpcElasticExecutor(core.Executor):
 
     def _submit(self, runs: Sequence[PreparedRun]) -> Sequence[Submission]:
         from hpc_elastic.api.array import submit_array
-        from hpc_elastic.api.schedulers import make_scheduler
         from hpc_elastic.api.submission import submit_run
+        from hpc_elastic.scheduler.registry import make_scheduler
 
         first = runs[0]
         scheduler = make_scheduler(first.plan.scheduler, run_dir=first.plan.run_dir)

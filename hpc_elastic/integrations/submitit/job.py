@@ -163,8 +163,8 @@ class HpcElasticJob(core.Job[R]):
             check: whether to wait until it is over; whatever stands in the way of that is an error then.
         """
         from hpc_elastic.api.cancel import cancel_run
-        from hpc_elastic.api.schedulers import make_scheduler
         from hpc_elastic.api.stop_request import ask_to_stop
+        from hpc_elastic.scheduler.registry import make_scheduler
 
         snapshot = self._look()
         if snapshot.is_over:

@@ -117,7 +117,7 @@ class PreemptionHandler(job_environment.SignalHandler):
 
     def _will_start_again(self) -> bool:
         """Whether it may: where Slurm cannot be asked a function is saved in vain rather than lost."""
-        from hpc_elastic.scheduler.liveness import JobQuestions
+        from hpc_elastic.scheduler.questions import JobQuestions
 
         return JobQuestions().is_requeued(self._start.job_id, self._start.restart_count) is not False
 

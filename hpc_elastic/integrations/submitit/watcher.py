@@ -48,12 +48,12 @@ class RunWatcher(core.InfoWatcher):
         self._watches[job_id] = RunWatch(layout, self._whom_to_ask(job_id, layout, scheduler))
 
     def _whom_to_ask(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None) -> Scheduler:
-        from hpc_elastic.api.schedulers import make_scheduler
+        from hpc_elastic.scheduler.registry import make_scheduler
 
         if scheduler is None:
             submission = store.read_json(layout.submission) or {}
             scheduler = make_scheduler(str(submission.get("scheduler", "slurm")), run_dir=layout.root)
-        if scheduler.name != "slurm":
+        if scheduler.answers_at_once:
             return scheduler
         self._slurm = self._slurm or SharedQuestions(scheduler)
         self._slurm.add(job_id)
@@ -111,6 +111,7 @@ class SharedQuestions:
 
     def __init__(self, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = scheduler.name
+        self.answers_at_once = scheduler.answers_at_once
         self.submit = scheduler.submit
         self.cancel = scheduler.cancel
         self._scheduler = scheduler

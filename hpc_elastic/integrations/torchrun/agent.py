@@ -17,22 +17,21 @@ import threading
 import time
 from dataclasses import dataclass
 
-from hpc_elastic.agent.allocation import Allocation
-from hpc_elastic.agent.background import BackgroundThread
 from hpc_elastic.agent.departure import Departure
-from hpc_elastic.agent.door import allow_connections
-from hpc_elastic.agent.environment import NodeFacts
-from hpc_elastic.agent.event_loop import AgentEventLoop
-from hpc_elastic.agent.guard import kill_all
-from hpc_elastic.agent.guard_link import GuardLink
-from hpc_elastic.agent.journal import Journal
-from hpc_elastic.agent.network import interface_of, listen_on_first, own_address
-from hpc_elastic.agent.participation import Participation, Surroundings
-from hpc_elastic.agent.preparation import JobTies, NodeReport, describe_node, find_versions
-from hpc_elastic.agent.processes import Marks
-from hpc_elastic.agent.tasks import Tasks
-from hpc_elastic.agent.telemetry import Telemetry
-from hpc_elastic.agent.transport import connection_factory
+from hpc_elastic.agent.drivers.participation import Participation, Surroundings
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.guard.process import kill_all
+from hpc_elastic.agent.net.listener import allow_connections
+from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.environment import NodeFacts
+from hpc_elastic.agent.node.network import interface_of, listen_on_first, own_address
+from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, find_versions
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import AgentEventLoop
+from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage
@@ -49,7 +48,8 @@ from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.store import write_json
-from hpc_elastic.scheduler.liveness import JobQuestions
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.questions import JobQuestions
 
 DISK_DRAINS_WITHIN_S = 10.0
 LOOKS_WITHIN_S = 10.0  # torch's agent, which looks as often as `--monitor-interval` says
@@ -210,7 +210,7 @@ class TorchrunAgent:
                 restarts=lambda why: self._part.member.node_broke(why),
                 failed=lambda attempt, failure: self._tasks.run(self._report(attempt, failure)),
                 useless=self._abandon,
-                kill=lambda: self._processes.spare(self.kill_workers),
+                kill=lambda: self._processes.best_effort(self.kill_workers),
             ),
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
@@ -270,7 +270,7 @@ class TorchrunAgent:
             self._guard.set_deadline(min(self._part.guard_deadline(), self._fenced_by + TORCHRUN.guard_s))
 
     def _say(self, text: str, level: Level = "info") -> None:
-        self._disk.spare(lambda: self._journal.say(text, level))
+        self._disk.best_effort(lambda: self._journal.say(text, level))
 
 
 def _over(end: Leave | BaseException) -> Over:

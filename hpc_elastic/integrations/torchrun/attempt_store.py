@@ -17,7 +17,7 @@ from hpc_elastic.worker.store_host import open_store
 T = TypeVar("T")
 CONNECTS_FOR_S = 15.0  # to a socket that listens already
 CONNECT_TIMEOUT = timedelta(seconds=3)  # of one try: torch's client cannot be called off, and tries again by itself
-KNOCKS_FOR_S = 1.0
+PROBE_TIMEOUT_S = 1.0
 ANSWER_TIMEOUT = timedelta(minutes=5)  # of the other nodes, which are lost before that if they are dead
 TERMINAL_STATE = "torchelastic/agent/terminal_state"  # torch's _TERMINAL_STATE_SYNC_ID
 ROLE_INFO = "torchelastic/role_info/"
@@ -147,7 +147,7 @@ def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
 
     gives_up_at = time.monotonic() + CONNECTS_FOR_S
     while True:
-        _knock(master, may_go_on)
+        _probe(master, may_go_on)
         try:
             return TCPStore(
                 master.address, master.port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
@@ -157,7 +157,7 @@ def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
                 raise
 
 
-def _knock(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
+def _probe(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
     """Waits until the other machine answers at all: torch's own connect cannot be called off.
 
     Raises:
@@ -165,7 +165,7 @@ def _knock(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
     """
     while True:
         try:
-            socket.create_connection((master.address, master.port), timeout=KNOCKS_FOR_S).close()
+            socket.create_connection((master.address, master.port), timeout=PROBE_TIMEOUT_S).close()
             return
         except TimeoutError:
             if not may_go_on():

@@ -19,9 +19,8 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from hpc_elastic.agent.allocation import Allocation, derive_allocation
-from hpc_elastic.agent.network import resolve_node
-from hpc_elastic.agent.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.agent.node.network import resolve_node
+from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
@@ -34,6 +33,8 @@ from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import utc_text
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.registry import derive_allocation
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 TOLD_WITHIN_S = 120.0  # others may take 30 s to stop their workers, and write the run's result then

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
-from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.membership.timing import TORCHRUN
 from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.plan.launch_plan import (
@@ -26,6 +25,8 @@ from hpc_elastic.plan.launch_plan import (
 )
 from hpc_elastic.plan.leases import LONGEST_LEASE_S
 from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan, RolePlan
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.step import find_step_id
 from hpc_elastic.units import parse_duration
 
 BACKEND = "hpc-elastic"
@@ -109,7 +110,7 @@ def read_settings(
 
 def run_name(place: Allocation, environ: Mapping[str, str]) -> str:
     """What the run of one step is called, the same on all of its nodes."""
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    step = find_step_id(environ)
     name = f"torchrun-{place.job_id}" + (f"-{step}" if step else "")
     return re.sub(r"[^\w.-]+", "-", name)
 

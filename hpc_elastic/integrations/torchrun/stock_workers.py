@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpc_elastic.agent.network import listen_on_first
-from hpc_elastic.agent.spawn import WorkerOrder
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, Stage
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
@@ -40,7 +40,7 @@ class StockOutputs:
 
 
 class StockWorkers:
-    """One node's, for `agent.local_member`.
+    """One node's, for `agent.drivers.local_member`.
 
     Args:
         exchange: with torch's agent.
@@ -70,7 +70,7 @@ class StockWorkers:
 
     @property
     def store_port(self) -> int:
-        """Of agent.node_workers.NodeWorkers."""
+        """Of agent.workers.node_workers.NodeWorkers."""
         return int(self._listener.getsockname()[1])
 
     async def initialize_workers(self, assign: Assign) -> None:

@@ -8,9 +8,10 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.protocol import JobStatus
-from hpc_elastic.scheduler.slurm import SlurmScheduler, commands, output
+from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.runner import Runner, run_command
+from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
 
 
 def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_command) -> bool:
@@ -20,6 +21,28 @@ def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_command) 
         SchedulerError: Slurm does not answer, or what it says cannot be read.
     """
     return SlurmScheduler(timeout_s=timeout_s, run=run).query([job_id])[job_id].state.is_terminal
+
+
+def is_requeued(job_id: str, restart_count: int) -> bool:
+    """Return whether Slurm stops this start of a job in order to start it again.
+
+    Slurm (22.05 to 26.05) counts the restart before it sends the TERM of a requeue. The TERM with which the
+    GraceTime of a preemption begins comes before that: such a job is not known to start again.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
+    return count_restarts(job_id) > restart_count
+
+
+def is_at_work(job_id: str, restart_count: int) -> bool:
+    """Return whether Slurm means this start of a job to go on.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
+    told = look_up(job_id)
+    return (told.state, told.restarts) == (JobState.RUNNING, restart_count)
 
 
 def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> int:
@@ -47,7 +70,7 @@ def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -
     return told
 
 
-def nodes_taken_away(
+def dead_nodes(
     job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0, run: Runner = run_command
 ) -> frozenset[str]:
     """Return those of a running job's nodes that Slurm has taken away from it.
@@ -61,6 +84,15 @@ def nodes_taken_away(
     return frozenset() if left is None else frozenset(nodes).difference(left)
 
 
+def can_end_job(job_id: str) -> bool:
+    """Return whether this node could end the job, because a controller answers from here.
+
+    Raises:
+        SchedulerError: `scontrol` cannot be run, or does not end in time.
+    """
+    return output.is_job_id(job_id) and controller_answers()
+
+
 def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> bool:
     """Return whether a controller answers from here, so that jobs can be ended here.
 
@@ -70,7 +102,16 @@ def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> 
     return output.parse_ping(run(commands.ping_command(), environ=_environ(), timeout_s=timeout_s))
 
 
-def requeue(job_id: str, *, timeout_s: float, run: Runner = run_command) -> None:
+def end_job(job_id: str, *, timeout_s: float) -> None:
+    """End a job; fine if it is over.
+
+    Raises:
+        SchedulerError: it was refused, or Slurm does not answer.
+    """
+    SlurmScheduler(timeout_s=timeout_s).cancel(job_id)
+
+
+def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> None:
     """Have Slurm stop a job and start it again, as a process of the job itself: the TERM must not end the command.
 
     Raises:

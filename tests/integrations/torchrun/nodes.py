@@ -11,8 +11,8 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousParameters
 
-from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.integrations.torchrun.handler import ElasticHandler
+from hpc_elastic.scheduler.allocation import Allocation
 
 LOOKS_EVERY_S = 0.02
 BOUND_S = 60.0

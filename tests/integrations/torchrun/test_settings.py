@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.agent.allocation import Allocation
 from hpc_elastic.integrations.torchrun.settings import Settings, build_plan, read_settings, run_name
 from hpc_elastic.plan.launch_plan import LaunchPlan, dump_plan, parse_plan
+from hpc_elastic.scheduler.allocation import Allocation
 
 # What torch 2.13 fills in by itself.
 TORCHS = {"timeout": 900}

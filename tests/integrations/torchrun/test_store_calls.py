@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpc_elastic.agent.network import listen
+from hpc_elastic.agent.node.network import listen
 from hpc_elastic.integrations.torchrun.attempt_store import CONNECT_TIMEOUT, open_attempt_store
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedError
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls

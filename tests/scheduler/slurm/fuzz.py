@@ -162,7 +162,7 @@ def _ask_as_a_node(job_id: str, answer: CommandOutput) -> None:
     for ask, kind in (
         (lambda: from_node.is_over(job_id, run=run), bool),
         (lambda: from_node.count_restarts(job_id, run=run), int),
-        (lambda: from_node.nodes_taken_away(job_id, ["node1"], run=run), frozenset),
+        (lambda: from_node.dead_nodes(job_id, ["node1"], run=run), frozenset),
     ):
         try:
             told = ask()

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.liveness import JobQuestions, end_job
 from hpc_elastic.scheduler.protocol import JobState
-from hpc_elastic.scheduler.slurm import SlurmScheduler, from_node, slurm_answers
+from hpc_elastic.scheduler.questions import JobQuestions, end_job
+from hpc_elastic.scheduler.slurm import from_node
+from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler, slurm_answers
 from tests.plans import make_run_plan
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 

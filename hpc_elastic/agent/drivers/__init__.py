@@ -1,0 +1,1 @@
+"""Drive the machines of `membership` with real clocks, connections, disks and workers."""

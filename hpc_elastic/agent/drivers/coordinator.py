@@ -1,0 +1,363 @@
+"""Runs the head on the node that has it: its connections, its disk work, its clock.
+
+Theory of operation. The machine (`membership.head`) is called with what happened and returns actions.
+Whatever the clock has made due comes first, before anything else is told: a head that was paused must
+know that its leases ran out before it acts on what was said meanwhile. Once another head has taken the
+run over (`Superseded`), or this one is closed, it passes over all that still comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.drivers.head_watch import Diagnose, HeadWatch
+from hpc_elastic.agent.net.transport import Connection
+from hpc_elastic.agent.records.journal import Journal, stamp
+from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.event_loop import rest_with
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.errors import ExitCode, RunDirectoryError
+from hpc_elastic.membership.actions import (
+    Action,
+    AskScheduler,
+    ClaimAttempt,
+    Drop,
+    HeadOver,
+    Level,
+    Log,
+    Note,
+    SendToMember,
+    Superseded,
+    WriteResult,
+)
+from hpc_elastic.membership.decisions import Trigger
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.members import drop
+from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
+from hpc_elastic.rundir.records import AttemptClaim
+
+T = TypeVar("T")
+SCHEDULER_ANSWERS_WITHIN_S = 10.0  # of the 30 s that Slurm gives a job between TERM and KILL (KillWait) by default
+ASKS_AGAIN_AFTER_S = 0.5
+HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
+
+
+class Coordinator:
+    """Drives a Head; the receiver of the other agents' connections.
+
+    Args:
+        head: the machine.
+        node: this node.
+        journal: the run directory.
+        disk: the thread for it.
+        telemetry: told how long a claim took, and how the run ended.
+        outputs: whom it tells.
+        diagnose: looks why nodes have not joined; blocking.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        node: str,
+        journal: Journal,
+        disk: BackgroundThread,
+        telemetry: Telemetry,
+        outputs: HeadOutputs,
+        diagnose: Diagnose = lambda _: (),
+    ) -> None:
+        self._head = head
+        self._node = node
+        self._journal = journal
+        self._disk = disk
+        self._telemetry = telemetry
+        self._outputs = outputs
+        self._connections: dict[str, Connection] = {}
+        self._joins: dict[Connection, Join] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = Tasks()
+        self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
+        self._finished: dict[str, Finished] = {}  # by node, what waits for these
+        self._is_closed = False
+        self._is_settling = False  # the timer and the deadline are looked at in a moment
+        self._own: Join | None = None
+        self._has_checked_end = False
+        self.over = asyncio.Event()
+        self._watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
+        self._tasks.run(self._watch.watch_run())
+        self._tasks.run(self._watch.watch_missing())
+        self._set_timer()
+
+    def fence_deadline(self) -> float:
+        """Until when this node's workers may run without another look at the leases."""
+        return self._head.fence_deadline()
+
+    def step_down(self, reason: str) -> None:
+        """Another agent is to be the head: tells everybody."""
+        self._do(lambda _: self._head.superseded(reason))
+
+    # Of transport.Receiver.
+
+    def opened(self, connection: Connection) -> None:
+        """An agent connected; it says who it is next."""
+
+    def received(self, connection: Connection, message: Message) -> None:
+        """An agent sent something."""
+        join = self._joins.get(connection)
+        if join is not None:
+            self._deliver(join.node, message)
+        elif isinstance(message, Join):
+            self._join(connection, message)
+        else:
+            connection.refuse("the first message was not a join")
+
+    def closed(self, connection: Connection, why: str) -> None:
+        """An agent's connection is over."""
+        if (node := self._forget(connection)) is not None:
+            self._do(lambda now: self._head.lost(node, why, now, is_gone=connection.is_closed_by_peer))
+
+    # This node's own member.
+
+    def received_from_own(self, message: Message) -> None:
+        """This node's member sent something."""
+        if isinstance(message, Join) and (refusal := self._head.refusal(message)) is not None:
+            self._send(self._node, refusal)  # it was lost, and joins again while the run ends
+        elif isinstance(message, Join):
+            self._own = message
+            self._do(lambda now: self._head.joined(message, now))
+        else:
+            self._deliver(self._node, message)
+
+    def own_member_left(self, why: str) -> None:
+        """This node's member has no workers and goes; it may come back."""
+        self._do(lambda now: self._head.lost(self._node, why, now, is_gone=True))
+
+    def abandon(self) -> None:
+        """Hangs up on everybody without a word, as a process that is killed."""
+        self._is_closed = True
+        for connection in tuple(self._joins):
+            connection.abort("this agent goes")
+
+    async def close(self) -> None:
+        """Ends what is still under way."""
+        self._is_closed = True
+        self._watch.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        rest_with(0)
+        await self._tasks.cancel()
+
+    # Steps.
+
+    def _join(self, connection: Connection, join: Join) -> None:
+        self._replace(join)
+        refusal = self._head.refusal(join)
+        if refusal is not None:
+            self._say(f"refused {join.node}: {refusal.reason}", "warning")
+            connection.send(refusal)
+            connection.close()
+            self._do(self._head.tick)  # there may be nobody left to wait for
+            return
+        self._joins[connection] = join
+        self._connections[join.node] = connection
+        rest_with(len(self._connections))
+        self._do(lambda now: self._head.joined(join, now))
+
+    def _replace(self, join: Join) -> None:
+        """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
+        old = self._connections.get(join.node)
+        if old is not None and self._joins[old].agent == join.agent and self._joins[old].number <= join.number:
+            old.send(Dropped(reason="its agent has joined again"))  # for one that hung up on the new one meanwhile
+            self._hang_up(old, "its agent has joined again")
+            why = "its agent lost the connection, and joins again"
+            self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True, may_return=True))
+
+    def _forget(self, connection: Connection) -> str | None:
+        """The node whose connection this was, None if it was nobody's any more."""
+        join = self._joins.pop(connection, None)
+        if join is None:
+            return None
+        del self._connections[join.node]
+        rest_with(len(self._connections))
+        return join.node
+
+    def _hang_up(self, connection: Connection, why: str) -> None:
+        """Closes a member's connection after its last words, and at last without them."""
+        self._forget(connection)
+        connection.close(why)
+        self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
+
+    def _deliver(self, node: str, message: Message) -> None:
+        if isinstance(message, (Failed, Broken)) and self._journal.shows_progress:
+            self._judging[node] += 1
+            self._tasks.run(self._deliver_failure(node, message))
+        elif isinstance(message, Finished) and self._judging[node]:
+            self._finished[node] = message  # else the run could succeed before it knows of the failure
+        else:
+            self._do(lambda now: self._head.received(node, message, now))
+
+    async def _deliver_failure(self, node: str, message: Failed | Broken) -> None:
+        """A failure is judged with the progress that the run had made when it came."""
+        self._head.progress_seen(await self._disk.call(self._journal.progress, is_urgent=True))
+        self._do(lambda now: self._head.received(node, message, now))
+        self._judging[node] -= 1
+        if not self._judging[node] and (finished := self._finished.pop(node, None)) is not None:
+            self._deliver(node, finished)
+
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        if self._is_closed:
+            return
+        now = self._loop.time()
+        if self._timer is None or now >= self._timer.when():
+            self._act_all(self._head.tick(now))
+        self._act_all(step(now))
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """After all that was told in one turn of the event loop, thousands of reports perhaps."""
+        self._is_settling = False
+        self._outputs.moved()
+        self._set_timer()
+
+    def _act_all(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        if isinstance(action, SendToMember):
+            self._send(action.node, action.message)
+        elif isinstance(action, Drop):
+            connection = self._connections.get(action.node)
+            if connection is not None:
+                self._hang_up(connection, "the head dropped the connection")
+        elif isinstance(action, ClaimAttempt):
+            self._outputs.claiming()
+            self._check_end()
+            self._tasks.run(self._claim(action))
+        elif isinstance(action, WriteResult):
+            self._outputs.claiming()
+            self._tasks.run(self._write_result(action))
+        elif isinstance(action, AskScheduler):
+            self._tasks.run(self._ask_scheduler(action.nodes))
+        elif isinstance(action, Superseded):
+            self._is_closed = True
+            self.over.set()
+            self._outputs.superseded(action.reason)
+        elif isinstance(action, HeadOver):
+            if action.have_all_left:
+                self._disk.best_effort(self._journal.note_all_left)
+            self.over.set()
+        elif isinstance(action, Log):
+            self._say(action.text, action.level)
+        elif isinstance(action, Note):
+            note = action
+            moment = time.time_ns()
+            self._disk.best_effort(lambda: self._journal.note(note, moment))
+
+    def _check_end(self) -> None:
+        """Says once, before it matters, if nobody could end the job in the place of the batch script."""
+        joins = [*self._joins.values(), *([self._own] if self._own is not None else [])]
+        is_known, self._has_checked_end = self._has_checked_end, True
+        if is_known or len(joins) < 2 or any(join.can_end_job for join in joins):
+            return
+        if any(join.is_launch_host for join in joins):
+            text = "no agent can reach Slurm's controller: if the node of the batch script is lost, and that stays so,"
+            self._say(f"{text} somebody has to end the job with scancel when the run is over", "warning")
+
+    def _send(self, node: str, message: Message) -> None:
+        if node == self._node:
+            self._loop.call_soon(self._outputs.to_own_member, message)
+        elif (connection := self._connections.get(node)) is not None:
+            connection.send(message)
+
+    async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
+        """What it has given up is lost now; whether the workers there are dead it does not know."""
+        why = "the scheduler has taken it out of the job"
+        for node in await self._loop.run_in_executor(None, self._journal.dead_nodes, nodes):
+            lost = partial(self._head.lost, node, why, is_gone=False)
+            self._do(lambda now, lost=lost, node=node: [*lost(now), *drop(node, why)])  # type: ignore[misc]
+
+    async def _find_open_end(self) -> tuple[ExitCode, str] | None:
+        """Why a stop from outside is not the run's end; None if it is.
+
+        As long as the scheduler cannot be asked, the next start of the job may be on its way, which a result would
+        end: without an answer in time nothing is written, and whoever looks at the run later finds out. Nor is the job
+        ended then, for it may be in the queue again. If a person asks for the end, no start goes on with the run.
+        """
+        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        ask = partial(self._loop.run_in_executor, None, self._journal.is_requeued)
+        while (is_requeued := await ask()) is None and not self._watch.is_stop_requested:
+            if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+                return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
+            await asyncio.sleep(ASKS_AGAIN_AFTER_S)
+        if is_requeued:
+            return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
+        return None
+
+    async def _claim(self, action: ClaimAttempt) -> None:
+        attempt = action.claim.attempt
+        claim = partial(self._journal.claim_attempt, stamp(action.claim), action.world)
+        try:
+            with self._telemetry.measuring("assign_worker_ranks"):
+                is_ours, digest = await self._retry(lambda: self._disk.call(claim, is_urgent=True))
+        except RunDirectoryError as error:
+            self._disk_failed(error)
+        else:
+            self._do(lambda now: self._head.claimed(attempt, is_ours, digest, now))
+            if is_ours:
+                self._disk.best_effort(lambda: self._journal.write_budget(action.claim))
+
+    async def _write_result(self, action: WriteResult) -> None:
+        if action.result.reason == Trigger.TERMINATED.value and (open_end := await self._find_open_end()) is not None:
+            exit_code, cause = open_end
+            self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
+            return
+        try:
+            answer = await self._retry(lambda: self._disk.call(lambda: self._journal.write_result(action.result)))
+        except RunDirectoryError as error:
+            self._disk_failed(error)
+            return
+        if isinstance(answer, AttemptClaim):
+            self.step_down(f"{answer.head} has opened attempt {answer.attempt}")
+            return
+        if isinstance(answer, int):
+            self.step_down(f"the run goes on in allocation {answer}")
+            return
+        self._telemetry.run_ended(action.result)
+        self._do(lambda now: self._head.result_written(*answer, now))
+
+    async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Nothing can go on without it: one refusal of the file system ends no run."""
+        say = partial(self._say, level="warning")
+        return await retry(work, say=say, is_wanted=lambda: not self._is_closed)
+
+    def _disk_failed(self, error: RunDirectoryError) -> None:
+        self._do(lambda now: self._head.disk_failed(str(error), now))
+
+    def _say(self, text: str, level: Level = "info") -> None:
+        self._disk.best_effort(lambda: self._journal.say(text, level))
+
+    def _set_timer(self) -> None:
+        if self._is_closed:
+            return
+        at = self._head.next_tick()
+        if self._timer is not None:
+            if self._timer.when() == at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(lambda _: [])  # what is due comes first

@@ -1,0 +1,139 @@
+"""Makes a head on this node, from the plan and the run's latest claim."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.rendezvous.findings import Findings
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.membership.decisions import Decide, History
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.timing import AGENT, Profile
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import place_roles
+from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.scheduler.allocation import Allocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What the run went through, and when it began; `opened` is the latest attempt of this start of the job.
+
+    `may_predecessor_live`: agents of an earlier start of it may be at work.
+    """
+
+    history: History
+    started: str
+    opened: AttemptClaim | None
+    may_predecessor_live: bool
+
+    def is_followed_by(self, succession: Succession | None) -> bool:
+        """Whether a head may go on from here: a first one only before any attempt of this start was opened."""
+        if succession is None:
+            return self.opened is None
+        return self.history.attempts == succession.world.attempt
+
+
+class HeadStart:
+    """Makes heads of this agent, one at a time.
+
+    Args:
+        plan: the launch plan.
+        place: this node's place.
+        journal: the run directory.
+        disk: the thread for it.
+        telemetry: is told what the head does.
+        profile: how fast the fences of the run's agents are.
+        decide: the policy, if not the plan's.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        place: Allocation,
+        *,
+        journal: Journal,
+        disk: BackgroundThread,
+        telemetry: Telemetry,
+        profile: Profile = AGENT,
+        decide: Decide | None = None,
+    ) -> None:
+        self._plan = plan
+        self._place = place
+        self._journal = journal
+        self._disk = disk
+        self._telemetry = telemetry
+        self._profile = profile
+        self._decide = decide
+
+    async def read(self) -> Past:
+        """What a head goes on from."""
+        return await self._disk.call(self._read)
+
+    def _read(self) -> Past:
+        journal = self._journal
+        history = journal.history()
+        # In this order: an attempt that the history knows is among the records too, if it is of this start.
+        return Past(
+            history=history,
+            started=journal.first_start(),
+            opened=journal.read_records().claim,
+            may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
+        )
+
+    def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
+        """A head that gathers.
+
+        Args:
+            own: who this node is.
+            past: what it goes on from.
+            succession: the head whose place it takes, if it does.
+            outputs: whom it tells.
+        """
+        plan, place = self._plan, self._place
+        settings = self._settings(own, past, is_first=succession is None)
+        decide = self._decide or Policy(restart=plan.restart, roles=settings.restarts).decide
+        now = asyncio.get_running_loop().time()
+        head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
+        findings = Findings(plan, place)
+        return Coordinator(
+            head,
+            node=place.node,
+            journal=self._journal,
+            disk=self._disk,
+            telemetry=self._telemetry,
+            outputs=outputs,
+            diagnose=lambda nodes: findings.read(nodes, own.agent),
+        )
+
+    def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:
+        plan, place = self._plan, self._place
+        placed = place_roles(plan.roles, len(place.nodes))
+        return HeadSettings(
+            run=plan.run,
+            node=place.node,
+            allocation=self._journal.allocation,
+            expected=place.nodes,
+            min_nodes=min(plan.nodes.min, len(place.nodes)),
+            max_nodes=plan.nodes.max,
+            join_timeout_s=plan.elastic.join_timeout_s,
+            lease_s=plan.elastic.lease_s,
+            started=past.started,
+            exit_timeout_s=plan.elastic.exit_timeout_s,
+            restarts={role.name: role.restart for role in plan.roles},
+            versions=own.versions,
+            role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
+            role_max_nodes={role.name: role.nodes.max for role in plan.roles},
+            rejoin=plan.elastic.rejoin,
+            may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
+            profile=self._profile,
+        )

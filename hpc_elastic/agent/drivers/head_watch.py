@@ -1,0 +1,123 @@
+"""What a head looks for in the run directory again and again: requests, another head's claims, missing nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.actions import Action
+from hpc_elastic.membership.gathering import Diagnosis
+from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.phases import Phase
+from hpc_elastic.rundir.records import AttemptClaim, RunResult
+
+LOOK_EVERY_S = 1.0
+DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
+DIAGNOSE_EVERY_S = 5.0
+
+Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
+Do = Callable[[Callable[[float], list[Action]]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What was found: who asked for the end, a later start of the job, a later attempt, how the run ended."""
+
+    stop_by: str | None = None
+    started: int | None = None
+    later: AttemptClaim | None = None
+    result: RunResult | None = None
+
+
+class HeadWatch:
+    """Tells a head what it cannot learn from its members.
+
+    Theory of operation. A thread of its own looks into the run directory once a second, and wakes the event
+    loop only if there is something: a head that waits costs one wake-up then and not three. What the
+    thread saw is looked at again by the disk's thread, in its turn after a claim or a result of this head's own; but
+    not a new start of the job, which waits a lease and no longer, whatever the disk does.
+
+    Args:
+        head: the machine.
+        do: gives it something, and carries out what it decides.
+        journal: the run directory.
+        disk: the thread for it.
+        diagnose: looks why nodes have not joined; blocking.
+    """
+
+    def __init__(self, head: Head, *, do: Do, journal: Journal, disk: BackgroundThread, diagnose: Diagnose) -> None:
+        self._head = head
+        self._do = do
+        self._journal = journal
+        self._disk = disk
+        self._diagnose = diagnose
+        self._is_stop_told = False
+        self.is_stop_requested = False  # as soon as the thread has seen it, whatever the head is doing
+        self._started: int | None = None  # likewise, a later start of the job
+        self._has_found = asyncio.Event()
+        self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=LOOK_EVERY_S)
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._stop_watching()
+
+    async def watch_run(self) -> None:
+        """Requests of people, and whether another head has taken the run over."""
+        while True:
+            await self._has_found.wait()
+            self._has_found.clear()
+            if self._started is not None:
+                self._judge(Look(started=self._started))
+            attempt = self._head.attempt
+            self._judge(await self._disk.call(lambda attempt=attempt: self._look(attempt)))  # type: ignore[misc]
+
+    async def watch_missing(self) -> None:
+        """While nodes are missing, what their agents have found out."""
+        await asyncio.sleep(DIAGNOSE_AFTER_S)
+        while True:
+            missing = self._head.gathering.waits_for()
+            if missing and self._head.phase is Phase.GATHERING:
+                diagnoses = await self._disk.call(partial(self._diagnose, missing))
+                self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
+                self._do(self._head.tick)  # there may be nobody left to wait for
+            await asyncio.sleep(DIAGNOSE_EVERY_S)
+
+    def _has_something(self) -> bool:
+        """Blocks."""
+        look = self._look(self._head.attempt)
+        self.is_stop_requested |= look.stop_by is not None
+        self._started = look.started
+        return look != Look()
+
+    def _look(self, attempt: int) -> Look:
+        """Blocks. A file system in trouble (ESTALE, EIO) is asked again; it is no failure yet."""
+        journal = self._journal
+        try:
+            stop_by, started = journal.requests()
+            return Look(
+                stop_by=None if self._is_stop_told else stop_by,
+                started=started,
+                later=journal.latest_attempt(above=attempt),
+                result=journal.find_result(),
+            )
+        except RunDirectoryError:
+            return Look()
+
+    def _judge(self, look: Look) -> None:
+        head, by, later, result = self._head, look.stop_by, look.later, look.result
+        if head.phase in (Phase.CLOSING, Phase.OVER):
+            return  # whoever writes a result looks at the claims itself
+        if result is not None:
+            self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
+        elif look.started is not None:
+            self._do(lambda _: head.superseded(f"the job has started again: allocation {look.started}"))
+        elif later is not None and later.attempt > head.attempt:
+            self._do(lambda _: head.superseded(f"{later.head} has opened attempt {later.attempt}"))
+        elif by is not None and not self._is_stop_told:
+            self._is_stop_told = True
+            self._do(lambda now: head.stop_requested(by, now))

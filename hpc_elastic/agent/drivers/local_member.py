@@ -1,0 +1,280 @@
+"""This node's member: gives it what happens here, and does what it decides with this node's workers.
+
+Theory of operation. The machine (`membership.member`) is called with what happened and returns actions.
+Whatever the clock has made due comes first, before anything else is told: an agent that was paused must
+know that its lease ran out before it hears what was said meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.records.telemetry import Telemetry
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.failures import record_failure
+from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
+from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.actions import (
+    Action,
+    Leave,
+    Level,
+    Log,
+    Note,
+    RecordFailure,
+    Seek,
+    SendToHead,
+    StartWorkers,
+    StopWorkers,
+    WriteNodeResult,
+)
+from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.messages import Join, Message, StopManner
+from hpc_elastic.membership.succession import LostHead
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.allocation import Allocation
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOutputs:
+    """What a member asks of the agent around it that its workers cannot do.
+
+    Args:
+        tell: sends a message to the head, if there is one.
+        seek: looks for another head; no worker is left.
+        leave: ends this agent.
+        moved: the moment may have moved until when the workers may run.
+        guard_deadline: when the guard kills them.
+        say: takes a line for people.
+    """
+
+    tell: Callable[[Message], None]
+    seek: Callable[[LostHead], None]
+    leave: Callable[[Leave], None]
+    moved: Callable[[], None]
+    guard_deadline: Callable[[], float]
+    say: Callable[[str, Level], None]
+
+
+class LocalMember:
+    """Drives a Member.
+
+    Args:
+        member: the machine.
+        plan: the launch plan.
+        place: this node's place.
+        journal: the run directory.
+        disk: the thread for it.
+        telemetry: is shown every action.
+        outputs: what is done with the actions that are not about workers.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        *,
+        plan: LaunchPlan,
+        place: Allocation,
+        journal: Journal,
+        disk: BackgroundThread,
+        telemetry: Telemetry,
+        outputs: MemberOutputs,
+    ) -> None:
+        self._member = member
+        self._plan = plan
+        self._place = place
+        self._journal = journal
+        self._disk = disk
+        self._telemetry = telemetry
+        self._outputs = outputs
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks()
+        self._recording = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping: StopWorkers | None = None
+        self._fenced_by = NEVER  # when a fence began that is not over
+
+    def serve(self, group: NodeWorkers, signals: TermWatch) -> None:
+        """These are the workers, and who knows whether they got a TERM; before there is a head."""
+        self._group = group
+        self._signals = signals
+
+    @property
+    def join(self) -> Join:
+        """Who this node is, as it is told to a head."""
+        return self._member.join
+
+    def asks(self) -> Join:
+        """Who this node is, for the next agent that it asks to be its head."""
+        return self._member.asks()
+
+    def fence_deadline(self) -> float:
+        """Until when the workers may run: without news from the head, or when they are being fenced."""
+        return min(self._member.fence_deadline(), self._fenced_by)
+
+    async def close(self) -> None:
+        """Ends what is still under way; a record that the file system has refused gets its last tries."""
+        if self._timer is not None:
+            self._timer.cancel()
+        async with self._recording:
+            pass
+        await self._tasks.cancel()
+
+    # Of the head.
+
+    def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
+        """There is a head: another node's, which was asked to join at this moment, or this node's own."""
+        self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
+
+    def received(self, message: Message) -> None:
+        """The head sent something."""
+        self._do(lambda now: self._member.received(message, now))
+
+    def disconnected(self, why: str, *, is_dead: bool) -> None:
+        """The head is lost."""
+        self._do(lambda _: self._member.disconnected(why, is_dead=is_dead))
+
+    def leaves(self, exit_code: int, cause: str) -> None:
+        """There is no head to be found, or the run is over."""
+        self._do(lambda _: self._member.leaves(exit_code, cause))
+
+    # Of this node.
+
+    def worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
+        """A worker ended, and no stop explains it."""
+        exited = {"local_rank": local_rank, "exitcode": exitcode}
+        message = f"local rank {local_rank} ended"
+        self._note(Note(name="worker.exited", message=message, attempt=attempt, metadata=exited))
+        if exitcode == -signal.SIGKILL and self._loop.time() >= self._outputs.guard_deadline():
+            self._do(lambda _: [])  # the guard did it, and not for a fault of the worker's
+        else:
+            self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
+
+    def node_broke(self, reason: str) -> None:
+        """The attempt cannot go on here although no worker failed."""
+        self._do(lambda _: self._member.node_broke(reason))
+
+    def got_signal(self, name: str, have_workers: bool) -> None:
+        """A signal from outside ends this agent; `have_workers` if the workers got it too."""
+        if self._place.is_local and self._is_stop_of_a_person():
+            self._group.hurry()  # who asked before, in another way
+        self._do(lambda _: self._member.terminated(name, have_workers=have_workers))
+
+    def _is_stop_of_a_person(self) -> bool:
+        """A stop is under way, and not because of a TERM on its way to this agent too."""
+        stop = self._stopping
+        return stop is not None and stop.manner is StopManner.GRACE and not stop.is_term_coming
+
+    # Steps.
+
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        now = self._loop.time()
+        if now >= self._member.next_tick():
+            self._act_all(self._member.tick(now))
+        self._act_all(step(now))
+        self._outputs.moved()
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._member.next_tick()
+        self._timer = self._loop.call_at(at, self._tick) if at < NEVER else None
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(lambda _: [])
+
+    def _act_all(self, actions: list[Action]) -> None:
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        self._telemetry.saw(action)
+        if isinstance(action, SendToHead):
+            self._outputs.tell(action.message)
+        elif isinstance(action, StartWorkers):
+            self._tasks.run(self._initialize_workers(action))
+        elif isinstance(action, StopWorkers):
+            self._stop_workers(action)
+        elif isinstance(action, RecordFailure):
+            self._tasks.run(self._record_failure(action))
+        elif isinstance(action, WriteNodeResult):
+            self._tasks.run(self._write_node_result(action))
+        elif isinstance(action, Seek):
+            self._outputs.seek(action.lost)
+        elif isinstance(action, Log):
+            self._outputs.say(action.text, action.level)
+        elif isinstance(action, Note):
+            self._note(action)
+        elif isinstance(action, Leave):
+            self._outputs.leave(action)
+
+    def _note(self, note: Note) -> None:
+        moment = time.time_ns()
+        self._disk.best_effort(lambda: self._journal.note(note, moment))
+
+    async def _initialize_workers(self, action: StartWorkers) -> None:
+        attempt = action.assign.attempt
+        try:
+            await self._group.initialize_workers(action.assign)
+        except StartFailedError as error:
+            for order in self._group.orders():
+                await self._record(order, pid=0, exitcode=1, message=str(error))
+        else:
+            how = {"start": self._group.start_method}
+            message = f"{self.join.workers} workers"
+            self._note(Note(name="workers.started", message=message, attempt=attempt, metadata=how))
+            self._do(lambda _: self._member.workers_started(attempt, self._group.pids()))
+
+    def _stop_workers(self, action: StopWorkers) -> None:
+        if action.manner is StopManner.FENCE:
+            self._fenced_by = self._loop.time()
+        if self._stopping is not None:
+            if action.manner is StopManner.FENCE:
+                self._group.hurry()
+            return
+        self._stopping = action
+        self._tasks.run(self._stop(action))
+
+    async def _stop(self, action: StopWorkers) -> None:
+        try:
+            is_terminated = action.is_terminated or (action.is_term_coming and await self._signals.is_term_here())
+            unkillable = await self._group.stop_workers(action.manner, is_terminated=is_terminated)
+        finally:
+            self._stopping = None
+        self._fenced_by = NEVER
+        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, self._group.store_port))
+
+    async def _record_failure(self, action: RecordFailure) -> None:
+        order, pid = self._group.order_of(action.local_rank)
+        await self._record(order, pid=pid, exitcode=action.exitcode)
+
+    async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
+        layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
+        record = partial(
+            record_failure, layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message
+        )
+        failure = await self._disk.call(record, is_urgent=True)
+        self._do(lambda _: self._member.failure_recorded(failure))
+
+    async def _write_node_result(self, action: WriteNodeResult) -> None:
+        started = self._group.started
+        write = partial(self._journal.write_node_result, action.result, started=started)
+        async with self._recording:  # an older record that is tried again does not take the place of a newer one
+            try:
+                await retry(lambda: self._disk.call(write), say=self._warn)
+            except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
+                self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
+        self._do(lambda _: self._member.node_result_written(action.result))
+
+    def _warn(self, text: str) -> None:
+        self._outputs.say(text, "warning")

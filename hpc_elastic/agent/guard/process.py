@@ -1,0 +1,178 @@
+"""The process beside the agent that kills the workers when the agent is dead or frozen.
+
+    PYTHON <package>/launch.py hpc_elastic.agent.guard.process DESCRIPTOR RUN_DIR NODE
+
+The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the moment until
+which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). A line on standard input says
+that this moment has come nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
+every worker of the run on this node, again and again: as long as the moment is not moved, it goes on looking,
+for a process that was on its way to become a worker may arrive late. It starts before any worker and ignores the
+signals that end an agent, which Slurm sends to every process of a step.
+
+Nothing comes before the kill that could wait: the line for the log is written by a thread afterwards, for its
+reader may be the frozen agent; what is below the agent is found without a look at any other process of the node; of
+these the older ones are known by then as none of the run's, and the memory that all this needs is locked where the
+limits allow it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from hpc_elastic.agent.system.alarm import Alarm
+from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_below, find_workers, signal_all
+from hpc_elastic.clock import now
+from hpc_elastic.deadline import Deadline
+from hpc_elastic.processes import Process, find_process
+
+BYE = b"bye\n"
+NEARER = b"\n"
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+KILL_BOUND_S = 30.0
+KILL_AGAIN_S = 0.02
+LOOK_AGAIN_S = 1.0
+LOOKS_BEFORE_S = 2.0  # a node may have ten thousand processes, which take a second to tell apart
+_LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory stays there
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Guards until the agent says bye or is gone."""
+    descriptor, run_dir, node = arguments
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    marks = Marks(run_dir=run_dir, node=node)
+    if not Guard(marks, Deadline(int(descriptor))).watch():
+        kill_all(marks)
+    return 0
+
+
+def kill_all(marks: Marks) -> bool:
+    """Kills every worker of the run on this node, which is what carries these marks.
+
+    Returns:
+        Whether none is left within the bound.
+    """
+    deadline = time.monotonic() + KILL_BOUND_S
+    signal_all(find_below(os.getpid(), marks).values(), signal.SIGKILL)
+    while found := find_workers(marks):
+        if time.monotonic() > deadline:
+            return False
+        signal_all(found.values(), signal.SIGKILL)
+        time.sleep(KILL_AGAIN_S)  # a killed process takes a moment to be gone
+    return True
+
+
+class Guard:
+    """Kills the workers whenever the deadline has passed.
+
+    Args:
+        marks: what they carry.
+        deadline: until when they may run.
+    """
+
+    def __init__(self, marks: Marks, deadline: Deadline) -> None:
+        self._marks = marks
+        self._deadline = deadline
+        self._search = WorkerSearch(marks)
+        self._seen = self._search.find()
+        self._agent = os.getppid()
+        self._looks_again_at = 0.0
+        self._searches_at = 0.0
+        self._has_said = False
+        self._pause_s = KILL_AGAIN_S
+        self._word = b""
+        self._alarm = Alarm()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mlockall(_LOCKED)
+
+    def watch(self) -> bool:
+        """Returns at the agent's end: whether it said bye."""
+        while (ending := self._listen(self._act())) is None:
+            pass
+        return ending
+
+    def _act(self) -> float:
+        """Does what is due, and returns for how many seconds nothing will be."""
+        left = self._deadline.value - now()
+        if left <= 0:
+            return self._kill()
+        self._has_said, self._pause_s, self._searches_at = False, KILL_AGAIN_S, 0.0
+        if left > LOOKS_BEFORE_S:
+            return left - LOOKS_BEFORE_S
+        if now() >= self._looks_again_at:
+            self._looks_again_at = float("inf")
+            _in_a_thread(self._look)
+        return max(0.0, self._deadline.value - now())
+
+    def _look(self) -> None:
+        """Ahead, in a thread: /proc/PID/environ of a process in the middle of an exec answers when that is over."""
+        search = self._search.copy()
+        self._seen = search.find()
+        self._search = search
+        self._looks_again_at = now() + LOOKS_BEFORE_S
+
+    def _kill(self) -> float:
+        """One round; returns when the next one is due.
+
+        Whom the last look has found comes first, then what is below the agent, all others after that: to look through
+        the whole node takes long, and is done less and less often while nobody is found.
+        """
+        known, self._seen = [process for process in self._seen.values() if _is_alive(process)], {}
+        signal_all(known, signal.SIGKILL)
+        below = find_below(self._agent, self._marks) if os.getppid() == self._agent else {}
+        if not self._deadline.has_passed:
+            return 0.0  # the next attempt may start: its deadline came first, and its workers may be among these
+        signal_all(below.values(), signal.SIGKILL)
+        found = self._kill_anywhere() if now() >= self._searches_at else False
+        if (known or below or found) and not self._has_said:
+            self._has_said = True
+            _in_a_thread(self._say)
+        return KILL_AGAIN_S
+
+    def _kill_anywhere(self) -> bool:
+        """Whether there was anybody, on the whole node."""
+        # One that has become a worker late is a stranger to a search that knew it before.
+        found = self._search.find() or find_workers(self._marks)
+        if not self._deadline.has_passed:
+            return False  # as above; the next round sees it, too
+        signal_all(found.values(), signal.SIGKILL)
+        self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
+        self._searches_at = now() + self._pause_s
+        return bool(found)
+
+    def _say(self) -> None:
+        text = f"the workers of {self._marks.node} may not run any longer, and the agent has not ended them: killed"
+        with contextlib.suppress(OSError):
+            os.write(2, f"hpc-elastic guard: {text}\n".encode())
+
+    def _listen(self, within_s: float) -> bool | None:
+        """Waits for a word; whether the agent said bye, None if it has not ended."""
+        self._alarm.set(now() + within_s)
+        descriptors = [0, *self._alarm.descriptors]
+        readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)
+        if 0 not in readable:
+            return None
+        data = os.read(0, 4096)
+        self._word = (self._word + data)[-len(BYE) :]
+        if self._word == BYE:
+            return True
+        return None if data else False
+
+
+def _in_a_thread(function: Callable[[], None]) -> None:
+    """What is left out where the node has no room for a thread."""
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=function, daemon=True).start()
+
+
+def _is_alive(process: Process) -> bool:
+    found = find_process(process.pid)
+    return found is not None and found.is_alive and found.start == process.start

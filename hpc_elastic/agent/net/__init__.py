@@ -1,0 +1,1 @@
+"""Connections between agents: who may open one, what it carries, and why one cannot be had."""

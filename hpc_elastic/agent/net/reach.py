@@ -1,0 +1,177 @@
+"""Why a head cannot be reached: its port, its machine and the way there, told apart by probes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hpc_elastic.agent.net.transport import NoHandshakeError
+from hpc_elastic.errors import RendezvousCause
+from hpc_elastic.membership.authentication import ProtocolError, WrongSecretError
+
+# On any of these a machine that is up says something, unless a firewall lets nothing pass: sshd, slurmd (which the
+# other nodes' slurmd must reach), and a port that nobody listens on, where its kernel answers with a reset.
+OTHER_PORTS = (22, 6818, 1)
+PROBE_BOUND_S = 2.0
+PROBE_AGAIN_S = 30.0
+
+
+class Answer(str, Enum):
+    """What a connection attempt met."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the head is, or where it probably is while nobody has claimed the allocation (`is_certain`)."""
+
+    head: str
+    address: str
+    port: int
+    is_certain: bool
+
+    def __str__(self) -> str:
+        return f"{self.head} ({self.address})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Why this node is not with the head yet; `detail` goes on from this node's name."""
+
+    cause: RendezvousCause
+    detail: str
+    head: str = ""
+    address: str | None = None
+    port: int | None = None
+
+
+def not_resolved(head: str, error: str) -> Finding:
+    """The head's name means nothing here, in the name server's own words."""
+    return Finding(cause=RendezvousCause.CANNOT_RESOLVE, detail=f"cannot resolve {head}: {error}", head=head)
+
+
+def not_answered(place: Place, what: str) -> Finding:
+    """An agent is there, and does not answer as a head."""
+    return _finding(RendezvousCause.SILENT, place, f"got no answer of {place} on port {place.port}: {what}")
+
+
+async def explain(
+    error: OSError | ProtocolError | NoHandshakeError,
+    place: Place,
+    port_range: Sequence[int],
+    *,
+    others: Sequence[int] = OTHER_PORTS,
+) -> Finding:
+    """Why `dial` failed; may probe other ports of the head's machine.
+
+    Args:
+        error: what `dial` raised.
+        place: where it dialled.
+        port_range: the site's, for what has to be opened.
+        others: ports that show whether the machine answers at all.
+    """
+    if isinstance(error, WrongSecretError) and place.is_certain:
+        detail = (
+            f"authenticated wrongly at {place}, port {place.port}: the file `secret` of the run is not the same there"
+        )
+        return _finding(RendezvousCause.WRONG_SECRET, place, detail)
+    if isinstance(error, ProtocolError):
+        return _refused(place, "another program listens there")
+    if isinstance(error, NoHandshakeError):
+        return not_answered(place, f"connected, but {error}")
+    answer = answer_of(error)
+    if answer is Answer.REFUSED:
+        return _refused(place, "nobody listens there")
+    what = error.strerror or str(error)
+    if error.errno != errno.ENETUNREACH and (port := await find_answering_port(place.address, others)) is not None:
+        return _finding(RendezvousCause.BLOCKED_PORT, place, describe_blocked(place, what, port_range, port))
+    detail = f"cannot route to {place}: {what}"
+    if answer is Answer.NOTHING:
+        detail += f", neither on port {place.port} nor on {' or '.join(map(str, others))}"
+    return _finding(RendezvousCause.CANNOT_ROUTE, place, detail)
+
+
+class Explainer:
+    """Explains one failure after the other, and probes other ports only now and then.
+
+    A search dials every few seconds, on up to thousands of nodes at once; the daemons on those ports
+    log each connection that says nothing, and some shut out who comes too often.
+
+    Args:
+        port_range: the site's, for what has to be opened.
+        others: ports that show whether the machine answers at all.
+    """
+
+    def __init__(self, port_range: Sequence[int], *, others: Sequence[int] = OTHER_PORTS) -> None:
+        self._port_range = port_range
+        self._others = others
+        self._failure: tuple[Place, str] | None = None
+        self._finding: Finding | None = None
+        self._holds_until = 0.0
+
+    async def explain(self, error: OSError | ProtocolError | NoHandshakeError, place: Place, now: float) -> Finding:
+        """As `explain`; the same failure at the same place is what it was `PROBE_AGAIN_S` before.
+
+        Args:
+            error: what `dial` raised.
+            place: where it dialled.
+            now: monotonic seconds.
+        """
+        failure = (place, repr(error))
+        if self._finding is None or failure != self._failure or now >= self._holds_until:
+            self._finding = await explain(error, place, self._port_range, others=self._others)
+            self._failure, self._holds_until = failure, now + PROBE_AGAIN_S
+        return self._finding
+
+
+def describe_blocked(place: Place, what: str, port_range: Sequence[int], answering: int | None = None) -> str:
+    """A port that something between the nodes does not let through."""
+    first, last = port_range
+    but = f", but its port {answering} answers" if answering is not None else ""
+    found = f"met a blocked port: {place} on port {place.port}: {what}{but}"
+    return f"{found}; open network.port_range {first}-{last} between the nodes"
+
+
+def answer_of(error: OSError) -> Answer:
+    """What a failed connection attempt met.
+
+    A firewall that rejects politely (ICMP "prohibited", firewalld's way) is reported by Linux as no
+    route to host, so `UNREACHABLE` does not yet say that there is no route.
+    """
+    if isinstance(error, ConnectionRefusedError):
+        return Answer.REFUSED
+    return Answer.NOTHING if isinstance(error, TimeoutError) else Answer.UNREACHABLE
+
+
+async def probe(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) -> Answer:
+    """Tries to connect, and hangs up."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), timeout_s)
+    except asyncio.TimeoutError:
+        return Answer.NOTHING
+    except OSError as error:
+        return answer_of(error)
+    writer.close()
+    return Answer.ACCEPTED
+
+
+async def find_answering_port(address: str, ports: Sequence[int]) -> int | None:
+    """The first of the ports on which the machine accepts or refuses, None if it does on none."""
+    answers = await asyncio.gather(*(probe(address, port) for port in ports))
+    heard = (Answer.ACCEPTED, Answer.REFUSED)
+    return next((port for port, answer in zip(ports, answers, strict=True) if answer in heard), None)
+
+
+def _refused(place: Place, why: str) -> Finding:
+    return _finding(RendezvousCause.REFUSED, place, f"was refused by {place} on port {place.port}: {why}")
+
+
+def _finding(cause: RendezvousCause, place: Place, detail: str) -> Finding:
+    return Finding(cause=cause, detail=detail, head=place.head, address=place.address, port=place.port)

@@ -1,0 +1,158 @@
+"""What a worker sees: its environment variables and what it runs, pure."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.errors import AllocationError
+from hpc_elastic.job_ids import ARRAY_MARK
+from hpc_elastic.membership.messages import Assign
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.references import BadReferenceError, expand_references
+from hpc_elastic.plan.roles import RolePlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
+
+_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What this node adds to every worker.
+
+    `gloo_interface` holds the published address; `threads` is a worker's share of the local backend's machine.
+    """
+
+    node: str
+    role: RolePlan
+    gloo_interface: str | None
+    threads: int | None = None
+
+
+def worker_environment(
+    base: Mapping[str, str], plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int
+) -> dict[str, str]:
+    """The whole environment of one worker.
+
+    Later ones win: the agent's own environment, our defaults, the plan's `env`, the role's `env`, and
+    the variables that make a worker part of its world, which nobody may set.
+
+    Args:
+        base: the agent's environment, after the job's setup lines.
+        plan: the launch plan.
+        assign: this node's part of the world.
+        facts: what this node adds.
+        local_rank: which of the node's workers.
+
+    Raises:
+        AllocationError: `env` names a variable that is not set.
+    """
+    world = world_variables(plan, assign, facts, local_rank)
+    inherited = {name: value for name, value in base.items() if not name.startswith(_AGENTS_OWN)}
+    if plan.worker_env_slurm != "keep":
+        inherited = {name: value for name, value in inherited.items() if not is_task_level(name)}
+    if plan.worker_env_slurm == "rank":
+        inherited |= rank_variables(world)
+    defaults = {name: value for name, value in _defaults(plan, assign, facts).items() if name not in inherited}
+    environment = inherited | defaults | world
+    return environment | _asked_variables(plan, facts.role, environment) | world
+
+
+def worker_target(
+    plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str], *, is_restart: bool
+) -> tuple[str, list[str]]:
+    """What a worker runs: its script, module, program or function's file, and the arguments.
+
+    Args:
+        plan: the launch plan.
+        role: the worker's.
+        environment: the worker's whole environment, for `${NAME}` in the arguments.
+        is_restart: whether the run had an attempt before this one, of this start of the job or of an earlier one.
+
+    Raises:
+        AllocationError: an argument names a variable that is not set.
+    """
+    entrypoint = role.entrypoint
+    target = entrypoint.target
+    if entrypoint.kind == "script":
+        target = os.path.join(worker_directory(plan, environment), target)
+    elif entrypoint.kind == "function":
+        target = RunLayout(plan.run_dir).function
+    given = {"args": entrypoint.args} | ({"restart_args": entrypoint.restart_args} if is_restart else {})
+    arguments = [
+        _expand(argument, environment, f"{plan.key_in(role, f'entrypoint.{key}')}[{index}]")
+        for key, values in given.items()
+        for index, argument in enumerate(values)
+    ]
+    return target, arguments
+
+
+def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
+    """The working directory of every worker on this node.
+
+    Raises:
+        AllocationError: `workdir` names a variable that is not set.
+    """
+    return _expand(plan.workdir, environment, "workdir")
+
+
+def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int) -> dict[str, str]:
+    """What makes a worker part of its world, which nobody may set."""
+    rank = assign.first_rank + local_rank
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(assign.world_size),
+        "LOCAL_WORLD_SIZE": str(assign.workers),
+        "GROUP_RANK": str(assign.group_rank),
+        "GROUP_WORLD_SIZE": str(assign.group_world_size),
+        "ROLE_NAME": facts.role.name,
+        "ROLE_RANK": str(assign.first_role_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(assign.role_world_size),
+        "MASTER_ADDR": assign.master.address,
+        "MASTER_PORT": str(assign.master.port),
+        "TORCHELASTIC_RUN_ID": plan.run,
+        "TORCHELASTIC_RESTART_COUNT": str(assign.attempt - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(plan.restart.max_restarts),
+        "TORCHELASTIC_ERROR_FILE": RunLayout(plan.run_dir).error(assign.attempt, rank),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # torch honours this spelling only
+        RUN_DIR_VARIABLE: plan.run_dir,
+        ATTEMPT_VARIABLE: str(assign.attempt),
+        NODE_VARIABLE: facts.node,
+    }
+
+
+def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, str]:
+    """What the user's own setup lines and `env` may override."""
+    defaults = {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        # gloo and TCPStore look peers up in reverse; a silent name server would cost 5 s a look-up.
+        "RES_OPTIONS": "timeout:1 attempts:1",
+    }
+    threads = plan.resources.cpus_per_worker or facts.threads
+    if threads is not None or assign.workers > 1:
+        defaults["OMP_NUM_THREADS"] = str(threads or 1)
+    if facts.gloo_interface is not None:
+        defaults["GLOO_SOCKET_IFNAME"] = facts.gloo_interface
+    if plan.network.nccl_socket_ifname is not None:
+        defaults["NCCL_SOCKET_IFNAME"] = plan.network.nccl_socket_ifname
+    if plan.log_level == "debug":
+        defaults |= {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    return defaults
+
+
+def _asked_variables(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """The job's own variables, and on top of them the role's; None takes one of the job's away."""
+    keys = {name: f"env.{name}" for name in plan.env} | {name: plan.key_in(role, f"env.{name}") for name in role.env}
+    asked = {**plan.env, **role.env}
+    return {name: _expand(value, environment, keys[name]) for name, value in asked.items() if value is not None}
+
+
+def _expand(text: str, environment: Mapping[str, str], key: str) -> str:
+    try:
+        return expand_references(text, environment)
+    except BadReferenceError as error:
+        raise AllocationError(f"{key}: {error}") from error

@@ -1,0 +1,131 @@
+"""What an agent finds out about its node before it joins; blocking, so it runs in a thread."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpc_elastic import __version__
+from hpc_elastic.agent.node.cpus import threads_of_worker
+from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
+from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address
+from hpc_elastic.agent.node.node_environment import rehearse
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.membership.messages import Join
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import RolePlan
+from hpc_elastic.rundir.function_file import python_mismatch, read_header
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.slurm.step import launch_address
+
+NOT_INSTALLED = "not installed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """This node's address, what it adds to its workers' environment, and why it cannot take part, if so."""
+
+    address: str
+    facts: NodeFacts
+    versions: Mapping[str, str]
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTies:
+    """What this node has to do with the Slurm job: whether it could end it, and whether srun runs here."""
+
+    can_end_job: bool = False
+    is_launch_host: bool = False
+
+
+def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_job: Callable[[str], bool]) -> JobTies:
+    """Asks the scheduler once, so that it is known before it is needed; may take some seconds."""
+    if allocation.is_local:
+        return JobTies()
+    return JobTies(can_end_job=can_end_job(allocation.job_id), is_launch_host=is_own_address(launch_address(environ)))
+
+
+def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:
+    """Looks at this node's network, GPUs and files.
+
+    What is wrong is reported, not raised: the head has to learn of it, or it would wait for this node.
+    """
+    address, interface = "", None
+    try:
+        address = own_address(allocation, plan.network)
+        interface = interface_of(address)
+        problem = _workers_problem(plan, allocation, environ)
+    except HpcElasticError as error:
+        problem = f"{error.message}; {error.tip}" if error.tip else error.message
+    role = _role(plan, allocation)
+    facts = NodeFacts(
+        node=allocation.node, role=role, gloo_interface=interface, threads=threads_of_worker(plan, allocation)
+    )
+    return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=problem)
+
+
+def find_versions(role: RolePlan) -> dict[str, str]:
+    """What has to go together on all nodes; torch where the workers run under this Python, without importing it."""
+    versions = {"python": platform.python_version(), "hpc_elastic": __version__}
+    if role.entrypoint.kind != "command":
+        try:
+            versions["torch"] = importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            versions["torch"] = NOT_INSTALLED
+    return versions
+
+
+def describe_node(
+    plan: LaunchPlan,
+    allocation: Allocation,
+    report: NodeReport,
+    ties: JobTies,
+    *,
+    agent: Endpoint,
+    store_port: int,
+) -> Join:
+    """Who this node is, as it tells the head."""
+    return Join(
+        node=allocation.node,
+        node_id=allocation.node_id,
+        agent=agent,
+        store_port=store_port,
+        workers=plan.workers_on(allocation.node_id, len(allocation.nodes)),
+        role=report.facts.role.name,
+        versions=report.versions,
+        problem=report.problem,
+        can_end_job=ties.can_end_job,
+        is_launch_host=ties.is_launch_host,
+    )
+
+
+def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
+    """Why the workers could not start here, None if they could."""
+    rehearsal = rehearse(plan, allocation)
+    role = _role(plan, allocation)
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
+    environment = worker_environment(environ, plan, rehearsal, facts, 0)
+    worker_target(plan, role, environment, is_restart=True)  # which has all arguments
+    directory = worker_directory(plan, environment)
+    if not os.path.isdir(directory):
+        return f"workdir {directory} is not a directory on this node"
+    script = os.path.join(directory, role.entrypoint.target)
+    if role.entrypoint.kind == "script" and not os.path.isfile(script):
+        return f"{plan.key_in(role, 'entrypoint.script')} {script} is not a file on this node"
+    if role.entrypoint.kind == "function":
+        mismatch = python_mismatch(read_header(RunLayout(plan.run_dir).function), platform.python_version())
+        if mismatch is not None:
+            return mismatch
+    asked_for_gpus = plan.resources.gpus_per_node
+    return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
+
+
+def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:
+    return plan.role_on(allocation.node_id, len(allocation.nodes))

@@ -1,0 +1,1 @@
+"""What an agent reads and writes in the run directory: claims, records, events and metrics."""

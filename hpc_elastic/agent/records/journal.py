@@ -1,0 +1,447 @@
+"""What the agent reads and writes in the run directory; every method blocks, so it runs in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from hpc_elastic.agent.records.chain import ClaimChain
+from hpc_elastic.agent.records.progress import progress_digest
+from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
+from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.job_ids import is_local
+from hpc_elastic.membership.actions import Level, Note
+from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.rounds import history_after
+from hpc_elastic.membership.succession import Records
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.processes import find_process
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Budget,
+    Endpoint,
+    Event,
+    MetricData,
+    NodeResult,
+    Request,
+    RunResult,
+    RunState,
+    World,
+    utc_text,
+)
+from hpc_elastic.rundir.store import (
+    append_line,
+    append_lines,
+    claim,
+    dump_json,
+    read_json,
+    read_lines,
+    remove,
+    rename,
+    write_bytes,
+    write_json,
+)
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.protocol import NodeQuestions
+
+LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
+
+
+class PredecessorUnknownError(RunDirectoryError):
+    """The scheduler does not say now whether the run's earlier allocation is over. Exit code 5."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """An allocation's claim, and whether this agent made it."""
+
+    claim: AllocationClaim
+    is_ours: bool
+
+
+class Journal:
+    """One agent's view of the run directory.
+
+    Args:
+        layout: the file names.
+        plan: the launch plan.
+        allocation: this node's place.
+        questions: what the scheduler says about jobs of the run.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        *,
+        questions: NodeQuestions,
+    ) -> None:
+        self._layout = layout
+        self._plan = plan
+        self._place = allocation
+        self._questions = questions
+        self._chain = ClaimChain(layout, allocation)
+        self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
+        self._tried: AllocationClaim | None = None
+        self.allocation = 0
+        self.is_head = False
+        self.log: TextIO | None = None  # where lines for people go; None: standard output
+
+    # Claims.
+
+    def find_allocation(self) -> AllocationClaim | None:
+        """The claim of this start of the job, if somebody made it already, with the head that it has now.
+
+        Raises:
+            RunDirectoryError: the run is over, so that nobody will.
+        """
+        self._refuse_if_over()
+        latest = self._chain.latest_allocation()
+        if latest is None or not self._chain.is_this_start(latest):
+            return None
+        return self._chain.with_latest_head(latest)
+
+    def claim_allocation(self, head: Endpoint) -> Claimed:
+        """Claims the next allocation for this start of the job.
+
+        Raises:
+            PredecessorUnknownError: nobody says now whether the earlier allocation is over.
+            RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
+        """
+        while True:
+            latest = self._chain.latest_allocation()
+            if latest is not None and self._chain.is_this_start(latest):
+                is_ours = latest == self._tried  # an earlier try, which seemed to fail
+                if is_ours:
+                    self._announce(latest)
+                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
+            if latest is not None:
+                self._refuse_if_alive(latest)
+            self._refuse_if_over()
+            mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
+            if claim(self._layout.allocation(mine.allocation), to_json(mine)):
+                self._announce(mine)
+                return self._took(Claimed(claim=mine, is_ours=True))
+
+    def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
+        """Claims another allocation for this start of the job: no attempt was opened in the one before it.
+
+        Args:
+            head: where this agent listens.
+            after: the number of the allocation whose head is lost.
+
+        Returns:
+            Whether it is ours.
+
+        Raises:
+            RunDirectoryError: the run is over, or its directory cannot be written.
+        """
+        self._refuse_if_over()
+        mine = self._try_claim(head, after + 1)
+        if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
+            return False
+        if (first := self._chain.first_of_this_start()) is not None:
+            self._announce(first)  # its own head may have died before it did
+        self._took(Claimed(claim=mine, is_ours=True))
+        return True
+
+    def is_requeued(self) -> bool | None:
+        """Whether the job will be started again, so that a stop of this start does not end the run; None: unknown.
+
+        Asks nobody but the scheduler, and not the disk.
+        """
+        return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
+
+    def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
+        """Those of the nodes that the scheduler has given up for this job; asks nobody else, and not the disk."""
+        return self._questions.dead_nodes(self._place.job_id, nodes)
+
+    def history(self) -> History:
+        """What the run went through, by its latest claim."""
+        latest = self._chain.latest_attempt()
+        if latest is not None:
+            return history_after(latest)
+        return History(progress=self.progress())
+
+    def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
+        """The claim of the run's latest attempt, if it is above this one."""
+        return self._chain.latest_attempt(above=above)
+
+    def read_records(self) -> Records:
+        """What an agent without a head has to know.
+
+        Raises:
+            RunDirectoryError: something is there and cannot be read.
+        """
+        records = self._chain.read_records()
+        # NFS may show the folder as it was before this agent's own allocation was claimed.
+        is_news = records.started_again is not None and records.started_again > self.allocation
+        return records if is_news else replace(records, started_again=None)
+
+    def note_launch_agent(self) -> None:
+        """Says which process is the agent beside srun, for the script, which holds srun while that one lives."""
+        me = find_process(os.getpid())
+        with contextlib.suppress(RunDirectoryError):
+            if me is not None:
+                write_bytes(self._layout.launch_agent, f"{me.pid} {me.start}\n".encode())
+
+    def node_result(self, attempt: int, node: str) -> NodeResult | None:
+        """What a node has recorded of its part in an attempt; None if it has recorded nothing.
+
+        Raises:
+            RunDirectoryError: it cannot be read.
+        """
+        return self._chain.node_result(attempt, node)
+
+    def first_start(self) -> str:
+        """When the run's first allocation was claimed."""
+        data = read_json(self._layout.allocation(1))
+        return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
+
+    def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
+        """Claims an attempt and writes its roster.
+
+        The roster is complete before the claim: a head that dies in between leaves one to its successor.
+
+        Args:
+            stamped: the claim; the same one, with the same time, where the file system failed before.
+            world: the roster.
+
+        Returns:
+            Whether the claim is ours and the run goes on, and the SHA-256 of `world.json`.
+        """
+        content = dump_json(to_json(world))
+        proposed = self._layout.proposed_world(stamped.attempt, stamped.head)
+        write_bytes(proposed, content)
+        if not claim(self._layout.claim(stamped.attempt), to_json(stamped)):
+            remove(proposed)
+            return False, ""
+        rename(proposed, self._layout.world(stamped.attempt))
+        # Another head may have ended the run while this one was on its way to the claim, or the job has started again.
+        is_ours = read_json(self._layout.result) is None and self._later_start() is None
+        return is_ours, hashlib.sha256(content).hexdigest()
+
+    def write_budget(self, claim: AttemptClaim) -> None:
+        """Writes what has been spent, for people; a run directory in trouble does without."""
+        budget = Budget(
+            attempt=claim.attempt,
+            spend=claim.spend,
+            max_restarts=self._plan.restart.max_restarts,
+            max_node_losses=self._plan.restart.max_node_losses,
+        )
+        with contextlib.suppress(RunDirectoryError):
+            write_json(self._layout.budget, to_json(budget))
+
+    # Results.
+
+    def find_result(self) -> RunResult | None:
+        """The run's result, if it is over."""
+        return self._chain.result()
+
+    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
+        """Creates the run's result, unless there is one.
+
+        Returns:
+            Exit code and cause of the result that is there now; or the claim of a later attempt than the result knows
+            of, or, where it is no success, the number of a later allocation that may go on: then nothing is written.
+        """
+        standing = self._chain.result()
+        if standing is None:
+            if result.state is not RunState.SUCCEEDED and (goes_on_in := self._goes_on_in()) is not None:
+                return goes_on_in
+            later = self._chain.latest_attempt(above=result.attempts) or self._chain.next_attempt(result.attempts)
+            if later is not None:
+                return later
+            complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
+            stamped = replace(complete, ended=utc_text(time.time()))
+            claim(self._layout.result, to_json(stamped))
+            standing = self._chain.result()
+        if standing is None:
+            raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
+        if not os.path.exists(self._layout.exit_code):  # of whoever wrote the result, and may not have come so far
+            write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
+        return standing.exit_code, standing.cause
+
+    def write_node_result(self, result: NodeResult, *, started: float) -> None:
+        """Writes this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
+        result = with_nodes_values(self._plan, self._layout, result)
+        ended = None if result.ended is None else utc_text(time.time())
+        stamped = replace(result, started=utc_text(started), ended=ended)
+        write_json(self._layout.node_result(result.attempt, result.node), to_json(stamped))
+
+    # For people, and from them.
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """Prints a line, if `log_level` asks for it, into the agent's log and, from the head, the script's output."""
+        if LEVELS.index(level) > self._loudest:
+            return
+        mark = "debug: " if level == "debug" else ""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{text}"
+        with contextlib.suppress(OSError):
+            print(line, flush=True, file=self.log)
+        if self.is_head:
+            path = self._layout.script_output(self._place.job_id)
+            with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
+                file.write(f"{line}\n")
+
+    def note(self, note: Note, time_ns: int) -> None:
+        """Appends an event to this node's file; `time_ns` is when it happened, and not when the disk takes it."""
+        event = Event(
+            time_ns=time_ns,
+            run=self._plan.run,
+            node=self._place.node,
+            allocation=self.allocation,
+            attempt=note.attempt,
+            name=note.name,
+            message=note.message,
+            metadata=dict(note.metadata),
+        )
+        self.append_events([event])
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """Appends to this node's events; a run directory in trouble loses them."""
+        with contextlib.suppress(RunDirectoryError):
+            append_lines(self._layout.events(self._place.node), map(to_json, events))
+
+    def append_metrics(self, metrics: Sequence[MetricData]) -> None:
+        """Appends to this node's metrics; a run directory in trouble loses them."""
+        with contextlib.suppress(RunDirectoryError):
+            append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
+
+    def requests(self) -> tuple[str | None, int | None]:
+        """Who asked for the run's end, and the allocation of a later start of the job than this agent's, or None.
+
+        NFS may hide a new name for 30 s and more, and shows a new line of a file that is opened.
+        """
+        requests = list(self._requests())
+        stop_by = next((request.by for request in requests if request.kind == "stop"), None)
+        return stop_by, self._latest_start(requests)
+
+    def may_predecessor_live(self) -> bool:
+        """Whether agents of an earlier start of the run may be at work: its head did not write that all have left.
+
+        If that start opened no attempt, the one before it has to have left, too: it may not have heard of that one yet.
+        """
+        latest = self._chain.latest_attempt()
+        started = {self._chain.predecessor(), None if latest is None else latest.allocation} - {None}
+        left: set[int | None] = set()
+        with contextlib.suppress(RunDirectoryError):  # then nobody knows
+            left.update(request.allocation for request in self._requests() if request.kind == "left")
+        return not started <= left
+
+    def note_all_left(self) -> None:
+        """No worker of this allocation is left anywhere: the next start of the job need not wait for any."""
+        request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
+        with contextlib.suppress(RunDirectoryError):
+            append_line(self._layout.requests, to_json(request))
+
+    def _later_start(self) -> int | None:
+        """The number of the latest allocation of a later start of the job, by its line or by its claim."""
+        requests: list[Request] = []
+        with contextlib.suppress(RunDirectoryError):
+            requests.extend(self._requests())
+        return self._latest_start(requests)
+
+    def _latest_start(self, requests: Sequence[Request]) -> int | None:
+        told = [request.allocation or 0 for request in requests if request.kind == "start"]
+        started = max([*told, self._chain.later_start(above=self.allocation) or 0])
+        return started if started > self.allocation else None
+
+    def _goes_on_in(self) -> int | None:
+        """The number of a later allocation in which others go on with the run, so that no failure here may end it.
+
+        One of this start was claimed in vain if an attempt of this start is opened: its head comes to the one of that.
+        """
+        if (started := self._later_start()) is not None:
+            return started
+        later_ones = self._chain.allocations(above=self.allocation)
+        return later_ones[-1] if later_ones and self._chain.latest_attempt_here() is None else None
+
+    def _requests(self) -> Iterator[Request]:
+        for line in read_lines(self._layout.requests):
+            with contextlib.suppress(DecodeError):
+                yield from_json(Request, line)
+
+    def _announce(self, mine: AllocationClaim) -> None:
+        """Tells the agents of an earlier start, which may live where Slurm has given their nodes up."""
+        if mine.allocation > 1:
+            request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
+            with contextlib.suppress(RunDirectoryError):  # the claim is there, and they find that
+                append_line(self._layout.requests, to_json(request))
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether there may be files whose change is progress."""
+        return self._plan.progress_file is not None
+
+    def progress(self) -> str | None:
+        """A digest of names, sizes and times of the files that show progress; None if the plan names none."""
+        return progress_digest(self._plan)
+
+    # Steps.
+
+    def _refuse_if_over(self) -> None:
+        if read_json(self._layout.result) is not None:
+            raise RunDirectoryError(f"the run in {self._layout.root} is over: it has a result.json")
+
+    def _refuse_if_alive(self, record: AllocationClaim) -> None:
+        if record.job_id == self._place.job_id:  # Slurm has one start of a job at a time, and this is the later one
+            if record.restart_count > self._place.restart_count:
+                raise RunDirectoryError(
+                    f"allocation {record.allocation} of this run is of a later start of job {record.job_id} than this "
+                    "agent, which comes too late"
+                )
+            return
+        # Processes of another machine cannot be looked up here.
+        is_elsewhere = is_local(record.job_id) and record.host != os.uname().nodename
+        is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
+        if is_over is not True:
+            state = "is still alive" if is_over is False else f"cannot be asked about on {os.uname().nodename}"
+            kind = PredecessorUnknownError if is_over is None and not is_elsewhere else RunDirectoryError
+            raise kind(
+                f"allocation {record.allocation} of this run, job {record.job_id}, {state}",
+                tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
+            )
+
+    def _try_claim(self, head: Endpoint, number: int) -> AllocationClaim:
+        """The same claim, with its time, where the file system failed the last time: it may have been made."""
+        if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
+            self._tried = self._allocation_claim(head, number)
+        return self._tried
+
+    def _allocation_claim(self, head: Endpoint, number: int) -> AllocationClaim:
+        place = self._place
+        return AllocationClaim(
+            run=self._plan.run,
+            allocation=number,
+            job_id=place.job_id,
+            restart_count=place.restart_count,
+            array_task=place.array_task,
+            nodes=place.nodes,
+            node=place.node,
+            host=os.uname().nodename,
+            head=head,
+            time=utc_text(time.time()),
+        )
+
+    def _took(self, claimed: Claimed) -> Claimed:
+        self.allocation = claimed.claim.allocation
+        return claimed
+
+
+def stamp(claim: AttemptClaim) -> AttemptClaim:
+    """The claim with the time that it has now."""
+    return replace(claim, time=utc_text(time.time()))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,121 @@
+"""What the agents found out in vain about the head, told through the run directory: the network is what is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpc_elastic.agent.net.reach import Finding, Place, describe_blocked
+from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.errors import MissingNode, RendezvousCause, RunDirectoryError
+from hpc_elastic.membership.gathering import Diagnosis
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint, RendezvousRecord, utc_text
+from hpc_elastic.rundir.store import list_numbers, read_json, remove, write_json
+from hpc_elastic.scheduler.allocation import Allocation
+
+LAST_LINE_BYTES = 4096
+LONGEST_LINE = 200
+
+
+class Findings:
+    """The `rendezvous.json` of the nodes of one start of the job; every method blocks, so it runs in a thread.
+
+    On NFS a file that is looked for before it is there may stay hidden for 30 s and more. So an
+    agent writes after two seconds at the latest, and the head looks after three.
+    """
+
+    def __init__(self, plan: LaunchPlan, place: Allocation) -> None:
+        self._plan = plan
+        self._place = place
+        self._layout = RunLayout(plan.run_dir)
+
+    def write(self, finding: Finding, *, tries: int, gave_up: bool, versions: Mapping[str, str]) -> None:
+        """Says why this node has not joined; a run directory that cannot be written is no reason to stop looking."""
+        record = RendezvousRecord(
+            run=self._plan.run,
+            node=self._place.node,
+            job_id=self._place.job_id,
+            restart_count=self._place.restart_count,
+            cause=finding.cause,
+            detail=finding.detail,
+            head=finding.head,
+            address=finding.address,
+            port=finding.port,
+            tries=tries,
+            gave_up=gave_up,
+            versions=versions,
+            time=utc_text(time.time()),
+        )
+        with contextlib.suppress(RunDirectoryError):
+            write_json(self._layout.rendezvous(self._place.node), to_json(record))
+
+    def remove(self) -> None:
+        """This node has joined."""
+        with contextlib.suppress(RunDirectoryError):
+            remove(self._layout.rendezvous(self._place.node))
+
+    def read(self, nodes: Sequence[str], own: Endpoint) -> list[Diagnosis]:
+        """What is known of nodes that are missing.
+
+        Args:
+            nodes: their names.
+            own: where the head, which this is, listens for sure.
+        """
+        return list(self._diagnoses(nodes, own))
+
+    def _diagnoses(self, nodes: Sequence[str], own: Endpoint) -> Iterator[Diagnosis]:
+        for node in nodes:
+            record = self._record(node)
+            if record is None:
+                detail = f"has never started its agent: {self._sign_of_life(node)}"
+                never = MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=detail)
+                yield Diagnosis(missing=never)
+            else:
+                yield judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
+
+    def _record(self, node: str) -> RendezvousRecord | None:
+        """A node's finding of this start of the job."""
+        with contextlib.suppress(RunDirectoryError, DecodeError):
+            data = read_json(self._layout.rendezvous(node))
+            record = from_json(RendezvousRecord, data) if data is not None else None
+            start = (self._place.job_id, self._place.restart_count)
+            if record is not None and (record.job_id, record.restart_count) == start:
+                return record
+        return None
+
+    def _sign_of_life(self, node: str) -> str:
+        """What the output of a node's agent says about an agent that does not; each start of the job appends to it."""
+        path = self._layout.agent_output(node)
+        name = os.path.relpath(path, self._layout.root)
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
+                lines = file.read().decode(errors="replace").split("\n")
+        except OSError:
+            return f"there is no {name}, so no task was started there"
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if not last:
+            return f"{name} is empty"
+        is_first = True
+        with contextlib.suppress(RunDirectoryError):
+            is_first = len(list_numbers(self._layout.allocations)) <= 1
+        printable = "".join(letter if letter.isprintable() else " " for letter in last)
+        whose = "" if is_first else ", perhaps of an earlier start of the job,"
+        return f"{name} ends{whose} with: {printable[:LONGEST_LINE]}"
+
+
+def judge(record: RendezvousRecord, *, head: str, own: Endpoint, port_range: Sequence[int]) -> Diagnosis:
+    """What a node's own finding means to the head, which knows where it listens.
+
+    A node that is refused there did not reach it: a firewall in between answers in its stead.
+    """
+    missing = MissingNode(node=record.node, cause=record.cause, detail=record.detail)
+    if record.cause is RendezvousCause.REFUSED and (record.head, record.port) == (head, own.port):
+        place = Place(head=head, address=record.address or own.address, port=own.port, is_certain=True)
+        detail = describe_blocked(place, "refused, although the head listens there", port_range)
+        missing = MissingNode(node=record.node, cause=RendezvousCause.BLOCKED_PORT, detail=detail)
+    return Diagnosis(missing=missing, gave_up=record.gave_up)

@@ -1,0 +1,263 @@
+"""Finds the head of this allocation, or becomes it by claiming the allocation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
+from hpc_elastic.agent.net.transport import ConnectionFactory, NoHandshakeError
+from hpc_elastic.agent.node.network import Lookup, resolve_node
+from hpc_elastic.agent.records.journal import Journal, PredecessorUnknownError
+from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
+from hpc_elastic.agent.rendezvous.trouble import Trouble
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.errors import RendezvousTimeoutError
+from hpc_elastic.membership.actions import Level
+from hpc_elastic.membership.authentication import ProtocolError
+from hpc_elastic.membership.messages import Join
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.records import AllocationClaim, Endpoint
+from hpc_elastic.scheduler.allocation import Allocation
+
+T = TypeVar("T")
+CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head has shown for so long, and k * CLAIM_STEP_S
+CLAIM_STEP_S = 5.0
+READ_CLAIM_EVERY_S = 2.0
+CONNECT_BOUND_S = 2.0
+SILENT_AFTER_S = 5.0  # a head that does not answer for so long is worth a word
+DEAD_AFTER_S = 20.0  # the kernel calls the other machine dead when it acknowledges nothing for so long
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does not answer for so long is gone
+PERSISTS_S = 10.0  # what keeps an agent from a head that has claimed, and does not change for so long, is no hiccup
+FIRST_RETRY_S = 5.0
+LONGEST_RETRY_S = 60.0
+SCHEDULER_ANSWERS_WITHIN_S = 60.0
+ASKS_AGAIN_AFTER_S = 2.0
+
+
+class HeadSearch:
+    """One agent's search.
+
+    Theory of operation. Node 0 claims the allocation at once, with its address. The others dial
+    node 0 by its name along the port sequence that all nodes derive, and look for the claim
+    meanwhile, which has the address for sure. A wrong guess is harmless: whoever answers must know
+    the run's secret, and be head. If no head shows, node k claims the allocation after
+    20 + 5k seconds; of all who try one succeeds, and its claim tells the others.
+
+    Why the head cannot be reached is found out by probes, said, and written where the head reads it.
+    A try to join is over when a head that has claimed does not answer; tries follow with growing
+    pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. When all were in
+    vain because nobody listens or answers there, and no attempt was opened, the first who notices takes its place.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        *,
+        ports: list[int],
+        own: Endpoint,
+        journal: Journal,
+        disk: BackgroundThread,
+        make: ConnectionFactory,
+    ) -> None:
+        self._plan = plan
+        self._allocation = allocation
+        self._ports = ports
+        self._own = own
+        self._journal = journal
+        self._disk = disk
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._known: AllocationClaim | None = None
+        self._lookup = Lookup()
+        self._explainer = Explainer(plan.network.port_range)
+
+    async def claim(self, say: Callable[[str, Level], None]) -> AllocationClaim | None:
+        """Claims the allocation.
+
+        Args:
+            say: takes a line for people.
+
+        Returns:
+            None if this agent is the head now, else the claim of the agent that is.
+
+        Raises:
+            RunDirectoryError: the run is over, busy, or its directory cannot be written.
+        """
+        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        while True:
+            try:
+                claimed = await self._retry(lambda: self._journal.claim_allocation(self._own), say)
+            except PredecessorUnknownError:
+                if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+                    raise
+                await asyncio.sleep(ASKS_AGAIN_AFTER_S)  # a controller that is started anew answers soon
+            else:
+                return None if claimed.is_ours else claimed.claim
+
+    async def find(self, join: Join, listener: HeadListener, say: Callable[[str, Level], None]) -> bool:
+        """Joins the head, whoever it is.
+
+        Returns:
+            Whether that is another agent; else this one has claimed the allocation, and is the head.
+
+        Raises:
+            RunDirectoryError: the run is over or busy.
+            RendezvousTimeoutError: `join_timeout` is over or every try was in vain.
+        """
+        if self._allocation.node_id == 0 and (known := await self.claim(say)) is None:
+            return False
+        self._known = known if self._allocation.node_id == 0 else None
+        began, timeout_s = self._loop.time(), self._plan.elastic.join_timeout_s
+        self._deadline = began + timeout_s
+        self._claim_at = began + self._claim_after_s()
+        trouble = Trouble(self._plan, self._allocation, disk=self._disk, say=say, versions=join.versions, began=began)
+        tries = self._plan.elastic.join_retries + 1
+        for number in range(1, tries + 1):
+            is_found = await self._look(join, listener, say, trouble, number)
+            if is_found is not None:
+                trouble.is_over()
+                return is_found
+            pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (number - 1))
+            if number == tries or self._loop.time() + pause >= self._deadline:
+                break
+            say(f"{trouble.detail}; trying again in {pause:g} s (try {number + 1} of {tries})", "warning")
+            await asyncio.sleep(pause)
+        if trouble.is_normal_at_first and await self._succeeds(say):
+            return False
+        missing = await trouble.give_up(number)
+        took = f"{number} {'try' if number == 1 else 'tries'} in {self._loop.time() - began:.0f} s"
+        raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
+
+    async def _succeeds(self, say: Callable[[str, Level], None]) -> bool:
+        """Whether this node takes the place of a head that has claimed the allocation and then was heard of no more.
+
+        If it lives after all, behind a firewall, the claim is in vain: an attempt that it opens is the run's.
+        """
+        known = self._known
+        if known is None:
+            return False
+        records = await self._retry(self._journal.read_records, say)
+        if records.first is None or records.claim is not None or records.result is not None:
+            return False
+        after = records.first.allocation
+        is_ours = await self._retry(lambda: self._journal.claim_next_allocation(self._own, after), say)
+        if is_ours:
+            say(f"{known.node} has opened no attempt and does not answer, so this node is the head now", "warning")
+        return is_ours
+
+    async def _look(
+        self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble, number: int
+    ) -> bool | None:
+        """One try; None if it was in vain."""
+        self._asked_since = self._loop.time()
+        self._lookup = await self._resolve()
+        read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
+        while not await self._dial_all(join, listener, trouble, rounds, number):
+            rounds += 1
+            now = self._loop.time()
+            trouble.tell(now, number)
+            if self._is_in_vain(trouble, now):
+                return None
+            if now >= self._claim_at:
+                self._knows(await self.claim(say))
+                if self._known is None:
+                    say("no head showed, so this node is the head now", "info")
+                    return False
+                self._claim_at = float("inf")
+            elif now >= read_at:
+                self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
+                if self._known is None and not self._lookup.addresses:
+                    self._lookup = await self._resolve()
+                read_at = self._loop.time() + READ_CLAIM_EVERY_S
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE_S, pause * 1.5)
+        return True
+
+    async def _retry(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
+        return await retry(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
+
+    def _claim_after_s(self) -> float:
+        """When this node takes the head's place; early enough that all can join one before they give up."""
+        number, count = self._allocation.node_id, len(self._allocation.nodes)
+        latest = self._plan.elastic.join_timeout_s * (0.5 + 0.25 * number / count)
+        return min(CLAIM_AFTER_S + CLAIM_STEP_S * number, latest)
+
+    def _knows(self, claim: AllocationClaim | None) -> None:
+        """From now on it is the head of this claim that has to answer; it may be another one than before."""
+        if claim is not None and (self._known is None or self._known.head != claim.head):
+            self._asked_since = self._loop.time()
+        self._known = claim
+
+    def _is_in_vain(self, trouble: Trouble, now: float) -> bool:
+        if now >= self._deadline:
+            return True
+        if self._known is None:
+            return False  # a head may still show
+        asked_for_s, lasts_for_s = now - self._asked_since, now - max(self._asked_since, trouble.since)
+        return asked_for_s >= HEAD_ANSWERS_WITHIN_S or (not trouble.is_normal_at_first and lasts_for_s >= PERSISTS_S)
+
+    async def _resolve(self) -> Lookup:
+        allocation = self._allocation
+        if allocation.is_local:
+            return Lookup(addresses=(allocation.local_address(0),))
+        return await self._loop.run_in_executor(None, lambda: resolve_node(allocation.nodes[0], self._plan.network))
+
+    def _candidates(self, rounds: int) -> list[Place]:
+        """Where to try now: the claimed place if it is known, else node 0's likely port and one more."""
+        known, head = self._known, self._allocation.nodes[0]
+        if known is not None:
+            return [Place(head=known.node, address=known.head.address, port=known.head.port, is_certain=True)]
+        others = self._ports[1:]
+        ports = [self._ports[0], *([others[rounds % len(others)]] if others and rounds else [])]
+        addresses = self._lookup.addresses
+        return [
+            Place(head=head, address=address, port=port, is_certain=False) for port in ports for address in addresses
+        ]
+
+    async def _dial_all(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
+        """Whether the head answered at one of the places; what kept it at the likeliest one is a trouble."""
+        places = self._candidates(rounds)
+        if not places:
+            trouble.met(not_resolved(self._allocation.nodes[0], self._lookup.error), self._loop.time())
+        for place in places:
+            try:
+                why = await self._ask(place, join, listener, trouble, number)
+            except (OSError, ProtocolError, NoHandshakeError) as error:
+                if place is places[0]:
+                    finding = await self._explainer.explain(error, place, self._loop.time())
+                    trouble.met(finding, self._loop.time())
+            else:
+                if why is None:
+                    return True
+                trouble.met(not_answered(place, why), self._loop.time())
+        return False
+
+    async def _ask(self, place: Place, join: Join, listener: HeadListener, trouble: Trouble, number: int) -> str | None:
+        """Asks to join there; None if a head answered, else why it is none.
+
+        Who keeps an authenticated connection is the head, for any other agent closes it. It may be slow:
+        whoever hung up on it would be taken for lost, and find its own join there when it called again.
+        """
+        link = HeadLink(listener)
+        connection = await ask_to_join(
+            self._make, link, join, address=place.address, port=place.port, timeout_s=CONNECT_BOUND_S
+        )
+        connection.set_dead_after(DEAD_AFTER_S)
+        while not link.answered.done():
+            await asyncio.wait([link.answered], timeout=SILENT_AFTER_S)
+            now = self._loop.time()
+            if now >= self._deadline:
+                link.give_up()
+            elif not link.answered.done():
+                trouble.met(not_answered(place, "no answer to the join"), now)
+                trouble.tell(now, number)
+        if not link.answered.result():
+            return link.why
+        connection.set_dead_after(None)  # from now on the lease says who is dead
+        return None

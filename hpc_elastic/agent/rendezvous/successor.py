@@ -1,0 +1,206 @@
+"""Drives the search of an agent that has lost its head: dials, reads, and has a head made here when it is its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, NoHandshakeError
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.actions import Leave, Level, Log
+from hpc_elastic.membership.authentication import ProtocolError
+from hpc_elastic.membership.discovery import (
+    ClaimAllocation,
+    Dial,
+    DiscoveryAction,
+    DiscoverySettings,
+    Gather,
+    HeadDiscovery,
+    Phase,
+    ReadRecords,
+    StepDown,
+)
+from hpc_elastic.membership.messages import Dropped, Join, Message
+from hpc_elastic.membership.succession import LostHead, Succession
+
+NEVER = float("inf")
+
+
+class Headship(HeadListener, Protocol):
+    """Who can make a head of this agent, and hears what a head elsewhere says."""
+
+    def gather(self, succession: Succession) -> None:
+        """Be a head that gathers the members of the lost one."""
+
+    def claim_allocation(self, after: int) -> None:
+        """Claim the allocation after this one, and be its head."""
+
+    def step_down(self, reason: str) -> None:
+        """Be a head no more."""
+
+    def give_up(self, exit_code: int, cause: str) -> None:
+        """There is no head to be found, or the run is over."""
+
+
+class Successor(HeadListener):
+    """One search, until there is a head or this agent leaves.
+
+    Theory of operation. The machine (`membership.discovery`) decides; this module has its clock and its
+    connections. The run directory is read in its own thread: while that hangs, the search only dials.
+    The connection on which a head has answered goes to `headship`, with all that comes on it.
+
+    Args:
+        settings: of the discovery.
+        lost: the head that is lost.
+        join: who this node is, each time that it asks an agent.
+        headship: carries out what the search comes to.
+        journal: the run directory.
+        disk: the thread for it.
+        make: makes connections.
+        say: takes a line for people.
+    """
+
+    def __init__(
+        self,
+        settings: DiscoverySettings,
+        lost: LostHead,
+        *,
+        join: Callable[[], Join],
+        headship: Headship,
+        journal: Journal,
+        disk: BackgroundThread,
+        make: ConnectionFactory,
+        say: Callable[[str, Level], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._discovery = HeadDiscovery(settings, lost, self._loop.time())
+        self._join = join
+        self._headship = headship
+        self._journal = journal
+        self._disk = disk
+        self._make = make
+        self._say = say
+        self._tasks = Tasks()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begins."""
+        self._tick()
+
+    def claiming(self) -> None:
+        """The head that was made here claims the attempt, or ends the run."""
+        self._discovery.claiming()
+        self._set_timer()
+
+    def superseded(self) -> None:
+        """What was to be claimed here is another one's."""
+        self._apply(self._discovery.superseded(self._loop.time()))
+
+    async def close(self) -> None:
+        """The search is over."""
+        self.stop()
+        await self._tasks.cancel()
+
+    def stop(self) -> None:
+        """Nothing more is done; what is under way ends by itself."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Of head_link.HeadListener.
+
+    def head_found(self, connection: Connection) -> None:
+        """An agent has taken this one in, and that is the head from now on."""
+        if self._is_closed:
+            _decline(connection, "this agent has a head")
+            return
+        self._apply(self._discovery.answered())
+        if self._discovery.phase is Phase.OVER:
+            self.stop()
+            self._headship.head_found(connection)
+        else:
+            _decline(connection, "this agent claims the attempt itself")
+
+    def head_said(self, connection: Connection, message: Message) -> None:
+        """The head said something."""
+        self._headship.head_said(connection, message)
+
+    def head_lost(self, connection: Connection, why: str) -> None:
+        """The connection to the head is over."""
+        self._headship.head_lost(connection, why)
+
+    # Steps.
+
+    def _apply(self, actions: list[DiscoveryAction]) -> None:
+        if self._is_closed:
+            return
+        for action in actions:
+            self._act(action)
+        self._set_timer()
+
+    def _act(self, action: DiscoveryAction) -> None:
+        if isinstance(action, ReadRecords):
+            self._tasks.run(self._read())
+        elif isinstance(action, Dial):
+            self._tasks.run(self._dial(action))
+        elif isinstance(action, Gather):
+            self._headship.gather(action.succession)
+        elif isinstance(action, ClaimAllocation):
+            self._headship.claim_allocation(action.after)
+        elif isinstance(action, StepDown):
+            self._headship.step_down(action.reason)
+        elif isinstance(action, Log):
+            self._say(action.text, action.level)
+        elif isinstance(action, Leave):
+            self.stop()
+            self._headship.give_up(action.exit_code, action.cause)
+
+    async def _read(self) -> None:
+        try:
+            records = await self._disk.call(self._journal.read_records)
+        except RunDirectoryError as error:
+            self._apply(self._discovery.read_failed(error.message, self._loop.time()))
+        else:
+            self._apply(self._discovery.read(records, self._loop.time()))
+
+    async def _dial(self, dial: Dial) -> None:
+        link, began = HeadLink(self), self._loop.time()
+        try:
+            await asyncio.wait_for(self._ask(link, dial), dial.within_s)
+        except asyncio.TimeoutError:
+            link.give_up()
+        if not (link.answered.done() and link.answered.result()):
+            now = self._loop.time()
+            is_silent = now - began >= dial.within_s / 2
+            self._apply(self._discovery.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
+
+    async def _ask(self, link: HeadLink, dial: Dial) -> None:
+        """Raises nothing of its own: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
+        address, port = dial.agent.address, dial.agent.port
+        try:
+            await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
+            await asyncio.shield(link.answered)
+        except (OSError, ProtocolError, NoHandshakeError):
+            link.give_up()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._discovery.next_tick()
+        self._timer = self._loop.call_at(at, self._tick) if at < NEVER and not self._is_closed else None
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self._discovery.tick(self._loop.time()))
+
+
+def _decline(connection: Connection, why: str) -> None:
+    """Hangs up on an agent that has taken this one in; without a word it would think of a death."""
+    connection.send(Dropped(reason=why))
+    connection.close(why)

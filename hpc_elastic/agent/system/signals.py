@@ -1,0 +1,69 @@
+"""What the signals that an agent gets mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+
+# Slurm's TERM goes down a tree of nodes, one agent's message to another may be faster.
+TERM_ARRIVES_WITHIN_S = 1.0
+SAME_WITHIN_S = 1.0  # one Ctrl-C or cancel may come twice, to the agent's process group and from the script
+STOPS = (signal.SIGTERM, signal.SIGINT)
+FOR_WORKERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class AgentSignals:
+    """Takes the signals of this process.
+
+    Args:
+        loop: where they are handled.
+        is_local: this node is on the local backend, where a signal is for the agent alone; Slurm's
+            TERM goes to every process of the step, workers too.
+        stop: told once of each request to stop: the signal's name, and whether the workers got it too.
+        escalate: told when somebody asks again, and means now.
+        say: takes a line for the agent's log.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        is_local: bool,
+        stop: Callable[[str, bool], None],
+        escalate: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._is_local = is_local
+        self._stop = stop
+        self._escalate = escalate
+        self._say = say
+        self._first_at: float | None = None
+        self._have_workers_term = asyncio.Event()
+        for number in STOPS:
+            loop.add_signal_handler(number, self._got_stop, number)
+        for number in FOR_WORKERS:
+            loop.add_signal_handler(number, self._got_other, number)
+
+    async def is_term_here(self) -> bool:
+        """Whether the workers have a TERM from outside; another node has it, so it may come in this moment."""
+        if not self._is_local:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._have_workers_term.wait(), TERM_ARRIVES_WITHIN_S)
+        return self._have_workers_term.is_set()
+
+    def _got_stop(self, number: signal.Signals) -> None:
+        now = self._loop.time()
+        have_workers = number is signal.SIGTERM and not self._is_local
+        if have_workers:
+            self._have_workers_term.set()
+        if self._first_at is None:
+            self._first_at = now
+            self._stop(number.name, have_workers)
+        elif now >= self._first_at + SAME_WITHIN_S:
+            self._escalate()
+
+    def _got_other(self, number: signal.Signals) -> None:
+        self._say(f"got {number.name}, which is for the workers")

@@ -1,0 +1,234 @@
+"""An attempt on this node: its store, its workers, and the repetition of their output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from hpc_elastic.agent.node.environment import worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.node.network import listen_on_first
+from hpc_elastic.agent.node.preparation import NodeReport
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.workers.last_words import LastWords
+from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
+from hpc_elastic.agent.workers.log_destinations import choose_destinations
+from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
+from hpc_elastic.agent.workers.store_link import StoreLink
+from hpc_elastic.agent.workers.tee import Tee, start_tee
+from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import store_nodes
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.scheduler.allocation import Allocation
+
+T = TypeVar("T")
+START_TRIES = 3
+START_AGAIN_S = 1.0
+
+
+class LocalWorkers:
+    """This node's workers, attempt after attempt: initialised, monitored, stopped, shut down.
+
+    Args:
+        plan: the launch plan.
+        allocation: this node's place.
+        report: what was found out about the node.
+        thread: where processes are started and found.
+        start: how workers are started.
+        guard: the process ids of children of the agent that no stop may reach; asked in the thread.
+        say: takes a line for the agent's log.
+        on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
+            (negative for a signal).
+        on_broken: told why the attempt cannot go on although no worker failed.
+        may_start: asked, by the thread, right before workers start: an agent that was paused on its way there
+            may have lost its head meanwhile. If they may not, that is tried again as other passing trouble is.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        allocation: Allocation,
+        report: NodeReport,
+        *,
+        thread: BackgroundThread,
+        start: WorkerStart,
+        guard: Callable[[], Sequence[int]],
+        say: Callable[[str], None],
+        on_exit: Callable[[int, int, int], None],
+        on_broken: Callable[[str], None],
+        may_start: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._plan = plan
+        self._allocation = allocation
+        self._report = report
+        self._layout = RunLayout(plan.run_dir)
+        self._thread = thread
+        self._say = say
+        self._on_exit = on_exit
+        self._may_start = may_start
+        self._stop_asked = asyncio.Event()
+        self._start = start
+        self._store = StoreLink(plan.package_dir, start=start, thread=thread, say=say, on_broken=on_broken)
+        self._workers = Workers(
+            thread,
+            marks=Marks(run_dir=plan.run_dir, node=allocation.node),
+            times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
+            spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
+            on_exit=self._exited,
+        )
+        self._last_words = LastWords(self._workers.said_last_word)
+        self._listener = self._next_listener(0)
+        self._tee: Tee | None = None
+        self._orders: dict[int, WorkerOrder] = {}
+        self._pids: dict[int, int] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self.started = 0.0  # of the latest attempt, in Unix seconds
+        self.start_method = ""  # of its workers: fork or spawn
+
+    @property
+    def store_port(self) -> int:
+        """Where the next attempt's store will listen, and a socket of this agent does already."""
+        return int(self._listener.getsockname()[1])
+
+    async def warm_up(self) -> None:
+        """Starts what takes long, while the agents still gather: a store is most likely to be here or not."""
+        if self._allocation.node_id in store_nodes(self._plan.roles, len(self._allocation.nodes)):
+            await self._store.start()
+
+    async def initialize_workers(self, assign: Assign) -> None:
+        """Serves the attempt's store if it is to be here, and starts and monitors the workers.
+
+        Raises:
+            StartFailedError: one could not be started, and none runs.
+        """
+        self.started = time.time()
+        self._stop_asked.clear()
+        starting = self._starting = asyncio.get_running_loop().create_task(self._initialize_workers(assign))
+        await starting
+
+    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+        """Ends the workers and all they started, and starts no more; returns the process ids that survived KILL."""
+        self._stop_asked.set()
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+        unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
+        tee, self._tee = self._tee, None
+        if tee is not None:
+            await self._thread.call(tee.close)
+        return unkillable
+
+    def hurry(self) -> None:
+        """Cuts the grace of a stop under way short."""
+        self._workers.hurry()
+
+    def pids(self) -> dict[str, int]:
+        """The process ids of the latest attempt's workers, by global rank."""
+        return {str(self._orders[local_rank].rank): pid for local_rank, pid in self._pids.items()}
+
+    def orders(self) -> list[WorkerOrder]:
+        """What the workers of the latest attempt are started with."""
+        return list(self._orders.values())
+
+    def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
+        """What a worker of the latest attempt was started with, and its process id (0: never started)."""
+        return self._orders[local_rank], self._pids.get(local_rank, 0)
+
+    async def shut_down(self) -> None:
+        """Ends the store and the fork server; no worker may be left."""
+        self._listener.close()
+        self._last_words.close()
+        await asyncio.gather(self._store.close(), self._start.close())
+
+    async def _initialize_workers(self, assign: Assign) -> None:
+        self._pids.clear()
+        self._orders = {order.local_rank: order for order in self._build_orders(assign)}
+        await self._unless_stopped(self._start.ready())
+        if assign.serves_store and not self._stop_asked.is_set():
+            listener, self._listener = self._listener, self._next_listener(assign.attempt)
+            await self._store.serve(assign.attempt, assign.master, listener)
+        orders = list(self._orders.values())
+        spawned = await self._start_all(orders)
+        if not spawned:
+            return
+        self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
+        # What the attempt before has left in cycles goes now, when nobody waits: it is little, and Python by itself
+        # would let that of a hundred attempts come together. 0.03 ms, for `agent.main` has set the imports apart.
+        gc.collect()
+
+    async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
+        """All workers, or none; what may be the node's passing trouble is tried again after a second."""
+        for number in range(2, START_TRIES + 2):
+            try:
+                starter = await self._unless_stopped(self._start.choose(orders))
+                self.start_method = "" if starter is None else starter.name
+                return await self._workers.start_workers(lambda: self._start_now(orders, starter))  # noqa: B023
+            except StartFailedError as error:
+                if number > START_TRIES or not error.is_passing:
+                    raise
+                failed = f"rank {error.order.rank} could not be started ({error})"
+                self._say(f"{failed}; try {number} of {START_TRIES} follows")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
+        """In the thread: nobody where a stop is asked for, who would have to be stopped at once."""
+        if starter is None or self._stop_asked.is_set():
+            return []
+        if not self._may_start():  # mostly the stop comes before the next try
+            why = "the time until which this node's workers may run is over"
+            raise StartFailedError(orders[0], why, is_passing=True)
+        return spawn_workers(orders, self._layout, starter)
+
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """What this gives, or None as soon as a stop is asked for."""
+        task = asyncio.ensure_future(waiting)
+        stop = asyncio.ensure_future(self._stop_asked.wait())
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        return None
+
+    def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
+        orders = []
+        plan, facts = self._plan, self._report.facts
+        for local_rank in range(assign.workers):
+            environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
+            rank = assign.first_rank + local_rank
+            target, arguments = worker_target(plan, facts.role, environment, is_restart=assign.attempt > 1)
+            orders.append(
+                WorkerOrder(
+                    rank=rank,
+                    local_rank=local_rank,
+                    attempt=assign.attempt,
+                    kind=facts.role.entrypoint.kind,
+                    target=target,
+                    arguments=arguments,
+                    environment=environment,
+                    directory=worker_directory(plan, environment),
+                    destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
+                )
+            )
+        return orders
+
+    def _next_listener(self, attempt: int) -> socket.socket:
+        """A socket for the store of the attempt after this one."""
+        key = f"{self._allocation.job_id}/store/{self._allocation.node_id}/{attempt}"
+        ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
+        return listen_on_first(self._report.address, ports)
+
+    def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
+        if not is_stopped:
+            self._on_exit(worker.order.attempt, worker.order.local_rank, exitcode)

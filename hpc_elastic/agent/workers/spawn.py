@@ -1,0 +1,152 @@
+"""Starts worker processes, each as a new Python or as a fork; blocking, so it runs in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from hpc_elastic.agent.system.children import Child, adopt_process
+from hpc_elastic.agent.workers.log_destinations import LogDestinations
+from hpc_elastic.deadline import Deadline
+from hpc_elastic.plan.roles import EntrypointKind
+from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import FILE_MODE, make_directory
+
+Stream = int | Literal["null", "inherit"]  # a descriptor, nowhere, or the agent's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """What one worker is started with.
+
+    A script's `target` is its path, a module's its name, a command's a program, a function's the file that holds it.
+    """
+
+    rank: int
+    local_rank: int
+    attempt: int
+    kind: EntrypointKind
+    target: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    destinations: LogDestinations = field(default_factory=LogDestinations)
+
+
+class StartFailedError(Exception):
+    """A worker could not be started, so none of its node's workers runs.
+
+    `is_passing` is about the cause: no memory, a file system that does not answer; it may be gone in a second.
+    """
+
+    def __init__(self, order: WorkerOrder, why: str, *, is_passing: bool) -> None:
+        super().__init__(why)
+        self.order = order
+        self.is_passing = is_passing
+
+
+class SpawnedWorker(Child):
+    """A worker process."""
+
+    __slots__ = ("order",)
+
+    def __init__(self, order: WorkerOrder, child: Child) -> None:
+        self.order = order
+        self.pid, self.pidfd = child.pid, child.pidfd
+
+
+class Starter(Protocol):
+    """A way to start a worker; its name is a value of `start`."""
+
+    @property
+    def name(self) -> Literal["fork", "spawn"]:
+        """Which of the two."""
+
+    def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
+        """Starts it, in a session of its own.
+
+        Raises:
+            OSError: it does not run, and nothing is left of it.
+        """
+
+
+class Spawner:
+    """Starts a worker as a new Python, which imports what the worker needs.
+
+    Args:
+        package_dir: the folder of this package.
+        deadline: what a new worker looks at before it becomes the user's.
+    """
+
+    name: Literal["fork", "spawn"] = "spawn"
+
+    def __init__(self, package_dir: str, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
+
+    def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
+        """As `Starter` says."""
+        ties = ["--parent", str(os.getpid()), "--deadline", str(self._deadline.descriptor)]
+        process = subprocess.Popen(
+            [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
+            env=order.environment,
+            cwd=order.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=_popens(stdout),
+            stderr=_popens(stderr),
+            pass_fds=[self._deadline.descriptor],
+            start_new_session=True,
+        )
+        return adopt_process(process)
+
+
+def spawn_workers(orders: Sequence[WorkerOrder], layout: RunLayout, starter: Starter) -> list[SpawnedWorker]:
+    """Starts all of a node's workers, or none.
+
+    Args:
+        orders: what the workers are started with.
+        layout: where their output goes.
+        starter: how.
+
+    Raises:
+        StartFailedError: one could not be started.
+    """
+    spawned: list[SpawnedWorker] = []
+    for order in orders:
+        try:
+            spawned.append(_start(order, layout, starter))
+        except OSError as error:
+            for worker in spawned:
+                worker.kill()
+                worker.collect()
+            why = f"{error.strerror or error}: {error.filename or order.target}"
+            raise StartFailedError(order, why, is_passing=True) from error
+    return spawned
+
+
+def _start(order: WorkerOrder, layout: RunLayout, starter: Starter) -> SpawnedWorker:
+    make_directory(layout.rank(order.attempt, order.rank))
+    with contextlib.ExitStack() as files:
+        stdout = _open_stream(files, order, Std.OUT, layout.stdout(order.attempt, order.rank))
+        stderr = _open_stream(files, order, Std.ERR, layout.stderr(order.attempt, order.rank))
+        return SpawnedWorker(order, starter.start_worker(order, stdout=stdout, stderr=stderr))
+
+
+def _open_stream(files: contextlib.ExitStack, order: WorkerOrder, stream: Std, path: str) -> Stream:
+    if stream & order.destinations.redirected:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
+        files.callback(os.close, descriptor)
+        return descriptor
+    return "null" if stream & order.destinations.dropped else "inherit"
+
+
+def _popens(stream: Stream) -> int | None:
+    if isinstance(stream, int):
+        return stream
+    return subprocess.DEVNULL if stream == "null" else None

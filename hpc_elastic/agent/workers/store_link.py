@@ -1,0 +1,150 @@
+"""The agent's side of the store host: starts it, hands it a listening socket for each attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.children import Child, adopt_process
+from hpc_elastic.agent.workers.fork_server_link import ForkServerLink
+from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.rundir.records import Endpoint
+
+LARGEST_PACKET = 64 * 1024
+
+
+class StoreLink:
+    """The store host of this node, which serves the TCPStore when rank 0 is here.
+
+    The listening socket exists before its port is published, so a client that comes before the
+    host has imported torch waits in the socket's backlog. Without torch there is no store, and
+    the socket is closed: clients are refused instead of waiting. `worker.store_host` has the
+    protocol. The host is a fork of the fork server where there is one, which has torch already.
+
+    Args:
+        package_dir: the folder of this package.
+        start: how workers are started, which has the fork server.
+        thread: starts the host, whose parent-death signal comes when that thread ends.
+        say: takes a line for the agent's log.
+        on_broken: told why there is no store any more, although there is torch.
+    """
+
+    def __init__(
+        self,
+        package_dir: str,
+        *,
+        start: WorkerStart,
+        thread: BackgroundThread,
+        say: Callable[[str], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._package_dir = package_dir
+        self._start = start
+        self._thread = thread
+        self._say = say
+        self._on_broken = on_broken
+        self._host: Child | None = None
+        self._link: socket.socket | None = None
+        self._start_lock = asyncio.Lock()
+        self._has_torch = True
+        self._is_closed = False
+        self._ending: asyncio.Future[None] | None = None
+
+    def pids(self) -> list[int]:
+        """The host's process id, if there is one."""
+        return [self._host.pid] if self._host is not None else []
+
+    async def start(self) -> None:
+        """Starts the host, so that it imports torch while the agents still gather."""
+        async with self._start_lock:  # the first attempt may come while the host still starts
+            if self._host is not None or not self._has_torch:
+                return
+            server, no_torch = await self._start.forking_server()
+            if no_torch is not None:
+                self._miss_torch(no_torch)
+            if no_torch is not None or self._is_closed:
+                return
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                await self._thread.call(lambda: self._begin(server, theirs))
+            ours.setblocking(False)
+            self._link = ours
+            asyncio.get_running_loop().add_reader(ours, self._receive)
+
+    async def serve(self, attempt: int, endpoint: Endpoint, listener: socket.socket) -> None:
+        """Hands over a listening socket; the host drops the store of the attempt before."""
+        await self.start()
+        order = {"attempt": attempt, "address": endpoint.address, "port": endpoint.port}
+        with listener:
+            if self._link is None:
+                return
+            try:
+                socket.send_fds(self._link, [json.dumps(order).encode()], [listener.fileno()])
+            except (BrokenPipeError, ConnectionResetError):
+                return  # the host is gone; its last words, that there is no torch, may still be unread: `_receive`
+            except OSError as error:
+                self._on_broken(f"the store host takes no orders: {error.strerror}")
+
+    async def close(self) -> None:
+        """Ends the host, also one that still imports torch and would not see the end of its link."""
+        self._is_closed = True
+        if self._host is not None:
+            self._host.kill()
+        await self._ended()
+
+    def _begin(self, server: ForkServerLink | None, link: socket.socket) -> None:
+        # Set here, in the thread that looks for processes: no stop may take the host for a worker's.
+        if server is not None:
+            with contextlib.suppress(OSError):  # it is gone just now
+                self._host = server.start_store_host(link)
+                return
+        launch = os.path.join(self._package_dir, "launch.py")
+        command = [sys.executable, launch, "hpc_elastic.worker.store_host", "--parent", str(os.getpid())]
+        self._host = adopt_process(subprocess.Popen(command, stdin=link.fileno(), start_new_session=True))
+
+    def _receive(self) -> None:
+        if self._link is None:
+            return
+        try:
+            data = self._link.recv(LARGEST_PACKET)
+        except (BlockingIOError, ConnectionResetError):
+            return  # an order that the host left unread is reported first, once; what it said before comes next
+        if not data:
+            self._ending = asyncio.ensure_future(self._broke())
+            return
+        packet = json.loads(data)
+        state = packet.get("state")
+        if state == "no_torch":
+            self._miss_torch(packet.get("message"))
+        elif state == "failed":
+            self._on_broken(f"the store of attempt {packet.get('attempt')} failed: {packet.get('message')}")
+
+    def _miss_torch(self, why: str) -> None:
+        self._has_torch = False
+        self._say(f"no store is served, workers can only do without one: {why}")
+
+    async def _broke(self) -> None:
+        returncode = await self._ended()
+        if self._has_torch and not self._is_closed:
+            self._on_broken(f"the store host ended (exit code {returncode})")
+
+    async def _ended(self) -> int | None:
+        """Closes the link, which ends the host, and takes its exit code."""
+        if self._link is not None:
+            asyncio.get_running_loop().remove_reader(self._link)
+            self._link.close()
+            self._link = None
+        host = self._host
+        return await self._thread.call(self._collect) if host is not None else None
+
+    def _collect(self) -> int | None:
+        """In the thread, where nobody takes the dead host for an orphan meanwhile."""
+        host, self._host = self._host, None
+        return host.collect() if host is not None else None

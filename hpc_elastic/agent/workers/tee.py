@@ -1,0 +1,242 @@
+"""Repeats the output of some ranks in the agent's log, a line at a time, with who wrote it.
+
+Theory of operation. Workers append to files of their own and know nothing of the agent, which follows
+those files in one thread. Only that thread writes lines of workers, each with its end in one go, so no
+line is ever torn by another; a line that has no end yet waits for it. What a worker wrote before it
+was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
+and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. The same thread cuts
+logs that grow beyond `logs.max_size`, so that none is cut before its lines were repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from hpc_elastic.agent.workers.log_cap import LogCap, cut_log, is_due
+from hpc_elastic.agent.workers.spawn import WorkerOrder
+from hpc_elastic.plan.launch_plan import LogsPlan
+from hpc_elastic.plan.log_prefix import fill_prefix
+from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import FILE_MODE, make_directory, write_all
+
+SHORTEST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 1.0
+CHUNK_BYTES = 64 * 1024
+BYTES_A_TURN = 64 * CHUNK_BYTES  # of one file, before the others have theirs
+LONGEST_LINE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeedFile:
+    """A file to follow: one stream of a worker, and what stands before each of its lines."""
+
+    path: str
+    prefix: str
+    stream: Std = Std.OUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """The teed lines of a stream that hold one of these texts go to this file as well."""
+
+    path: str
+    filters: tuple[str, ...]
+
+
+class Tee:
+    """Follows files that others append to, in a thread of its own.
+
+    It looks again soon while something comes, and once a second while nothing does.
+
+    Args:
+        files: what to follow. A stream of standard error goes to the agent's own, as in torch.
+        out: where lines of standard output that hold certain texts go as well.
+        err: the same for standard error.
+        caps: logs that must not grow beyond a size, whether they are followed or not.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[TeedFile],
+        *,
+        out: Duplicates | None = None,
+        err: Duplicates | None = None,
+        caps: Sequence[LogCap] = (),
+    ) -> None:
+        sinks = {Std.OUT: _Sink("stdout", out), Std.ERR: _Sink("stderr", err)}
+        self._sinks = list(sinks.values())
+        self._files = [_Followed(file.path, file.prefix, sinks[file.stream]) for file in files]
+        self._by_path = {file.path: file for file in self._files}
+        self._caps = caps
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tee", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Repeats what is left, and ends; nobody may write to the files any more."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = SHORTEST_PAUSE_S
+        for sink in self._sinks:
+            sink.open()
+        while not self._is_over.wait(pause):
+            came = [file.copy(BYTES_A_TURN) for file in self._files]
+            came += [self._cut(cap) for cap in self._caps if is_due(cap)]
+            pause = SHORTEST_PAUSE_S if any(came) else min(LONGEST_PAUSE_S, pause * 2)
+        for file in self._files:
+            file.finish()
+        for sink in self._sinks:
+            sink.close()
+
+    def _cut(self, cap: LogCap) -> bool:
+        file = self._by_path.get(cap.path)
+        if file is None:
+            return cut_log(cap)
+        file.catch_up()
+        if is_cut := cut_log(cap, file.pass_on):
+            file.rewind()
+        return is_cut
+
+
+def start_tee(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> Tee | None:
+    """Starts the tee of an attempt's workers on this node; None if nothing is teed and no size is limited."""
+    files = [file for order in orders for file in _teed_files(logs, layout, order, node)]
+    caps = [cap for order in orders for cap in _caps(logs, layout, order)]
+    if not files and not caps:
+        return None
+    attempt = orders[0].attempt
+    out = Duplicates(path=layout.filtered_stdout(attempt, node), filters=logs.duplicate_stdout_filters)
+    err = Duplicates(path=layout.filtered_stderr(attempt, node), filters=logs.duplicate_stderr_filters)
+    has_out, has_err = (any(file.stream is stream for file in files) for stream in (Std.OUT, Std.ERR))
+    return Tee(
+        files,
+        out=out if out.filters and has_out else None,
+        err=err if err.filters and has_err else None,
+        caps=caps,
+    )
+
+
+def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str) -> list[TeedFile]:
+    prefix = fill_prefix(
+        logs.prefix,
+        {
+            "role_name": order.environment.get("ROLE_NAME", ""),
+            "local_rank": order.local_rank,
+            "rank": order.rank,
+            "node": node,
+            "attempt": order.attempt,
+        },
+    )
+    teed = order.destinations.teed
+    paths = _paths(layout, order)
+    return [TeedFile(path=path, prefix=prefix, stream=stream) for stream, path in paths.items() if stream & teed]
+
+
+def _caps(logs: LogsPlan, layout: RunLayout, order: WorkerOrder) -> list[LogCap]:
+    most = logs.max_size_bytes
+    if most is None:
+        return []
+    files = [path for stream, path in _paths(layout, order).items() if stream & order.destinations.redirected]
+    return [LogCap(path=path, earlier=layout.earlier(path), most_bytes=most) for path in files]
+
+
+def _paths(layout: RunLayout, order: WorkerOrder) -> dict[Std, str]:
+    return {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
+
+
+class _Sink:
+    """One of the agent's own streams, and the file for the lines that match."""
+
+    def __init__(self, name: str, duplicates: Duplicates | None) -> None:
+        self._name = name
+        self._duplicates = duplicates
+        self._needles = [text.encode() for text in duplicates.filters] if duplicates else []
+        self._descriptor: int | None = None
+
+    def open(self) -> None:
+        """Makes the file for matches, so that an empty one says that there was none."""
+        if self._duplicates is None:
+            return
+        with contextlib.suppress(OSError):  # a disk that is full must not end the tee
+            make_directory(os.path.dirname(self._duplicates.path))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._duplicates.path, flags, FILE_MODE)
+
+    def write(self, prefix: bytes, lines: list[bytes]) -> None:
+        """Prints the lines, each with the prefix and an end."""
+        stream: BinaryIO = getattr(sys, self._name).buffer
+        with contextlib.suppress(OSError):
+            stream.write(b"".join(prefix + line + b"\n" for line in lines))
+            stream.flush()
+        if self._descriptor is not None:
+            matches = [line for line in lines if any(needle in line for needle in self._needles)]
+            with contextlib.suppress(OSError):
+                write_all(self._descriptor, b"".join(prefix + line + b"\n" for line in matches))
+
+    def close(self) -> None:
+        """Closes the file for matches."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+class _Followed:
+    """One file, from its beginning on; it may not exist yet."""
+
+    def __init__(self, path: str, prefix: str, sink: _Sink) -> None:
+        self.path = path
+        self._prefix = prefix.encode()
+        self._sink = sink
+        self._offset = 0
+        self._rest = b""
+
+    def copy(self, most: int) -> bool:
+        """Prints the next lines that are complete, of at most so many bytes; whether anything came."""
+        start = self._offset
+        with contextlib.suppress(OSError):
+            if os.stat(self.path).st_size <= start:  # a process of this machine writes: nothing is to be asked anew
+                return False
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(start)
+                while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
+                    self._offset += len(chunk)
+                    self._take(chunk)
+        return self._offset > start
+
+    def catch_up(self) -> None:
+        """Prints all complete lines that are there by now."""
+        with contextlib.suppress(OSError):
+            self.copy(os.stat(self.path).st_size - self._offset)  # a bound: somebody may still write
+
+    def pass_on(self, offset: int, chunk: bytes) -> None:
+        """Prints what is new in a part of the file that somebody else has read."""
+        known = max(0, self._offset - offset)
+        if known < len(chunk):
+            self._take(chunk[known:])
+            self._offset = offset + len(chunk)
+
+    def rewind(self) -> None:
+        """Goes on at the beginning of the file, which was cut to nothing; a line may go on there too."""
+        self._offset = 0
+
+    def finish(self) -> None:
+        """Prints all that is there by now, a last line without an end too."""
+        self.catch_up()
+        if self._rest:
+            self._sink.write(self._prefix, [self._rest])
+
+    def _take(self, chunk: bytes) -> None:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        if lines:
+            self._sink.write(self._prefix, lines)

@@ -1,0 +1,239 @@
+"""Job and site as a LaunchPlan: every default and every limit is applied here, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from hpc_elastic.errors import JobError
+from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
+from hpc_elastic.job.defaults import DEFAULTS, ROLE_DEFAULTS, default_grace, default_lead
+from hpc_elastic.job.problems import format_path
+from hpc_elastic.job.roles import check_roles
+from hpc_elastic.job.spec import EntrypointSpec, JobSpec, MetricsSpec, ProgressSpec, RoleSpec, SignalsSpec
+from hpc_elastic.plan.launch_plan import (
+    FORMAT_VERSION,
+    BackoffPlan,
+    ElasticPlan,
+    LaunchPlan,
+    NetworkPlan,
+    RequeuePlan,
+    RestartPlan,
+    SignalsPlan,
+)
+from hpc_elastic.plan.references import has_reference, quote_dollars
+from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
+from hpc_elastic.resolve.logs import resolve_env, resolve_logs
+from hpc_elastic.resolve.merge import merge_sections, without_rivals
+from hpc_elastic.resolve.resources import remaining_options, resolve_resources, resolve_workers
+from hpc_elastic.site.config import NetworkConfig, SiteConfig
+from hpc_elastic.units import format_duration
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionContext:
+    """What is known only when a run is made.
+
+    `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
+    """
+
+    run: str
+    run_dir: str
+    job_dir: str
+    created: str
+    interpreter: str
+    package_dir: str
+    package_version: str
+
+
+def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
+    """Decides every value of a run: the job's, else the site's, else ours.
+
+    Raises:
+        JobError: job and site do not go together; it holds all problems, a line each.
+    """
+    asked = merge_sections(job, without_rivals(site.defaults, job))
+    roles = _role_specs(asked)
+    problems = [*_conflicts(asked, roles), *_limits(asked, roles, site)]
+    if problems:
+        raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
+    spec = merge_sections(asked, DEFAULTS)
+    plans = tuple(_role(role, spec) for role in roles)
+    most_workers = max(role.most_workers_on_a_node for role in plans)
+    return LaunchPlan(
+        format_version=FORMAT_VERSION,
+        run=submission.run,
+        name=spec.name,
+        run_dir=submission.run_dir,
+        created=submission.created,
+        package_dir=submission.package_dir,
+        package_version=submission.package_version,
+        site=site.name,
+        scheduler=site.scheduler,
+        template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
+        nodes=NodesPlan(
+            min=sum(role.nodes.min for role in plans),
+            max=sum(role.nodes.max for role in plans),
+            spares=_known(spec.spares),
+        ),
+        roles=plans,
+        resources=resolve_resources(spec, site, most_workers),
+        time_s=_seconds(spec.time),
+        setup=spec.setup or (),
+        workdir=_node_path(_known(spec.workdir), submission.job_dir),
+        python=_python(spec.python or submission.interpreter, submission.job_dir),
+        env=resolve_env(spec.env or {}),
+        worker_env_slurm=_known(_known(spec.worker_env).slurm),
+        restart=_restart(spec),
+        progress_file=(spec.progress or ProgressSpec()).file,
+        elastic=_elastic(spec),
+        signals=_signals(_known(spec.signals), asked.signals or SignalsSpec(), spec.time),
+        stall_timeout_s=_seconds(spec.stall_timeout),
+        requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on)),
+        start=_known(spec.start),
+        preload=spec.preload or (),
+        logs=resolve_logs(asked),
+        log_level=_known(spec.log_level),
+        metrics_textfile=_textfile(spec.metrics, submission.job_dir),
+        network=_network(site.network),
+        sbatch=_gang_start(job, site) | remaining_options(spec),
+        srun=site.srun,
+    )
+
+
+def _known(value: T | None) -> T:
+    """A value that is there because the parser or DEFAULTS saw to it."""
+    if value is None:
+        raise TypeError("a key without a value after the defaults: DEFAULTS lacks it")
+    return value
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def _role_specs(asked: JobSpec) -> tuple[RoleSpec, ...]:
+    """Every role with all its defaults; a job without roles is one."""
+    lower = RoleSpec(nodes=asked.nodes, workers_per_node=asked.workers_per_node)
+    if asked.roles is None:
+        name = asked.role or _known(DEFAULTS.role)
+        roles: tuple[RoleSpec, ...] = (RoleSpec.model_construct(name=name, entrypoint=asked.entrypoint),)
+    else:
+        roles = asked.roles
+    merged = (merge_sections(merge_sections(role, lower), ROLE_DEFAULTS) for role in roles)
+    # A null in a role's env stands: it takes away what the job's own env says.
+    return tuple(role.model_copy(update={"env": given.env}) for role, given in zip(merged, roles, strict=True))
+
+
+def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
+    """What a site's defaults make impossible; the job alone was checked when it was parsed."""
+    work = check_entrypoint(asked.entrypoint) if asked.roles is None else check_roles(roles)
+    for conflict in (*work, *find_conflicts(asked)):
+        yield f"{format_path(conflict.path)}: {conflict.message}"
+
+
+def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
+    nodes = sum(_known(role.nodes).max for role in roles) + (asked.spares or 0)
+    if site.max_nodes is not None and nodes > site.max_nodes:
+        key = "nodes" if asked.roles is None else "roles"
+        yield f"{key}: expected at most {site.max_nodes}, which is max_nodes of site {site.name}, found {nodes}"
+    if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
+        limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
+        yield f"time: {limit}, found {format_duration(asked.time)}"
+
+
+def _role(role: RoleSpec, spec: JobSpec) -> RolePlan:
+    nodes = _known(role.nodes)
+    return RolePlan(
+        name=_known(role.name),
+        entrypoint=_entrypoint(_known(role.entrypoint)),
+        nodes=NodesPlan(min=nodes.min, max=nodes.max),
+        workers_per_node=resolve_workers(spec, role.workers_per_node),
+        restart=_known(role.restart),
+        env=role.env or {},
+    )
+
+
+def _entrypoint(entrypoint: EntrypointSpec) -> EntrypointPlan:
+    kinds: tuple[EntrypointKind, ...] = ("script", "module", "command", "function")
+    kind = next(kind for kind in kinds if getattr(entrypoint, kind) is not None)
+    return EntrypointPlan(
+        kind=kind,
+        target=getattr(entrypoint, kind),
+        args=entrypoint.args or (),
+        restart_args=entrypoint.restart_args or (),
+    )
+
+
+def _textfile(metrics: MetricsSpec | None, job_dir: str) -> str | None:
+    return None if metrics is None or metrics.textfile is None else _node_path(metrics.textfile, job_dir)
+
+
+def _node_path(path: str, job_dir: str) -> str:
+    """An absolute path, but for the variables in it."""
+    if path.startswith("${"):
+        return path
+    joined = os.path.join(quote_dollars(job_dir), path)
+    return joined if has_reference(path) else os.path.normpath(joined)
+
+
+def _python(python: str, job_dir: str) -> str:
+    """A bare name stays one, to be found after setup; a path is taken from the job file's folder."""
+    return os.path.normpath(os.path.join(job_dir, python)) if os.sep in python else python
+
+
+def _restart(spec: JobSpec) -> RestartPlan:
+    restart = _known(spec.restart)
+    backoff = _known(restart.backoff)
+    return RestartPlan(
+        max_restarts=_known(restart.max_restarts),
+        backoff=BackoffPlan(
+            first_s=_known(backoff.first).total_seconds(),
+            factor=_known(backoff.factor),
+            max_s=_known(backoff.max).total_seconds(),
+        ),
+        no_progress_limit=_known(restart.no_progress_limit),
+        max_node_losses=_known(restart.max_node_losses),
+    )
+
+
+def _elastic(spec: JobSpec) -> ElasticPlan:
+    elastic = _known(spec.elastic)
+    return ElasticPlan(
+        join_timeout_s=_known(elastic.join_timeout).total_seconds(),
+        join_retries=_known(elastic.join_retries),
+        lease_s=_known(elastic.lease).total_seconds(),
+        exit_timeout_s=_seconds(elastic.exit_timeout),
+        rejoin=_known(elastic.rejoin),
+    )
+
+
+def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -> SignalsPlan:
+    """With a short time limit the defaults of lead and grace are shorter; what was asked for stands."""
+    lead = default_lead(time) if asked.lead is None else asked.lead
+    grace = default_grace(lead) if asked.grace is None else asked.grace
+    return SignalsPlan(
+        notice=_known(signals.notice),
+        lead_s=lead.total_seconds(),
+        grace_s=grace.total_seconds(),
+        restart_grace_s=_known(signals.restart_grace).total_seconds(),
+    )
+
+
+def _gang_start(job: JobSpec, site: SiteConfig) -> dict[str, str]:
+    """Whether Slurm waits for the last node's boot before it starts the job, where the site says it.
+
+    What a job's open map says of it wins, and null there takes it away.
+    """
+    is_asked = "wait-all-nodes" in (job.sbatch or {})
+    return {} if is_asked or site.wait_all_nodes is None else {"wait-all-nodes": str(int(site.wait_all_nodes))}
+
+
+def _network(network: NetworkConfig) -> NetworkPlan:
+    given = {name: value for name, value in network.model_dump().items() if value is not None}
+    return NetworkPlan(**given)

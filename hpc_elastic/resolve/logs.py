@@ -1,0 +1,52 @@
+"""The `logs` section of a job as a LogsPlan, and what torch's own variable says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_elastic.job.defaults import DEFAULTS
+from hpc_elastic.job.spec import JobSpec, LogsSpec
+from hpc_elastic.plan.launch_plan import LogsPlan
+from hpc_elastic.plan.log_prefix import PREFIX_VARIABLE
+from hpc_elastic.plan.references import quote_dollars
+from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams
+from hpc_elastic.resolve.merge import merge_sections
+
+
+def resolve_logs(asked: JobSpec) -> LogsPlan:
+    """Decides where the workers' output goes.
+
+    Args:
+        asked: the job over its site, without our defaults: a prefix there outranks torch's variable,
+            which outranks our default.
+    """
+    given = asked.logs or LogsSpec()
+    logs = merge_sections(given, DEFAULTS.logs or LogsSpec())
+    template = (asked.env or {}).get(PREFIX_VARIABLE)
+    prefix = logs.prefix if given.prefix is not None or template is None else _unquoted(template)
+    if logs.per is None or logs.tee is None or logs.redirects is None or prefix is None:
+        raise TypeError("a key without a value after the defaults: DEFAULTS lacks it")
+    return LogsPlan(
+        per=logs.per,
+        tee_ranks=() if isinstance(logs.tee, LocalStreams) else logs.tee,
+        tee=logs.tee if isinstance(logs.tee, LocalStreams) else NO_STREAMS,
+        redirects=logs.redirects,
+        local_ranks_filter=logs.local_ranks_filter,
+        prefix=prefix,
+        duplicate_stdout_filters=logs.duplicate_stdout_filters or (),
+        duplicate_stderr_filters=logs.duplicate_stderr_filters or (),
+        max_size_bytes=logs.max_size,
+    )
+
+
+def resolve_env(env: Mapping[str, str | None]) -> dict[str, str]:
+    """The workers' variables; torch's template of prefixes reaches them as it is, its names are no variables."""
+    given = {name: value for name, value in env.items() if value is not None}
+    if PREFIX_VARIABLE in given:
+        given[PREFIX_VARIABLE] = quote_dollars(_unquoted(given[PREFIX_VARIABLE]))
+    return given
+
+
+def _unquoted(template: str) -> str:
+    """A template in `env`, where a dollar sign may be written twice."""
+    return template.replace("$$", "$")

@@ -1,0 +1,55 @@
+"""What a node asks about jobs of this machine: all is known without a question to anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.protocol import JobState
+
+
+def is_over(job_id: str) -> bool:
+    """Return whether nothing of a job can be running any more."""
+    from hpc_elastic.scheduler.local.scheduler import LocalScheduler
+
+    return LocalScheduler().query([job_id])[job_id].state is not JobState.RUNNING
+
+
+def is_requeued(job_id: str, restart_count: int) -> bool:  # noqa: ARG001
+    """Return whether the job will start again: never."""
+    return False
+
+
+def is_at_work(job_id: str, restart_count: int) -> bool:  # noqa: ARG001
+    """Return whether the job is meant to go on: always."""
+    return True
+
+
+def dead_nodes(job_id: str, nodes: Collection[str]) -> frozenset[str]:  # noqa: ARG001
+    """Return the nodes that nobody will bring back: none, for whoever asks is on the only machine there is."""
+    return frozenset()
+
+
+def can_end_job(job_id: str) -> bool:  # noqa: ARG001
+    """Return whether a node should end the job when its script is gone: nobody has to."""
+    return False
+
+
+def end_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
+    """End a job with all its processes.
+
+    Raises:
+        SchedulerError: a process cannot be killed.
+    """
+    from hpc_elastic.scheduler.local.scheduler import LocalScheduler
+
+    LocalScheduler().cancel(job_id)
+
+
+def requeue_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
+    """Refuse: nothing starts a job of this machine again.
+
+    Raises:
+        SchedulerError: always.
+    """
+    raise SchedulerError(f"job {job_id} is of this machine, which starts no job again")

@@ -1,0 +1,43 @@
+"""What the agents of a job on this machine find in their environment; the local template sets it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_elastic.errors import AllocationError
+from hpc_elastic.job_ids import array_task_of
+from hpc_elastic.scheduler.allocation import Allocation, read_number
+
+JOB_ID_VARIABLE = "HPC_ELASTIC_LOCAL_JOB_ID"
+
+
+def is_here(environ: Mapping[str, str]) -> bool:
+    """Return whether this is the environment of a job on this machine."""
+    return JOB_ID_VARIABLE in environ
+
+
+def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Return the job; nothing here is ever started again."""
+    return environ[JOB_ID_VARIABLE], 0
+
+
+def derive_allocation(environ: Mapping[str, str]) -> Allocation:
+    """Return an agent's place among those of its job.
+
+    Raises:
+        AllocationError: the template has set something else.
+    """
+    count = read_number(environ, "HPC_ELASTIC_LOCAL_NODES")
+    node_id = read_number(environ, "HPC_ELASTIC_LOCAL_NODE_ID")
+    if node_id >= count:
+        raise AllocationError(f"HPC_ELASTIC_LOCAL_NODE_ID is {node_id}, but there are {count} local nodes")
+    job_id = environ[JOB_ID_VARIABLE]
+    return Allocation(
+        job_id=job_id,
+        restart_count=0,
+        array_task=array_task_of(job_id),
+        node_id=node_id,
+        nodes=tuple(f"local{number}" for number in range(count)),
+        is_local=True,
+        runs_at_once=max(1, read_number(environ, "HPC_ELASTIC_LOCAL_RUNS_AT_ONCE", default=1)),
+    )

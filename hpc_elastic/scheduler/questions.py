@@ -1,0 +1,92 @@
+"""What a node asks the scheduler about jobs of its run: is one over, will one start again, which nodes has it lost.
+
+Theory of operation. What the scheduler says can hasten or inform, and never costs a result: a refusal, a time-out, a
+missing program and an answer that cannot be read are all "unknown", which decides nothing. Why an answer is unknown is
+said once, and again only if there was a good answer to that question in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.scheduler.registry import from_node
+
+_T = TypeVar("_T")
+
+
+class JobQuestions:
+    """Asks about jobs of whichever scheduler; no question raises.
+
+    Either kind of scheduler may have started the other allocation of a run: somebody may run the job.sh of a Slurm run
+    by hand.
+
+    Args:
+        complain: takes a line about an answer that decides nothing.
+    """
+
+    def __init__(self, complain: Callable[[str], None] = lambda _: None) -> None:
+        self._complain = complain
+        self._unknown: set[str] = set()
+
+    def is_over(self, job_id: str) -> bool | None:
+        """Return whether nothing of this job can be running any more; None if nobody can tell from here."""
+        return self._ask(f"whether job {job_id} is over", lambda: from_node(job_id).is_over(job_id))
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether the scheduler stops this start of a job in order to start it again; None if unknown."""
+        question = f"whether job {job_id} starts again"
+        return self._ask(question, lambda: from_node(job_id).is_requeued(job_id, restart_count))
+
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        """Return whether the scheduler means this start of a job to go on; None if unknown.
+
+        It does not if it ends the job (cancelled, out of time, preempted), or starts it again.
+        """
+        question = f"whether job {job_id} is at work"
+        return self._ask(question, lambda: from_node(job_id).is_at_work(job_id, restart_count))
+
+    def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
+        """Return those of the job's nodes that the scheduler has given up for this job, for good.
+
+        Takes 5 s at most. A node that is not in the answer may be alive or dead: nobody may need this
+        answer, it can only spare the wait for a lease.
+        """
+        if not nodes:
+            return frozenset()
+        question = f"which nodes job {job_id} has lost"
+        return self._ask(question, lambda: from_node(job_id).dead_nodes(job_id, nodes)) or frozenset()
+
+    def can_end_job(self, job_id: str) -> bool:
+        """Return whether this node could end the job if its script were gone: takes 5 s at most."""
+        return self._ask("whether it is there", lambda: from_node(job_id).can_end_job(job_id)) is True
+
+    def _ask(self, question: str, ask: Callable[[], _T]) -> _T | None:
+        try:
+            answer = ask()
+        except HpcElasticError as error:
+            if question not in self._unknown:
+                self._unknown.add(question)
+                self._complain(f"Slurm does not say {question}: {error.message}")
+            return None
+        self._unknown.discard(question)
+        return answer
+
+
+def end_job(job_id: str, *, timeout_s: float = 30.0) -> None:
+    """End a job; fine if it is over.
+
+    Raises:
+        SchedulerError: it was refused, or the scheduler does not answer.
+    """
+    from_node(job_id).end_job(job_id, timeout_s=timeout_s)
+
+
+def requeue_job(job_id: str, *, timeout_s: float = 30.0) -> None:
+    """Have a job stopped and started again; Slurm's TERM that follows reaches every process of its steps.
+
+    Raises:
+        SchedulerError: it was refused, or the scheduler does not answer.
+    """
+    from_node(job_id).requeue_job(job_id, timeout_s=timeout_s)

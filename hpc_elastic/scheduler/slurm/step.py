@@ -1,0 +1,128 @@
+"""What Slurm sets in the environment of a job's script, of its steps and of their tasks; pure.
+
+Source: the environment variables of sbatch(1) and srun(1); captured on Slurm 22.05, 24.11 and 26.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_elastic.errors import AllocationError
+from hpc_elastic.hostlist import expand_hostlist
+from hpc_elastic.job_ids import ARRAY_MARK, array_task_id
+from hpc_elastic.scheduler.allocation import Allocation, read_number
+
+PREFIX = "SLURM_"
+# Task-level variables describe the agent, which is one task a node, and would tell a worker a rank
+# that it does not have. What describes the job as a whole stays.
+_KEPT_PREFIXES = ("SLURM_JOB", "SLURM_ARRAY", "SLURM_SUBMIT", "SLURM_CLUSTER", "SLURM_GPUS", "SLURM_MEM")
+_KEPT = frozenset({"SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK", "SLURMD_NODENAME"})
+_TASK_PREFIXES = ("SLURM", "SRUN", "PMI_", "PMIX_", "PMI2_")
+
+
+def is_here(environ: Mapping[str, str]) -> bool:
+    """Return whether this is the environment of a job's script or of a step."""
+    return find_job_id(environ) is not None or "SLURM_STEP_NODELIST" in environ
+
+
+def find_job_id(environ: Mapping[str, str]) -> str | None:
+    """Return the id of the job that this environment is of; None if it is of none.
+
+    A task of an array is named as such where that is certain, and always for the one whose own number is the
+    array's: under that number `scancel` would end all. A job that was submitted inside of a task inherits the
+    task's `SLURM_ARRAY_*` (22.05), so that these alone say nothing.
+    """
+    own = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if own and array and task and task.isdecimal() and own in (array, environ.get(ARRAY_MARK)):
+        return array_task_id(array, int(task))
+    return own
+
+
+def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Return the job, and how often Slurm has requeued it.
+
+    Raises:
+        AllocationError: there is no job.
+    """
+    job_id = find_job_id(environ)
+    if job_id is None:
+        raise AllocationError("no SLURM_JOB_ID in the environment: this is no job of Slurm")
+    return job_id, read_number(environ, "SLURM_RESTART_COUNT", default=0)
+
+
+def derive_allocation(environ: Mapping[str, str]) -> Allocation:
+    """Return this node's place in its step.
+
+    The step's variables are used, never the batch script's (`SLURM_JOB_NODELIST`,
+    `SLURM_NNODES`): a step may run on fewer nodes than its job.
+
+    Raises:
+        AllocationError: there is no step, or it has not exactly one task a node.
+    """
+    if "SLURM_STEP_NODELIST" not in environ:
+        raise AllocationError(
+            "no SLURM_STEP_NODELIST in the environment: the agent was not started by srun",
+            tip="submit with `hpc-elastic submit`, or use `hpc-elastic run` inside an allocation",
+        )
+    try:
+        nodes = tuple(expand_hostlist(environ["SLURM_STEP_NODELIST"]))
+    except ValueError as error:
+        raise AllocationError(f"SLURM_STEP_NODELIST cannot be read: {error}") from error
+    tasks = read_number(environ, "SLURM_STEP_NUM_TASKS", default=len(nodes))
+    per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")
+    if tasks != len(nodes) or per_node not in ("1", f"1(x{len(nodes)})"):
+        raise AllocationError(
+            f"the step has {tasks} tasks on {len(nodes)} nodes ({per_node} a node), expected one a node",
+            tip="start the agents with srun --ntasks-per-node=1 --ntasks=NODES, as the shipped template does",
+        )
+    node_id = read_number(environ, "SLURM_NODEID")
+    if not 0 <= node_id < len(nodes):
+        raise AllocationError(f"SLURM_NODEID is {node_id}, but the step has {len(nodes)} nodes: {', '.join(nodes)}")
+    array_task = environ.get("SLURM_ARRAY_TASK_ID")
+    return Allocation(
+        job_id=find_job_id(environ) or "",
+        restart_count=read_number(environ, "SLURM_RESTART_COUNT", default=0),
+        array_task=int(array_task) if array_task and array_task.isdigit() else None,
+        node_id=node_id,
+        nodes=nodes,
+        is_local=False,
+    )
+
+
+def launch_address(environ: Mapping[str, str]) -> str:
+    """Return the address of the node where srun runs; empty where Slurm does not say."""
+    return environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+
+
+def find_step_id(environ: Mapping[str, str]) -> str | None:
+    """Return the number of the step within its job; None outside of a step."""
+    return environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or None
+
+
+def count_tasks(environ: Mapping[str, str]) -> str | None:
+    """Return how many tasks the step has that this process is of; None if srun did not start it."""
+    return environ.get("SLURM_STEP_NUM_TASKS", "1") if "SLURM_STEP_ID" in environ else None
+
+
+def is_task_level(name: str) -> bool:
+    """Return whether a variable is about one task of a step, or about the library that starts MPI's."""
+    if not name.startswith(_TASK_PREFIXES):
+        return False
+    return name not in _KEPT and not name.startswith(_KEPT_PREFIXES)
+
+
+def rank_variables(world: Mapping[str, str]) -> dict[str, str]:
+    """Return what `srun python` would have set, for scripts that come from there.
+
+    Args:
+        world: torch's variables of the worker, `RANK`, `GROUP_RANK` ...
+    """
+    return {
+        "SLURM_PROCID": world["RANK"],
+        "SLURM_LOCALID": world["LOCAL_RANK"],
+        "SLURM_NTASKS": world["WORLD_SIZE"],
+        "SLURM_NPROCS": world["WORLD_SIZE"],
+        "SLURM_NODEID": world["GROUP_RANK"],
+        "SLURM_NNODES": world["GROUP_WORLD_SIZE"],
+    }

@@ -1,0 +1,544 @@
+"""Finding the head, or becoming it, over real sockets and a real run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
+from hpc_elastic.agent.node.network import listen, listen_on_first
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.rendezvous import search as searching
+from hpc_elastic.agent.rendezvous import trouble as troubling
+from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
+from hpc_elastic.membership.authentication import Scope, Side
+from hpc_elastic.membership.messages import Beat, Join, Message, Refused, Welcome
+from hpc_elastic.membership.ports import port_sequence
+from hpc_elastic.plan.launch_plan import ElasticPlan
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint, Spend, World, WorldNode
+from hpc_elastic.rundir.store import write_json
+from hpc_elastic.scheduler.allocation import Allocation
+from tests.agent.answers import Answers
+from tests.membership.script import a_join
+from tests.plans import make_run_plan
+
+ENDPOINT = Endpoint(address="127.0.0.2", port=1)
+SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
+MAKE = connection_factory(b"s" * 32, SCOPE)
+
+
+class Answering:
+    """What a listening agent says to a join; the head says Welcome."""
+
+    def __init__(self, answer: Message | None) -> None:
+        self.answer = answer
+        self.joins: list[Message] = []
+        self.connections: list[Connection] = []
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        if self.answer is None:
+            connection.close("this agent is not the head")
+
+    def received(self, connection: Connection, message: Message) -> None:
+        self.joins.append(message)
+        if self.answer is not None:
+            connection.send(self.answer)
+
+    def closed(self, connection: Connection, why: str) -> None:
+        pass
+
+
+class Member:
+    """Hears the head."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.losses: list[str] = []
+        self.connection: Connection | None = None
+
+    def head_found(self, connection: Connection) -> None:
+        assert not self.heard  # where to report is known before the first word
+        self.connection = connection
+
+    def head_said(self, connection: Connection, message: Message) -> None:
+        assert connection is self.connection
+        self.heard.append(message)
+
+    def head_lost(self, connection: Connection, why: str) -> None:
+        assert connection is self.connection
+        self.losses.append(why)
+
+
+class Scene:
+    """Two local nodes of one allocation; ports of their own for each test."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = RunLayout(root)
+        elastic = ElasticPlan(join_timeout_s=600, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
+        self.plan = replace(make_run_plan(root), elastic=elastic)
+        self.ports = port_sequence(str(root), "local-1", (20000, 32000))
+        self.disk = BackgroundThread("disk", asyncio.get_running_loop())
+        self.member = Member()
+        self.said: list[str] = []
+        self._servers: list[asyncio.Server] = []
+        self._agents: list[Answering] = []
+
+        self.nodes: tuple[str, ...] = ("local0", "local1")
+        self.answers = Answers()
+
+    def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0) -> None:
+        elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s)
+        self.plan = replace(self.plan, elastic=elastic)
+
+    def record(self) -> Any:
+        """What local1 wrote for the head to read."""
+        return json.loads(Path(self.layout.rendezvous("local1")).read_text())
+
+    def journal(self, node_id: int) -> Journal:
+        return Journal(self.layout, self.plan, self.place(node_id), questions=self.answers)
+
+    def place(self, node_id: int) -> Allocation:
+        return Allocation(
+            job_id="local-1",
+            restart_count=0,
+            array_task=None,
+            node_id=node_id,
+            nodes=self.nodes,
+            is_local=self.nodes[0].startswith("local"),
+        )
+
+    async def listen(
+        self, answer: Message | None, *, port: int | None = None, make: ConnectionFactory = MAKE
+    ) -> tuple[Answering, Endpoint]:
+        """Node 0 listens on its address, on the first port of the sequence or on another one."""
+        agent = Answering(answer)
+        return agent, await self.listen_as(agent, port=port, make=make)
+
+    async def listen_as(self, agent: Answering, *, port: int | None = None, make: ConnectionFactory = MAKE) -> Endpoint:
+        """This agent listens there."""
+        self._agents.append(agent)
+        bound = listen("127.0.0.2", port) if port is not None else listen_on_first("127.0.0.2", self.ports)
+        endpoint = Endpoint(address="127.0.0.2", port=bound.getsockname()[1])
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: make(Side.LISTENING, agent), sock=bound))
+        return endpoint
+
+    def search(self, node_id: int) -> HeadSearch:
+        return HeadSearch(
+            self.plan,
+            self.place(node_id),
+            ports=self.ports,
+            own=Endpoint(address=f"127.0.0.{node_id + 2}", port=1),
+            journal=self.journal(node_id),
+            disk=self.disk,
+            make=MAKE,
+        )
+
+    async def find(self, node_id: int = 1) -> bool:
+        search = self.search(node_id)
+        return await search.find(self.join(node_id), self.member, lambda text, _: self.said.append(text))
+
+    @staticmethod
+    def join(node_id: int) -> Join:
+        return a_join(node_id, node=f"local{node_id}")
+
+    async def close(self) -> None:
+        if self.member.connection is not None:
+            self.member.connection.abort("the test is over")
+        for agent in self._agents:
+            for connection in agent.connections:
+                connection.abort("the test is over")
+        for server in self._servers:
+            server.close()
+        await asyncio.sleep(0)
+        await self.disk.close(5)
+
+
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        made = Scene(root)
+        try:
+            await asyncio.wait_for(scene(made), 30)
+        finally:
+            await made.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "READ_CLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(searching, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(searching, "LONGEST_PAUSE_S", 0.005)
+
+
+def test_node_0_claims_the_allocation_and_is_the_head(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        assert not await made.find(0)
+        claim = made.journal(1).find_allocation()
+        assert claim is not None
+        assert (claim.node, claim.head) == ("local0", Endpoint(address="127.0.0.2", port=1))
+
+    play(tmp_path, scene)
+
+
+def test_another_node_joins_along_the_ports_that_all_derive(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        head, _ = await made.listen(Welcome(allocation=1, head="node0"))
+        assert await made.find()
+        assert head.joins == [made.join(1)]
+        assert made.member.heard == [Welcome(allocation=1, head="node0")]
+
+    play(tmp_path, scene)
+
+
+def test_strangers_on_the_first_ports_are_passed_by(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        stranger, _ = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
+        with socket.create_server(("127.0.0.2", made.ports[1])):  # says nothing; a bound cuts it off elsewhere
+            head, _ = await made.listen(Welcome(allocation=1, head="node0"), port=made.ports[2])
+            made.ports = [made.ports[0], made.ports[2]]
+            assert await made.find()
+        assert stranger.joins == []
+        assert head.joins
+
+    play(tmp_path, scene)
+
+
+def test_a_head_elsewhere_is_found_by_its_claim(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        head, endpoint = await made.listen(Welcome(allocation=1, head="node0"), port=0)
+        made.journal(0).claim_allocation(endpoint)
+        assert await made.find()
+        assert head.joins
+
+    play(tmp_path, scene)
+
+
+def test_a_refusal_is_an_answer(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.listen(Refused(reason="the run is over", exit_code=0))
+        assert await made.find()
+        assert made.member.heard == [Refused(reason="the run is over", exit_code=0)]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("answer", [None, Beat(number=1)], ids=["not the head yet", "nonsense"])
+def test_an_agent_that_is_no_head_is_asked_again(tmp_path: Path, answer: Message | None) -> None:
+    async def scene(made: Scene) -> None:
+        agent, _ = await made.listen(answer)
+        looking = asyncio.ensure_future(made.find())
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert not looking.done()
+        agent.answer = Welcome(allocation=1, head="node0")
+        assert await looking
+        assert made.member.losses == []
+
+    play(tmp_path, scene)
+
+
+def test_the_end_of_the_connection_is_told_once_it_is_the_heads(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.listen(Welcome(allocation=1, head="node0"))
+        assert await made.find()
+        assert made.member.connection is not None
+        made.member.connection.abort("cut")
+        while not made.member.losses:
+            await asyncio.sleep(0.001)
+        assert made.member.losses == ["cut"]
+
+    play(tmp_path, scene)
+
+
+def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "CLAIM_AFTER_S", 0.01)
+    monkeypatch.setattr(searching, "CLAIM_STEP_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        assert not await made.find(1)
+        claim = made.journal(0).find_allocation()
+        assert claim is not None
+        assert claim.node == "local1"
+        assert made.said == ["no head showed, so this node is the head now"]
+
+    play(tmp_path, scene)
+
+
+def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
+    """The one that claimed the allocation is gone, and another node goes on."""
+
+    async def scene(made: Scene) -> None:
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        head, endpoint = await made.listen(Welcome(allocation=1, head="node0", is_late=True), port=0)
+        world = World(
+            run="run",
+            attempt=1,
+            allocation=1,
+            head="local0",
+            roles=(),
+            nodes=(WorldNode(node="local0", node_id=0, role="", agent=endpoint, first_rank=0, workers=1),),
+            ranks=(),
+        )
+        claim = AttemptClaim(
+            run="run",
+            attempt=1,
+            allocation=1,
+            predecessor=None,
+            head="local0",
+            members=("local0",),
+            roles=(),
+            reason="",
+            spend=Spend(),
+            time="",
+        )
+        made.journal(0).claim_attempt(claim, world)
+        assert await made.find()
+        assert head.joins == [made.join(1)]
+
+    play(tmp_path, scene)
+
+
+def retrying(monkeypatch: pytest.MonkeyPatch, *, answers_within_s: float = 600.0, persists_s: float = 600.0) -> None:
+    """A search whose tries and pauses are short."""
+    monkeypatch.setattr(searching, "HEAD_ANSWERS_WITHIN_S", answers_within_s)
+    monkeypatch.setattr(searching, "PERSISTS_S", persists_s)
+    monkeypatch.setattr(searching, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(troubling, "SETTLES_S", 0.0)
+    monkeypatch.setattr(troubling, "STARTS_WITHIN_S", 0.0)
+
+
+def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch, answers_within_s=0.01)
+
+    async def is_taken(*_: object) -> bool:
+        return False  # another agent was faster to take that head's place
+
+    monkeypatch.setattr(HeadSearch, "_succeeds", is_taken)
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=2)
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        with pytest.raises(RendezvousTimeoutError, match="no head was joined, after 3 tries in 0 s") as caught:
+            await made.find(1)
+        (missing,) = caught.value.missing
+        assert (missing.node, missing.cause) == ("local1", RendezvousCause.REFUSED)
+        assert missing.detail == "was refused by local0 (127.0.0.2) on port 1: nobody listens there"
+        pauses = [line.partition("; ")[2] for line in made.said if "trying again" in line]
+        assert pauses == ["trying again in 0.001 s (try 2 of 3)", "trying again in 0.002 s (try 3 of 3)"]
+        record = made.record()
+        assert (record["cause"], record["gave_up"], record["tries"]) == ("refused", True, 3)
+        assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
+
+    play(tmp_path, scene)
+
+
+def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(troubling, "LAST_WORD_WITHIN_S", 0.05)
+    hangs = threading.Event()
+
+    async def scene(made: Scene) -> None:
+        trouble = troubling.Trouble(
+            made.plan, made.place(1), disk=made.disk, say=lambda *_: None, versions={}, began=0.0
+        )
+        made.disk.best_effort(hangs.wait)
+        try:
+            missing = await trouble.give_up(1)
+        finally:
+            hangs.set()
+        assert (missing.node, missing.cause) == ("local1", RendezvousCause.SILENT)
+
+    play(tmp_path, scene)
+
+
+def test_no_try_begins_after_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=1000, join_timeout_s=0.05)
+        _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
+        made.journal(0).claim_allocation(endpoint)
+        with pytest.raises(RendezvousTimeoutError, match="after 1 try"):
+            await made.find(1)
+
+    play(tmp_path, scene)
+
+
+def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeeded(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.allow(join_retries=3, join_timeout_s=0.05)
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        assert not await made.find(1)
+        assert made.said[-1] == "local0 has opened no attempt and does not answer, so this node is the head now"
+
+    play(tmp_path, scene)
+
+
+def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch, persists_s=0.01)
+
+    async def scene(made: Scene) -> None:
+        _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
+        made.journal(0).claim_allocation(endpoint)
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            await made.find(1)
+        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.WRONG_SECRET]
+
+    play(tmp_path, scene)
+
+
+def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        looking = asyncio.ensure_future(made.find())
+        while not Path(made.layout.rendezvous("local1")).exists():
+            await asyncio.sleep(0.001)
+        assert made.record()["cause"] == "refused"
+        assert not made.record()["gave_up"]
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        await made.listen(Welcome(allocation=1, head="node0"), port=made.ports[0])
+        assert await looking
+        await made.disk.call(lambda: None)
+        assert not Path(made.layout.rendezvous("local1")).exists()
+        refused = f"was refused by local0 (127.0.0.2) on port {made.ports[0]}: nobody listens there"
+        assert made.said == [refused]
+
+    play(tmp_path, scene)
+
+
+class Slow(Answering):
+    """A head that is busy: it keeps the connection and says nothing yet."""
+
+    def __init__(self) -> None:
+        super().__init__(Welcome(allocation=1, head="node0"))
+
+    def received(self, connection: Connection, message: Message) -> None:
+        self.joins.append(message)
+
+
+def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hangs up is taken for lost, and refused when he calls again."""
+    retrying(monkeypatch, answers_within_s=0.0, persists_s=0.0)
+    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        head = Slow()
+        await made.listen_as(head)
+        looking = asyncio.ensure_future(made.find())
+        while not Path(made.layout.rendezvous("local1")).exists():
+            await asyncio.sleep(0.001)
+        assert made.record()["cause"] == "silent"
+        (connection,) = head.connections
+        connection.send(Welcome(allocation=1, head="node0"))
+        assert await looking
+        assert (head.joins, made.member.heard) == ([made.join(1)], [Welcome(allocation=1, head="node0")])
+
+    play(tmp_path, scene)
+
+
+def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrying(monkeypatch)
+    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        made.allow(join_timeout_s=0.2)
+        await made.listen_as(Slow())
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            await made.find()
+        assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.SILENT]
+
+    play(tmp_path, scene)
+
+
+def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying(monkeypatch)
+
+    async def scene(made: Scene) -> None:
+        made.nodes = ("no-such-node.invalid", "local1")
+        looking = asyncio.ensure_future(made.find())
+        while not made.said:
+            await asyncio.sleep(0.001)
+        (line,) = made.said
+        assert line.startswith("cannot resolve no-such-node.invalid: ")
+        assert len(line) > len("cannot resolve no-such-node.invalid: ")
+        _, endpoint = await made.listen(Welcome(allocation=1, head="node0"), port=0)
+        made.journal(0).claim_allocation(endpoint)
+        assert await looking
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(("node_id", "nodes"), [(1, 4), (3, 4), (99, 100)])
+def test_somebody_becomes_the_head_before_the_others_give_up(tmp_path: Path, node_id: int, nodes: int) -> None:
+    async def scene(made: Scene) -> None:
+        made.nodes = tuple(f"node{number}" for number in range(nodes))
+        for join_timeout_s in (10.0, 600.0, 100000.0):
+            made.allow(join_timeout_s=join_timeout_s)
+            after_s = made.search(node_id)._claim_after_s()
+            assert after_s <= 0.75 * join_timeout_s
+            assert after_s <= 20 + 5 * node_id
+
+    play(tmp_path, scene)
+
+
+def test_a_late_agent_of_a_run_that_is_over_does_not_wait_for_a_head(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
+        write_json(made.layout.result, {"state": "SUCCEEDED"})
+        with pytest.raises(RunDirectoryError, match="is over"):
+            await made.find(1)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("is_over", [True, None], ids=["it answers later", "it never answers"])
+def test_whether_an_earlier_allocation_is_over_is_asked_until_the_scheduler_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool | None
+) -> None:
+    monkeypatch.setattr(searching, "SCHEDULER_ANSWERS_WITHIN_S", 0.3)
+    monkeypatch.setattr(searching, "ASKS_AGAIN_AFTER_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        other = replace(made.place(0), job_id="41")
+        Journal(made.layout, made.plan, other, questions=Answers()).claim_allocation(ENDPOINT)
+        asked: list[str] = []
+
+        def answer(job_id: str) -> bool | None:
+            asked.append(job_id)
+            return None if len(asked) < 4 else is_over
+
+        made.answers = Answers(is_over=answer)
+        if is_over:
+            assert await made.find(0) is False  # it is the head
+            assert json.loads(Path(made.layout.allocation(2)).read_text())["job_id"] == "local-1"
+            assert asked == ["41"] * 4
+        else:
+            with pytest.raises(RunDirectoryError, match="cannot be asked about"):
+                await made.find(0)
+            assert len(asked) > 4
+            assert not Path(made.layout.allocation(2)).exists()
+
+    play(tmp_path, scene)

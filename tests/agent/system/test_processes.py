@@ -1,0 +1,240 @@
+"""Finding what a run's workers left behind, among real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.system.processes import (
+    ATTEMPT_VARIABLE,
+    Marks,
+    WorkerSearch,
+    find_below,
+    find_workers,
+    signal_all,
+)
+from hpc_elastic.processes import Process, find_process
+from tests.agent.conftest import SLEEP, Spawn, marks_of
+from tests.slurm_sandbox.cluster import wait_until
+
+# Starts a grandchild that leaves the session and clears its environment, and ends: an orphan.
+RUNAWAY = f"""
+import os, subprocess, sys
+child = subprocess.Popen(["setsid", "env", "-i", sys.executable, "-c", {SLEEP!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+{{last}}
+"""
+# Runs another program in the same process, with the marks that it was given.
+LATE = """
+import os, sys
+print(flush=True)
+sys.stdin.readline()
+os.execve(sys.executable, [sys.executable, "-c", {source!r}], {environment!r})
+"""
+# An agent in small: a subreaper whose worker dies and leaves a runaway.
+AGENT = """
+import subprocess, sys
+from hpc_elastic.agent.system.processes import become_subreaper
+become_subreaper()
+worker = subprocess.run([sys.executable, "-c", {runaway!r}], stdout=subprocess.PIPE, text=True)
+print(worker.stdout.strip(), flush=True)
+input()
+"""
+
+
+def first_number(process: object) -> int:
+    return int(process.first_line)  # type: ignore[attr-defined]
+
+
+def test_an_orphan_without_session_and_environment_is_found_by_its_ancestor(spawn: Spawn, tmp_path: Path) -> None:
+    agent = spawn(AGENT.format(runaway=RUNAWAY.format(last="os._exit(1)")))
+    orphan = first_number(agent)
+    try:
+        marks = Marks(run_dir=str(tmp_path), node="node1")
+        assert set(WorkerSearch(marks, ancestor=agent.pid).find()) == {orphan}
+        assert set(find_workers(marks)) == set()
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_shared_memory_of_killed_workers_is_removed_by_its_tracker(spawn: Spawn, tmp_path: Path) -> None:
+    source = (
+        "from multiprocessing.shared_memory import SharedMemory\nimport time\n"
+        "memory = SharedMemory(create=True, size=16)\nprint(memory.name, flush=True)\ntime.sleep(60)\n"
+    )
+    worker = spawn(source, environment=marks_of(tmp_path))
+    memory = Path("/dev/shm", worker.first_line)  # type: ignore[attr-defined]
+    assert memory.exists()
+    found = find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+    assert set(found) == {worker.pid}
+    signal_all(found.values(), signal.SIGKILL)
+    wait_until(lambda: not memory.exists(), f"{memory} is removed")
+
+
+def test_a_marked_process_is_found_without_an_ancestor(spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn(environment=marks_of(tmp_path))
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
+
+
+def test_a_mark_behind_a_large_environment_is_found(spawn: Spawn, tmp_path: Path) -> None:
+    large = {f"FILLS_{number:02}": "x" * 60_000 for number in range(4)}
+    worker = spawn(environment={**large, **marks_of(tmp_path)})
+    assert set(find_workers(Marks(run_dir=str(tmp_path), node="node1"))) == {worker.pid}
+
+
+def test_a_folder_of_another_name_that_begins_alike_is_another_run(spawn: Spawn, tmp_path: Path) -> None:
+    spawn(environment=marks_of(f"{tmp_path}-2"))
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_other_nodes_and_other_runs_are_not_touched(spawn: Spawn, tmp_path: Path) -> None:
+    spawn(environment=marks_of(tmp_path, node="node10"))
+    spawn(environment=marks_of(tmp_path / "other"))
+    agents = {name: value for name, value in marks_of(tmp_path).items() if name != ATTEMPT_VARIABLE}
+    spawn(environment=agents)
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_the_spared_and_what_is_below_them_do_not_count(spawn: Spawn, tmp_path: Path) -> None:
+    host = spawn(RUNAWAY.format(last="input()"), marks_of(tmp_path))
+    helper = first_number(host)
+    marks = Marks(run_dir=str(tmp_path), node="node1")
+    try:
+        search = WorkerSearch(marks, ancestor=os.getpid())
+        assert set(search.find()) >= {host.pid, helper}
+        assert not set(search.find(spared=[host.pid])) & {host.pid, helper}
+    finally:
+        os.kill(helper, signal.SIGKILL)
+
+
+def test_a_process_that_gets_the_marks_by_a_program_that_it_becomes_is_found(spawn: Spawn, tmp_path: Path) -> None:
+    process = spawn(LATE.format(source=SLEEP, environment=marks_of(tmp_path)))
+    search = WorkerSearch(Marks(run_dir=str(tmp_path), node="node1"))
+    assert not search.find()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    assert set(search.find()) == {process.pid}
+
+
+def test_a_stranger_that_has_run_for_a_while_is_read_once(tmp_path: Path) -> None:
+    """A node has thousands; here init, which a second look does not open."""
+    source = f"""
+import sys
+from hpc_elastic.agent.system.processes import Marks, WorkerSearch
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+search = WorkerSearch(Marks(run_dir={str(tmp_path)!r}, node="node1"))
+for _ in range(2):
+    search.find()
+    print(sum(path.startswith("/proc/1/") for path in opened))
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2"]
+
+
+def test_a_dead_process_does_not_count(spawn: Spawn, tmp_path: Path) -> None:
+    worker = spawn("print()", marks_of(tmp_path))
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_orphans_that_ended_are_reaped_and_known_children_are_left(spawn: Spawn, tmp_path: Path) -> None:
+    known, orphan = spawn("print()"), spawn("print()")
+    for process in (known, orphan):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    WorkerSearch(Marks(run_dir=str(tmp_path), node="node1"), ancestor=os.getpid()).find(known=[known.pid])
+    assert os.waitpid(known.pid, 0)[0] == known.pid
+    with pytest.raises(ChildProcessError):
+        os.waitpid(orphan.pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_worker"),
+    [
+        (b"HPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_ATTEMPT=1\0", True),
+        (b"X=1\0HPC_ELASTIC_ATTEMPT=12\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_RUN_DIR=/r", True),
+        (b"HPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0", False),
+        (b"XHPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_ATTEMPT=1", False),
+        (b"", False),
+    ],
+)
+def test_what_makes_a_worker(environ: bytes, is_worker: bool) -> None:
+    assert Marks(run_dir="/r", node="n").match(environ) is is_worker
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_another_users_process_below_the_agent_does_not_end_the_agent(spawn: Spawn) -> None:
+    """A worker may start a set-user-id program."""
+    process = spawn()
+    others = Process(pid=process.pid, parent=os.getpid(), session=0, start=0, is_alive=True)
+    mine = find_process(process.pid)
+    assert mine is not None
+    os.setresuid(65534, 65534, 0)  # the real user counts too, see kill(2)
+    try:
+        signal_all([mine, others], signal.SIGKILL)
+    finally:
+        os.setresuid(0, 0, 0)
+    assert process.poll() is None
+
+
+# Runs `search` with every file that is opened counted, and says whose they were.
+READS = """
+import os, sys
+from hpc_elastic.agent.system.processes import Marks, find_below, find_workers
+READING = ("open", "os.scandir", "os.listdir")
+marks, parent, read = Marks(run_dir={run_dir!r}, node="node1"), os.getppid(), []
+sys.addaudithook(lambda event, arguments: read.append(str(arguments[0])) if event in READING else None)
+found = {search}
+paths = [path for path in read if path.startswith("/proc")]
+print(*sorted(found), "|", *paths)
+"""
+
+
+def what_is_read(search: str, run_dir: Path) -> tuple[set[int], list[str]]:
+    source = READS.format(run_dir=str(run_dir), search=search)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    found, _, paths = done.stdout.partition("|")
+    return {int(pid) for pid in found.split()}, paths.split()
+
+
+def test_workers_below_an_agent_are_found_without_a_look_at_any_other_process(spawn: Spawn, tmp_path: Path) -> None:
+    """A node may have ten thousand; one that clears its environment is found by who has started it."""
+    host = spawn(RUNAWAY.format(last="input()"), marks_of(tmp_path))
+    helper, stranger = first_number(host), spawn()
+    try:
+        found, paths = what_is_read("find_below(parent, marks)", tmp_path)
+    finally:
+        os.kill(helper, signal.SIGKILL)
+    assert {host.pid, helper} <= found
+    assert stranger.pid not in found
+    below = {os.getpid(), *(int(path.split("/")[2]) for path in paths)} - {os.getpid()}
+    assert all(is_below(pid) for pid in below if Path(f"/proc/{pid}").exists())
+    assert "/proc" not in paths
+
+
+def is_below(pid: int) -> bool:
+    """Whether this process has started it, or one that this process has started."""
+    while pid > 1 and pid != os.getpid():
+        process = find_process(pid)
+        pid = process.parent if process is not None else os.getpid()  # it has ended meanwhile
+    return pid == os.getpid()
+
+
+def test_where_the_kernel_lists_no_children_none_is_found_below(tmp_path: Path) -> None:
+    assert find_below(2**22 + 1, Marks(run_dir=str(tmp_path), node="node1")) == {}
+
+
+def test_of_a_process_that_is_none_of_the_runs_one_file_is_read(spawn: Spawn, tmp_path: Path) -> None:
+    worker, stranger = spawn(environment=marks_of(tmp_path)), spawn()
+    found, paths = what_is_read("find_workers(marks)", tmp_path)
+    assert found == {worker.pid}
+    assert [path for path in paths if path.startswith(f"/proc/{stranger.pid}/")] == [f"/proc/{stranger.pid}/environ"]

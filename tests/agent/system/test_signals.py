@@ -1,0 +1,60 @@
+"""What the signals that an agent gets mean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from hpc_elastic.agent.system import signals as agent_signals
+from hpc_elastic.agent.system.signals import AgentSignals
+
+
+def play(*numbers: signal.Signals, is_local: bool = False) -> list[object]:
+    """What is told when this process gets these signals, one after the other."""
+    told: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        AgentSignals(
+            loop,
+            is_local=is_local,
+            stop=lambda name, have_workers: told.append((name, have_workers)),
+            escalate=lambda: told.append("escalate"),
+            say=told.append,
+        )
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+        for number in (*agent_signals.STOPS, *agent_signals.FOR_WORKERS):
+            loop.remove_signal_handler(number)
+
+    asyncio.run(main())
+    return told
+
+
+def test_slurms_term_reached_the_workers_too() -> None:
+    assert play(signal.SIGTERM) == [("SIGTERM", True)]
+
+
+def test_a_local_term_and_a_ctrl_c_are_the_agents_alone() -> None:
+    assert play(signal.SIGTERM, is_local=True) == [("SIGTERM", False)]
+    assert play(signal.SIGINT) == [("SIGINT", False)]
+
+
+def test_one_request_that_comes_twice_is_one() -> None:
+    assert play(signal.SIGINT, signal.SIGTERM, is_local=True) == [("SIGINT", False)]
+
+
+def test_who_asks_again_later_means_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_signals, "SAME_WITHIN_S", 0.0)
+    assert play(signal.SIGINT, signal.SIGINT) == [("SIGINT", False), "escalate"]
+
+
+def test_what_is_for_the_workers_does_not_end_the_agent() -> None:
+    assert play(signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP) == [
+        f"got {name}, which is for the workers" for name in ("SIGUSR1", "SIGUSR2", "SIGHUP")
+    ]

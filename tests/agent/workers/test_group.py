@@ -1,0 +1,244 @@
+"""A node's workers: started and ended with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.agent.node.environment import NodeFacts
+from hpc_elastic.agent.node.preparation import NodeReport
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.workers.group import START_TRIES, LocalWorkers
+from hpc_elastic.agent.workers.spawn import StartFailedError
+from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.scheduler.allocation import Allocation
+from tests.agent import stand_in
+from tests.agent.conftest import DEADLINE, PACKAGE, is_running
+from tests.membership.script import an_assign
+from tests.plans import make_run_plan
+
+
+class Scene:
+    """The workers of one node, which sleep."""
+
+    def __init__(self, root: Path, **changes: Any) -> None:
+        self.may_start = True
+        self.thread = BackgroundThread("processes", asyncio.get_running_loop())
+        entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
+        self.said: list[str] = []
+        usual = {"entrypoint": entrypoint, "package_dir": str(PACKAGE), "workdir": str(root / "workdir")}
+        plan = make_run_plan(root, workers_per_node=2, **{**usual, **changes})
+        (root / "workdir").mkdir()
+        place = Allocation(
+            job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=("local0",), is_local=True
+        )
+        self.worker_start = WorkerStart(
+            plan, place, os.environ, thread=self.thread, deadline=DEADLINE, say=lambda *_: None
+        )
+        facts = NodeFacts(node="local0", role=plan.roles[0], gloo_interface="lo")
+        self.workers = LocalWorkers(
+            plan,
+            place,
+            NodeReport(address="127.0.0.2", facts=facts, versions={}, problem=None),
+            thread=self.thread,
+            start=self.worker_start,
+            guard=lambda: [os.getpid()],
+            say=self.said.append,
+            on_exit=lambda *_: None,
+            on_broken=print,
+            may_start=lambda: self.may_start,
+        )
+
+    async def start(self, attempt: int = 1) -> None:
+        await self.workers.initialize_workers(an_assign(attempt=attempt))
+
+    async def until_all_sleep(self) -> None:
+        """Until every worker has become what it was to run: else one that could not start would pass for one."""
+        for pid in self.workers.pids().values():
+            while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0"):
+                assert is_running(pid)
+                await asyncio.sleep(0.01)
+
+
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
+    async def main() -> None:
+        made = Scene(root, **changes)
+        await made.worker_start.start()
+        await asyncio.wait_for(scene(made), 30)
+        await made.workers.shut_down()
+        await made.thread.close(5)
+
+    asyncio.run(main())
+
+
+def test_a_fence_leaves_no_worker(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start()
+        pids = list(made.workers.pids().values())
+        assert [is_running(pid) for pid in pids] == [True, True]
+        await made.until_all_sleep()
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        assert [is_running(pid) for pid in pids] == [False, False]
+        await made.start(2)
+        assert len(made.workers.pids()) == 2
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+LATE = "rank 2 could not be started (the time until which this node's workers may run is over)"
+
+
+def test_an_agent_that_was_paused_on_its_way_to_start_workers_starts_none(tmp_path: Path) -> None:
+    """And says so: the stop that comes in a moment is what ends the start."""
+
+    async def scene(made: Scene) -> None:
+        made.may_start = False
+        starting = asyncio.ensure_future(made.start())
+        while not made.said:
+            await asyncio.sleep(0.01)
+        assert made.said == [f"{LATE}; try 2 of {START_TRIES} follows"]
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_elastic.agent.workers.group.START_AGAIN_S", 0.01)
+
+    async def scene(made: Scene) -> None:
+        made.may_start = False
+        with pytest.raises(StartFailedError, match="the time until which this node's workers may run is over"):
+            await made.start()
+        assert len(made.said) == START_TRIES - 1
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_an_agent_that_may_start_its_workers_again_does_so(tmp_path: Path) -> None:
+    """It has heard its head in the moment after it was too late."""
+
+    async def scene(made: Scene) -> None:
+        made.may_start = False
+
+        def say(_: str) -> None:
+            made.may_start = True
+
+        made.workers._say = say
+        await made.start()
+        assert len(made.workers.pids()) == 2
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+def test_workers_that_are_to_be_stopped_before_they_started_do_not_start(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        goes_on = threading.Event()
+        made.thread.best_effort(goes_on.wait)
+        starting = asyncio.ensure_future(made.start())
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.FENCE, is_terminated=False))
+        await asyncio.sleep(0)
+        goes_on.set()
+        await asyncio.gather(starting, stopping)
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.long
+def test_a_passing_trouble_is_said_and_tried_again(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        workdir = tmp_path / "workdir"
+        workdir.rmdir()
+
+        def say(text: str) -> None:
+            made.said.append(text)
+            workdir.mkdir()
+
+        made.workers._say = say
+        await made.start()
+        assert made.said == [
+            f"rank 2 could not be started (No such file or directory: {workdir}); try 2 of {START_TRIES} follows"
+        ]
+        assert len(made.workers.pids()) == 2
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.long
+def test_what_is_no_passing_trouble_fails_after_all_tries(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        (tmp_path / "workdir").rmdir()
+        with pytest.raises(StartFailedError, match=r"No such file or directory: .*workdir"):
+            await made.start()
+        assert len(made.said) == START_TRIES - 1
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_does_not_wait_for_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_elastic.agent.workers.group.START_AGAIN_S", 3600)
+
+    async def scene(made: Scene) -> None:
+        (tmp_path / "workdir").rmdir()
+        starting = asyncio.ensure_future(made.start())
+        while not made.said:
+            await asyncio.sleep(0.01)
+        (tmp_path / "workdir").mkdir()
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    play(tmp_path, scene)
+
+
+def test_a_stop_does_not_wait_for_a_fork_server_that_still_imports(tmp_path: Path) -> None:
+    shutil.copy(stand_in.__file__, tmp_path / "launch.py")
+
+    async def scene(made: Scene) -> None:
+        starting = asyncio.ensure_future(made.start())
+        await asyncio.sleep(0)
+        assert not starting.done()
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+        await starting
+        assert made.workers.pids() == {}
+
+    script = EntrypointPlan(kind="script", target="train.py")
+    play(tmp_path, scene, entrypoint=script, package_dir=str(tmp_path), env={"STAND_IN": "waits"})
+
+
+def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tmp_path: Path) -> None:
+    class Left:
+        itself: Left
+
+    async def scene(made: Scene) -> None:
+        left = Left()
+        left.itself = left
+        watch = weakref.ref(left)
+        del left
+        gc.disable()
+        try:
+            await made.start()
+            assert watch() is None
+        finally:
+            gc.enable()
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)

@@ -1,0 +1,411 @@
+"""Watching and stopping real worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.system.processes import Marks, find_workers
+from hpc_elastic.agent.workers.last_words import LastWords
+from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
+from hpc_elastic.agent.workers.spawn import SpawnedWorker, WorkerOrder, spawn_workers
+from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.rundir.layout import RunLayout
+from tests.agent.conftest import SLEEP, SPAWNER, Spawn, is_running, marks_of, own_children
+
+IGNORES_TERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+SAVES = """
+import os, signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(15, save)
+os.write(1, b"ready\\n")  # at once: print may be stopped before it ends the line
+time.sleep(60)
+"""
+SLEEPS = "import time; print('ready', flush=True); time.sleep(60)"
+# Leaves a helper behind that has a session of its own, and succeeds when the helper is there.
+HELPED = """
+import subprocess, sys
+source = {source!r}
+helper = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, start_new_session=True)
+helper.stdout.readline()
+print("helper", helper.pid, flush=True)
+sys.exit({exitcode})
+"""
+# Says its last word, and ends in its own time.
+ENDS = """
+import os, signal, subprocess, sys
+from hpc_elastic.last_word import send_last_word
+send_last_word(os.environ["SAYS_TO"], {attempt})
+print("ready", flush=True)
+{then}
+"""
+AT_EXIT = """
+signal.signal(signal.SIGTERM, lambda *_: print("TERM", flush=True))
+while not os.path.exists("go"):
+    pass
+print("done", flush=True)
+sys.exit({exitcode})
+"""
+
+
+class Scene:
+    """Workers of one attempt below this process, which is not their subreaper."""
+
+    def __init__(self, root: Path, *, grace_s: float, restart_grace_s: float) -> None:
+        self.root = root
+        self.layout = RunLayout(root)
+        self.marks = Marks(run_dir=str(root), node="node1")
+        self.exits: list[tuple[int, int]] = []
+        self.stopped: list[bool] = []
+        self.all_exited = asyncio.Event()
+        self.told = asyncio.Event()
+        self.count = 0
+        self.thread = BackgroundThread("processes", asyncio.get_running_loop())
+        bystanders = own_children()  # of the tests' own process: the keepers of their sandboxes
+        self.workers = Workers(
+            self.thread,
+            marks=self.marks,
+            times=StopTimes(grace_s=grace_s, restart_grace_s=restart_grace_s),
+            spared=lambda: bystanders,
+            on_exit=self._exited,
+        )
+        self.last_words = LastWords(self.workers.said_last_word)
+
+    def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
+        self.exits.append((worker.order.local_rank, exitcode))
+        self.stopped.append(is_stopped)
+        self.told.set()
+        if len(self.exits) == self.count:
+            self.all_exited.set()
+
+    async def start(self, *sources: str, is_done: threading.Event | None = None) -> list[int]:
+        """Starts a worker for each source; returns when each has said its first word, and the start `is_done`."""
+        self.count = len(sources)
+        orders = [
+            WorkerOrder(
+                rank=rank,
+                local_rank=rank,
+                attempt=1,
+                kind="command",
+                target=sys.executable,
+                arguments=["-c", source],
+                environment={**os.environ, **marks_of(self.root), "SAYS_TO": self.last_words.variables[NAME_VARIABLE]},
+                directory=str(self.root),
+            )
+            for rank, source in enumerate(sources)
+        ]
+
+        def spawn() -> list[SpawnedWorker]:
+            spawned = spawn_workers(orders, self.layout, SPAWNER)
+            if is_done is not None:
+                is_done.wait()
+            return spawned
+
+        spawned = await self.workers.start_workers(spawn)
+        while not all(self.output(rank) for rank in range(self.count)):
+            await asyncio.sleep(0.01)
+        return [worker.pid for worker in spawned]
+
+    def output(self, rank: int = 0) -> str:
+        path = Path(self.layout.stdout(1, rank))
+        return path.read_text() if path.exists() else ""
+
+
+def play(
+    root: Path, scene: Callable[[Scene], Awaitable[None]], *, grace_s: float = 60, restart_grace_s: float = 60
+) -> Scene:
+    """Plays a scene; nothing of it is left afterwards."""
+
+    async def main() -> Scene:
+        made = Scene(root, grace_s=grace_s, restart_grace_s=restart_grace_s)
+        try:
+            await asyncio.wait_for(scene(made), 60)
+        finally:
+            left = find_workers(made.marks)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            await made.thread.close(10)
+            made.last_words.close()
+        assert not left
+        return made
+
+    return asyncio.run(main())
+
+
+def test_each_exit_is_told_with_its_code(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(
+            "print('x')",
+            "print('x', flush=True); raise SystemExit(3)",
+            "import os; print('x', flush=True); os.kill(os.getpid(), 9)",
+        )
+        await made.all_exited.wait()
+
+    assert sorted(play(tmp_path, scene).exits) == [(0, 0), (1, 3), (2, -9)]
+
+
+def test_a_scene_leaves_alone_what_this_process_had_started_before(tmp_path: Path, spawn: Spawn) -> None:
+    bystander = spawn(SLEEP)
+
+    async def scene(made: Scene) -> None:
+        await made.start(IGNORES_TERM)
+        assert await made.workers.stop_workers(StopManner.FENCE, is_terminated=False) == ()
+
+    play(tmp_path, scene)
+    assert is_running(bystander.pid)
+
+
+def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SAVES, SLEEPS)
+        assert await made.workers.stop_workers(StopManner.RESTART, is_terminated=False) == ()
+
+    made = play(tmp_path, scene)
+    assert sorted(made.exits) == [(0, 0), (1, -15)]
+    assert made.output(0) == "ready\nsaved\n"
+
+
+def test_a_worker_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(IGNORES_TERM)
+        assert await made.workers.stop_workers(StopManner.GRACE, is_terminated=False) == ()
+
+    assert play(tmp_path, scene, grace_s=0.1).exits == [(0, -9)]
+
+
+def test_workers_that_had_their_term_get_no_second_one(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SAVES)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=True)
+
+    made = play(tmp_path, scene, grace_s=0.1)
+    assert made.exits == [(0, -9)]
+    assert made.output() == "ready\n"
+
+
+def test_a_fence_kills_at_once(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SAVES)
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    assert play(tmp_path, scene).exits == [(0, -9)]
+
+
+def test_a_hurry_cuts_the_grace_short(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(IGNORES_TERM)
+        stop = asyncio.ensure_future(made.workers.stop_workers(StopManner.GRACE, is_terminated=False))
+        await asyncio.sleep(0)
+        made.workers.hurry()
+        await stop
+
+    assert play(tmp_path, scene, grace_s=1000).exits == [(0, -9)]
+
+
+def test_a_hurry_that_comes_while_the_workers_still_start_counts(tmp_path: Path) -> None:
+    """The stop waits for the start, and the fence that hardens it may come meanwhile."""
+
+    async def scene(made: Scene) -> None:
+        made.workers.hurry()
+        await made.start(IGNORES_TERM)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    assert play(tmp_path, scene, restart_grace_s=1000).exits == [(0, -9)]
+
+
+def test_a_hurry_is_over_with_the_stop_that_it_was_for(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.workers.hurry()
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
+        await made.start(SAVES)
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
+
+    assert play(tmp_path, scene).output() == "ready\nsaved\n"
+
+
+def helper_pid(made: Scene) -> int:
+    return int(made.output().split()[1])
+
+
+def test_what_a_failed_worker_left_behind_is_stopped_too(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(HELPED.format(source=SLEEPS, exitcode=1))
+        await made.all_exited.wait()
+        assert is_running(helper_pid(made))
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+        assert not is_running(helper_pid(made))
+
+    play(tmp_path, scene)
+
+
+def test_what_a_worker_that_succeeded_left_behind_may_finish_first(tmp_path: Path) -> None:
+    mark = tmp_path / "uploaded"
+    uploads = f"import time; print('ready', flush=True); time.sleep(0.3); open({str(mark)!r}, 'w').close()"
+
+    async def scene(made: Scene) -> None:
+        await made.start(HELPED.format(source=uploads, exitcode=0))
+        await made.all_exited.wait()
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
+
+    play(tmp_path, scene)
+    assert mark.exists()
+
+
+def test_the_end_does_not_wait_for_ever_for_what_a_success_left_behind(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(HELPED.format(source=IGNORES_TERM, exitcode=0))
+        await made.all_exited.wait()
+        await made.workers.stop_workers(StopManner.GRACE, is_terminated=False)
+        assert not is_running(helper_pid(made))
+
+    play(tmp_path, scene, grace_s=0.1, restart_grace_s=0.1)
+
+
+def test_a_stop_with_nothing_to_stop_returns_at_once(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        for manner in StopManner:
+            assert await made.workers.stop_workers(manner, is_terminated=False) == ()
+
+    began = time.monotonic()
+    play(tmp_path, scene, grace_s=1000, restart_grace_s=1000)
+    assert time.monotonic() - began < 500  # it did not sit the grace out
+
+
+def test_a_second_attempt_is_watched_like_the_first(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SLEEPS)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+        await made.start("print('x')")
+        while len(made.exits) < 2:
+            await asyncio.sleep(0.01)
+
+    assert play(tmp_path, scene).exits == [(0, -15), (0, 0)]
+
+
+def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        _, killed = await made.start(SLEEPS, IGNORES_TERM)
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.GRACE, is_terminated=False))
+        while not made.exits:
+            await asyncio.sleep(0.01)
+        os.kill(killed, signal.SIGKILL)
+        await stopping
+        assert dict(zip(made.exits, made.stopped, strict=True)) == {(0, -15): True, (1, -9): False}
+
+    play(tmp_path, scene)
+
+
+def test_a_last_word_is_a_failure_before_the_worker_has_ended(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        (pid,) = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
+        await made.told.wait()
+        assert (made.exits, made.stopped, is_running(pid)) == ([(0, 1)], [False], True)
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    assert play(tmp_path, scene).exits == [(0, 1)]  # told once
+
+
+def test_a_last_word_that_comes_before_all_workers_are_started_counts(tmp_path: Path) -> None:
+    """The first worker of a node may raise while the second is still being forked."""
+
+    async def scene(made: Scene) -> None:
+        is_done = threading.Event()
+        ends = ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1))
+        starting = asyncio.ensure_future(made.start(ends, SLEEPS, is_done=is_done))
+        while not made.output(0):
+            await asyncio.sleep(0.01)
+        made.workers.said_last_word(os.getpid(), 1)  # somebody else's counts for nothing, then too
+        is_done.set()
+        await starting
+        await made.told.wait()
+        assert (made.exits, made.stopped) == ([(0, 1)], [False])
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+def test_a_worker_that_ends_by_itself_gets_no_term_and_has_the_grace_to_do_so(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        _, other = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)), SLEEPS)
+        await made.told.wait()
+        stopping = asyncio.ensure_future(made.workers.stop_workers(StopManner.RESTART, is_terminated=False))
+        while is_running(other):
+            await asyncio.sleep(0.01)
+        (tmp_path / "go").touch()
+        assert await stopping == ()
+
+    made = play(tmp_path, scene)
+    assert made.output() == "ready\ndone\n"
+    assert sorted(made.exits) == [(0, 1), (1, -15)]
+
+
+def test_a_worker_that_never_ends_after_its_last_word_is_killed_after_the_grace(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
+        await made.told.wait()
+        assert await made.workers.stop_workers(StopManner.RESTART, is_terminated=False) == ()
+
+    made = play(tmp_path, scene, restart_grace_s=0.1)
+    assert (made.exits, made.stopped) == ([(0, 1)], [False])
+
+
+def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=42)))
+        await made.told.wait()
+        (tmp_path / "go").touch()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.stopped) == ([(0, 1), (0, 42)], [False, False])
+
+
+def test_what_a_worker_left_behind_that_ended_by_itself_gets_its_term_then(tmp_path: Path) -> None:
+    saves = f"""
+helper = subprocess.Popen([sys.executable, "-c", {SAVES!r}], stdout=subprocess.PIPE, start_new_session=True)
+helper.stdout.readline()
+print("helper", helper.pid, flush=True)
+helper.stdout = None
+os._exit(1)
+"""
+
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=1, then=saves))
+        await made.told.wait()
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+        assert not is_running(int(made.output().split()[2]))
+
+    play(tmp_path, scene)
+
+
+def test_a_last_word_of_somebody_else_or_of_an_older_attempt_counts_for_nothing(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(ENDS.format(attempt=7, then="sys.exit(3)"))
+        send_last_word(made.last_words.variables[NAME_VARIABLE], 1)
+        await made.all_exited.wait()
+
+    assert play(tmp_path, scene).exits == [(0, 3)]
+
+
+def test_a_last_word_during_a_stop_is_of_the_stop(tmp_path: Path) -> None:
+    raises = "signal.signal(15, lambda *_: (send_last_word(os.environ['SAYS_TO'], 1), sys.exit(1)))\nsignal.pause()"
+
+    async def scene(made: Scene) -> None:
+        source = ENDS.format(attempt=1, then=raises).replace('send_last_word(os.environ["SAYS_TO"], 1)\n', "", 1)
+        await made.start(source)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.stopped) == ([(0, 1)], [True])

@@ -1,0 +1,161 @@
+"""Whole starts of a job, lost, stopped or doubted on the real Slurm: one run goes on, in one world at a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Door, Run
+from tests.integration.digits_runs import NODES, Training, is_alive, workers_on
+from tests.integration.slurm_jobs import wait_for_ranks, write_job
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slurm
+
+Note = Callable[[str, object], None]
+
+# Each rank writes down when it began to work and, twenty times a second, that it still does.
+WITNESS = """
+import json, os, pathlib, time
+node, attempt, rank = (os.environ[name] for name in ("HPC_ELASTIC_NODE", "HPC_ELASTIC_ATTEMPT", "RANK"))
+path = pathlib.Path(f"witness-{attempt}-{rank}")
+began = time.monotonic()
+print("waiting", rank, flush=True)
+while not pathlib.Path("finish").exists():
+    path.write_text(json.dumps([node, began, time.monotonic()]))
+    time.sleep(0.05)
+"""
+MORE = "elastic: {lease: 3s, join_timeout: 60s}\\nsignals: {grace: 2s, restart_grace: 2s}"
+
+
+def worked(folder: Path) -> dict[int, list[tuple[str, float, float]]]:
+    """By attempt: of each rank its node, when it began to work and when it was last seen, all by one clock."""
+    found: dict[int, list[tuple[str, float, float]]] = {}
+    for path in folder.glob("witness-*"):
+        if text := path.read_text():  # a write may be under way
+            node, began, last = json.loads(text)
+            found.setdefault(int(path.name.split("-")[1]), []).append((node, began, last))
+    return found
+
+
+def works_in(run: Run, folder: Path, allocation: int) -> bool:
+    """Whether workers of an attempt of this allocation have been seen at work."""
+    return any(run.read(run.layout.claim(attempt))["allocation"] == allocation for attempt in worked(folder))
+
+
+def assert_no_overlap(folder: Path) -> float:
+    """No worker of an attempt worked when one of a later attempt had begun; returns the shortest time between them."""
+    attempts = worked(folder)
+    gaps = []
+    for earlier, later in zip(sorted(attempts), sorted(attempts)[1:], strict=False):
+        ended = max(last for _, _, last in attempts[earlier])
+        began = min(began for _, began, _ in attempts[later])
+        assert ended < began, f"attempts {earlier} and {later} overlap by {ended - began:.2f} s: {attempts}"
+        gaps.append(began - ended)
+    return min(gaps)
+
+
+def off_for_4_s(slurm: Cluster, node: str) -> None:
+    off = time.monotonic()
+    slurm.kill(node)
+    wait_until(lambda: time.monotonic() > off + 4, "four seconds without power")
+    slurm.boot(node)
+
+
+@pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")
+@pytest.mark.parametrize("order", [NODES, tuple(reversed(NODES))], ids=["batch-host-first", "batch-host-last"])
+def test_every_node_goes_off_and_comes_back_in_turn_and_the_run_succeeds(
+    slurm_door: Door, slurm: Cluster, order: tuple[str, ...]
+) -> None:
+    """All agents of the first start die one after the other; Slurm requeues a job whose batch host was away."""
+    training = Training.submit(slurm_door)
+    slurm.wait_for_job(training.run.job_id, "RUNNING")
+    age = time.monotonic()
+    training.wait_until_held(1, 4)
+    wait_until(lambda: time.monotonic() > age + 12, "Slurm has no patience with a new job any more")
+    for node in order:
+        off_for_4_s(slurm, node)
+    wait_until(
+        lambda: Path(training.run.layout.allocation(2)).exists() or training.run.is_over(),
+        "the job has started again",
+        within_s=120,
+        otherwise=lambda: training.story() + slurm.controller_log(),
+    )
+    training.go()
+    result = training.run.wait_until_over()
+    assert result["state"] == "SUCCEEDED", training.story()
+    training.assert_completed(slurm)
+
+
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
+def test_a_node_whose_slurmd_died_works_no_more_when_the_requeued_job_does(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    """Its agent, workers and disk live on, and nobody can reach it: neither Slurm nor the other agents."""
+    write_job(slurm_door, WITNESS, nodes="{min: 1, max: 4}", workers="1", more=MORE)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 4)
+    with slurm.configured(SlurmdTimeout=10):
+        before = workers_on(run, "node1")
+        slurm.run_on("node1", "pkill", "-9", "slurmd")
+        slurm.cut("node1")
+        assert any(is_alive(pid) for pid in before)
+        wait_until(
+            lambda: Path(run.layout.allocation(2)).exists(),
+            "Slurm has requeued the job, and it has started",
+            within_s=150,
+            otherwise=lambda: run.story() + slurm.controller_log(),
+        )
+        wait_until(lambda: works_in(run, slurm_door.folder, 2), "the new start works", otherwise=run.story)
+        record_property("between the worlds", f"{assert_no_overlap(slurm_door.folder):.2f} s")
+        slurm_door.write("finish", "")
+        result = run.wait_until_over()
+        assert result["state"] == "SUCCEEDED", run.story()
+        assert_no_overlap(slurm_door.folder)
+        slurm.kill("node1")  # what is left on it has no slurmd that could end it
+        slurm.boot("node1")
+    slurm.wait_for_job(run.job_id, "COMPLETED", within_s=90)
+
+
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
+@pytest.mark.mirrored
+@pytest.mark.parametrize("seconds", [2, 15])
+def test_a_job_that_slurm_suspends_and_resumes_goes_on(slurm_door: Door, slurm: Cluster, seconds: float) -> None:
+    """Nobody could have gone on meanwhile: all nodes stand still, for less than a lease or for several."""
+    training = Training.start(slurm_door)
+    slurm.run("scontrol", "suspend", training.run.job_id)
+    slurm.wait_for_job(training.run.job_id, "SUSPENDED")
+    stopped = time.monotonic()
+    wait_until(lambda: time.monotonic() > stopped + seconds, "it stands still")
+    slurm.run("scontrol", "resume", training.run.job_id)
+    training.go()
+    result = training.run.wait_until_over()
+    assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
+    training.assert_completed(slurm)
+
+
+@pytest.mark.variant(of="test_a_requeued_job_goes_on_in_the_next_allocation")
+@pytest.mark.mirrored
+def test_a_requeue_whose_controller_is_away_for_a_minute_is_no_cancel(slurm_door: Door, slurm: Cluster) -> None:
+    """The agents get the TERM of the requeue, and nobody can tell them that it is one."""
+    training = Training.start(slurm_door)
+    slurm.run("scontrol", "requeue", training.run.job_id)
+    slurm.kill("controller")
+    away = time.monotonic()
+    wait_until(lambda: time.monotonic() > away + 60, "a minute without a controller", within_s=70)
+    assert not training.run.is_over(), training.story()
+    slurm.boot("controller")
+    wait_until(
+        lambda: Path(training.run.layout.allocation(2)).exists(),
+        "the job has started again",
+        within_s=150,
+        otherwise=lambda: training.story() + slurm.controller_log(),
+    )
+    training.go()
+    result = training.run.wait_until_over()
+    assert (result["state"], result["restarts"]) == ("SUCCEEDED", 0), training.story()
+    training.assert_completed(slurm)

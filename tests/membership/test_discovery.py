@@ -1,0 +1,319 @@
+"""An agent without a head, by scripts: whom it dials, when it gathers, when it gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Leave, Log
+from hpc_elastic.membership.discovery import (
+    ClaimAllocation,
+    Dial,
+    DiscoveryAction,
+    DiscoverySettings,
+    Gather,
+    HeadDiscovery,
+    Phase,
+    ReadRecords,
+    StepDown,
+)
+from hpc_elastic.membership.messages import Elsewhere
+from hpc_elastic.membership.ranks import assign_worker_ranks
+from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from tests.membership.script import a_seat
+
+SETTINGS = DiscoverySettings(node="node1", join_timeout_s=60)
+FIRST = AllocationClaim(
+    run="run",
+    allocation=1,
+    job_id="1",
+    restart_count=0,
+    array_task=None,
+    nodes=("node0", "node1", "node2", "node3"),
+    node="node0",
+    host="node0",
+    head=Endpoint(address="10.0.0.0", port=1),
+    time="",
+)
+
+
+def a_world(*node_ids: int, attempt: int = 1, head: str = "node0") -> World:
+    seats = [a_seat(node_id) for node_id in node_ids]
+    return assign_worker_ranks(seats, run="run", attempt=attempt, allocation=1, head=head, restarts={})
+
+
+def records(world: World | None = None, result: RunResult | None = None) -> Records:
+    if world is None:
+        return Records(result=result, first=FIRST, claim=None, world=None)
+    claim = AttemptClaim(
+        run="run",
+        attempt=world.attempt,
+        allocation=1,
+        predecessor=None,
+        head=world.head,
+        members=tuple(node.node for node in world.nodes),
+        roles=("default",),
+        reason="",
+        spend=Spend(),
+        time="",
+    )
+    return Records(result=result, first=FIRST, claim=claim, world=world)
+
+
+class Search:
+    """A discovery, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
+
+    def __init__(
+        self,
+        node: str,
+        found: Records,
+        *,
+        is_dead: bool = True,
+        lost: str | None = "node0",
+        elsewhere: Mapping[str, str] | None = None,
+        silent: Sequence[str] = (),
+    ) -> None:
+        self.now = 0.0
+        self.found = found
+        self.answers: set[str] = set()
+        self.elsewhere = dict(elsewhere or {})  # whom an agent names as its head
+        self.silent = silent
+        self.dialled: list[tuple[float, str]] = []
+        self.actions: list[tuple[float, DiscoveryAction]] = []
+        head = LostHead(node=lost, contact=-1.0, is_dead=is_dead, why="reset", attempt=1)
+        self.discovery = HeadDiscovery(replace(SETTINGS, node=node), head, self.now)
+        self.take(self.discovery.tick(self.now))
+
+    def take(self, actions: Sequence[DiscoveryAction]) -> None:
+        for action in actions:
+            self.actions.append((self.now, action))
+            if isinstance(action, ReadRecords):
+                self.take(self.discovery.read(self.found, self.now))
+            elif isinstance(action, Dial):
+                self.dialled.append((self.now, action.node))
+                self.take(self.discovery.answered() if action.node in self.answers else self.refuse(action.node))
+
+    def refuse(self, node: str) -> list[DiscoveryAction]:
+        """It is no head; it may name its own."""
+        named = self.elsewhere.get(node)
+        agent = Endpoint(address="10.0.0.9", port=1)
+        elsewhere = None if named is None else Elsewhere(node=named, agent=agent)
+        return self.discovery.not_answered(self.now, is_silent=node in self.silent, elsewhere=elsewhere)
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (at := self.discovery.next_tick()) <= end:
+            self.now = max(self.now, at)
+            self.take(self.discovery.tick(self.now))
+        self.now = end
+
+    def asked_for(self, kind: type[DiscoveryAction]) -> list[tuple[float, DiscoveryAction]]:
+        return [(at, action) for at, action in self.actions if isinstance(action, kind)]
+
+    def names(self) -> set[str]:
+        return {node for _, node in self.dialled}
+
+
+def test_the_first_member_left_gathers_at_once() -> None:
+    ((at, gather),) = Search("node1", records(a_world(0, 1, 2))).asked_for(Gather)
+    assert at == 0
+    assert isinstance(gather, Gather)
+    assert (gather.succession.lost.node, gather.succession.world.attempt) == ("node0", 1)
+
+
+def test_each_member_leaves_half_a_second_to_each_one_before_it_and_dials_them_meanwhile() -> None:
+    search = Search("node2", records(a_world(0, 1, 2, 3)))
+    search.pass_time(3)
+    ((at, _),) = search.asked_for(Gather)
+    assert at == 1.0
+    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node3")]
+
+
+def test_one_that_answers_is_joined() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.answers = {"node1"}
+    search.pass_time(5)
+    assert search.discovery.phase is Phase.OVER
+    assert search.discovery.next_tick() == float("inf")
+
+
+def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.pass_time(2)
+    assert search.asked_for(Gather)
+    search.answers = {"node1"}
+    search.pass_time(2)
+    assert search.asked_for(StepDown)
+    assert search.discovery.phase is Phase.OVER
+
+
+def test_who_claims_dials_nobody_any_more_and_joins_nobody() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)))
+    search.pass_time(2)
+    search.discovery.claiming()
+    count = len(search.dialled)
+    search.pass_time(30)
+    assert len(search.dialled) == count
+    assert search.discovery.answered() == []  # of one that was under way: the caller hangs up
+    assert search.discovery.phase is Phase.CLAIMING
+
+
+def test_a_lost_claim_has_the_records_read_again() -> None:
+    search = Search("node1", records(a_world(0, 1, 2)))
+    search.discovery.claiming()
+    search.found = records(a_world(2, attempt=2, head="node2"))
+    search.take(search.discovery.superseded(search.now))
+    assert search.names() == {"node2"}
+    assert len(search.asked_for(Gather)) == 1
+
+
+def test_who_is_not_of_the_latest_world_never_gathers_and_waits_to_be_invited() -> None:
+    search = Search("node3", records(a_world(0, 1, 2)))
+    search.pass_time(59.9)
+    assert not search.asked_for(Gather)
+    assert search.names() == {"node1", "node2"}
+    search.pass_time(0.2)
+    ((_, leave),) = search.asked_for(Leave)
+    assert isinstance(leave, Leave)
+    assert leave.exit_code == ExitCode.NODE_LOST
+
+
+def test_a_head_that_fell_silent_is_asked_too_but_after_the_others() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)), is_dead=False)
+    search.pass_time(3)
+    assert search.dialled[0] == (0.0, "node1")
+    assert search.names() == {"node0", "node1"}
+
+
+def test_a_head_that_is_dead_is_not_asked() -> None:
+    search = Search("node2", records(a_world(0, 1, 2)), is_dead=True)
+    search.pass_time(5)
+    assert search.names() == {"node1"}
+
+
+def test_the_head_of_a_later_claim_is_asked_first() -> None:
+    search = Search("node1", records(a_world(2, 3, attempt=2, head="node3")), is_dead=False)
+    search.pass_time(1)
+    assert search.dialled[0] == (0.0, "node3")
+
+
+def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
+    search = Search("node1", records(a_world(0, 1, 2)))
+    search.found = records(a_world(2, 3, attempt=2, head="node2"))
+    search.pass_time(2)
+    assert search.asked_for(StepDown)
+    assert search.dialled[0][1] == "node2"
+
+
+def test_a_result_ends_the_search_with_its_exit_code() -> None:
+    result = RunResult(
+        run="run",
+        state=RunState.SUCCEEDED,
+        exit_code=0,
+        reason="succeeded",
+        cause="every rank exited 0",
+        attempts=1,
+        restarts=0,
+        failures={},
+        return_values={},
+        nodes=(),
+        started=None,
+        ended="",
+        written_by="node1",
+    )
+    ((_, leave),) = Search("node2", records(a_world(0, 1, 2), result)).asked_for(Leave)
+    assert leave == Leave(exit_code=0, cause="every rank exited 0")
+
+
+def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
+    discovery = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    assert discovery.tick(0) == [ReadRecords()]
+    assert discovery.tick(5) == []  # it is still being read, however long that takes
+    (said,) = discovery.read_failed("no space left", 10)
+    assert isinstance(said, Log)
+    assert ReadRecords() in discovery.tick(discovery.next_tick())
+    assert discovery.phase is Phase.SEARCHING
+
+
+def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_order() -> None:
+    for node, at in (("node1", 0.0), ("node3", 0.5)):
+        search = Search(node, records(), lost=None)
+        search.pass_time(3)
+        assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
+        assert search.discovery.phase is Phase.CLAIMING
+
+
+def test_a_claim_of_an_allocation_that_is_anothers_leads_to_its_head() -> None:
+    search = Search("node2", records(), lost="node0")
+    search.pass_time(1)
+    search.found = replace(search.found, first=replace(FIRST, allocation=2, node="node1"))
+    search.take(search.discovery.superseded(search.now))
+    assert search.dialled[-1][1] == "node1"
+
+
+def test_a_head_that_this_agent_has_never_heard_is_silent_from_the_moment_it_is_known() -> None:
+    search = Search("node1", records(a_world(1, 2, attempt=2, head="node2")), is_dead=True)
+    ((_, gather),) = search.asked_for(Gather)
+    assert isinstance(gather, Gather)
+    lost = gather.succession.lost
+    assert (lost.node, lost.contact, lost.is_dead) == ("node2", 0.0, False)
+
+
+def test_a_lost_head_that_went_on_with_this_node_counts_as_heard_when_its_claim_is_found() -> None:
+    """It may have got an old question of this node, and count a lease from that."""
+    again = Search("node1", records(a_world(0, 1, attempt=1)), is_dead=False)
+    (_, first), *_ = again.asked_for(Gather)
+    assert isinstance(first, Gather)
+    assert first.succession.lost.contact == -1.0
+    later = Search("node1", records(a_world(0, 1, attempt=2)), is_dead=False)
+    (_, second), *_ = later.asked_for(Gather)
+    assert isinstance(second, Gather)
+    assert second.succession.lost.contact == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 31, 63, 64, 100, 4095])
+def test_turns_are_everybodys_once_and_the_next_node_comes_first(count: int) -> None:
+    names = [f"node{number}" for number in range(count)]
+    turns = order_of_succession(names)
+    assert sorted(turns) == sorted(names)
+    assert turns[0] == "node0"
+
+
+@pytest.mark.parametrize("count", [16, 100, 1000, 4096])
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75])
+def test_of_nodes_in_a_row_that_are_lost_few_come_before_one_that_lives(count: int, share: float) -> None:
+    names = list(map(str, range(count)))
+    turns, lost = order_of_succession(names), int(share * count)
+    for first in range(count - lost):
+        rack = set(names[first : first + lost])
+        assert next(number for number, node in enumerate(turns) if node not in rack) <= 4
+
+
+def test_one_that_names_its_head_is_believed_at_once() -> None:
+    search = Search("node4", records(a_world(*range(9))), elsewhere={"node1": "node7"})
+    assert search.dialled[:2] == [(0.0, "node1"), (0.0, "node7")]
+    assert search.dialled.count((0.0, "node7")) == 1, "not twice in one round"
+
+
+def test_two_that_gather_do_not_leave_for_each_other() -> None:
+    search = Search("node5", records(a_world(*range(9))))
+    search.pass_time(4)
+    assert search.discovery.phase is Phase.GATHERING
+    search.elsewhere["node1"] = "node8"  # which comes after node5
+    before = len(search.dialled)
+    search.pass_time(2)
+    assert "node8" not in [node for _, node in search.dialled[before:]]
+
+
+def test_of_silent_agents_one_is_asked_in_each_round() -> None:
+    silent = [f"node{number}" for number in range(1, 8)]
+    search = Search("node8", records(a_world(*range(9))), is_dead=False, silent=silent)
+    search.dialled.clear()
+    search.pass_time(2)
+    asked = [node for _, node in search.dialled]
+    assert asked[0::2] == ["node0"] * len(asked[0::2]) or asked[1::2] == ["node0"] * len(asked[1::2])
+    assert len(set(asked)) > 3, "each of them has its round"

@@ -1,0 +1,43 @@
+"""The program that changes the code: what it calls caught was caught by a rule, and not by its own ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import mutate
+
+pytestmark = pytest.mark.long
+
+
+def number_of(name: str) -> int:
+    """The mutation whose name begins so."""
+    (found,) = [number for number, each in enumerate(mutate.mutations()) if each.name.startswith(name)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mutate._copy_checkout(str(tmp_path_factory.mktemp("checkout")))
+
+
+def test_the_code_as_it_is_survives(checkout: Path) -> None:
+    assert mutate._try(None, 8, checkout) == mutate.SURVIVES
+
+
+def test_a_head_that_answers_nobody_is_caught(checkout: Path) -> None:
+    number = number_of("hpc_elastic.agent.drivers.head_side: left out: self._answering.received(connection, message)")
+    assert mutate._try(number, 8, checkout).startswith("seed ")
+
+
+def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkout: Path) -> None:
+    number = number_of("hpc_elastic.agent.drivers.head_side: left out: self._answering.received(connection, message)")
+    broken = checkout / "hpc_elastic" / "membership" / "lease.py"
+    before = broken.read_text()
+    broken.write_text("def while being edited\n")
+    try:
+        assert mutate._try(number, 8, checkout).startswith(f"{mutate.NOT_LOADED}: SyntaxError")
+        assert mutate._try(None, 8, checkout) != mutate.SURVIVES
+    finally:
+        broken.write_text(before)
