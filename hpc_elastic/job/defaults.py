@@ -24,7 +24,8 @@ from hpc_elastic.job.spec import (
 from hpc_elastic.plan.std_streams import ALL_STREAMS
 
 # Keys that are not here have no default: python is the interpreter that submits, template the site's,
-# name the file's name, and the rest means nothing when it is left out.
+# name the file's name, restart.max_node_losses goes by the number of nodes, and the rest means nothing when it is left
+# out.
 DEFAULTS = JobDefaults(
     nodes=NodesSpec(min=1, max=1),
     spares=0,
@@ -37,7 +38,6 @@ DEFAULTS = JobDefaults(
         max_restarts=3,
         backoff=BackoffSpec(first=timedelta(0), factor=2.0, max=timedelta(seconds=60)),
         no_progress_limit=3,
-        max_node_losses=64,
     ),
     elastic=ElasticSpec(
         join_timeout=timedelta(minutes=10), join_retries=3, lease=timedelta(seconds=10), rejoin="at_restart"

@@ -80,7 +80,9 @@ class RestartSpec(Section):
     no_progress_limit: values.Positive | None = _key(
         "the same failure so often with no progress between them ends the run"
     )
-    max_node_losses: values.Count | None = _key("lost nodes that the whole run survives, requeues included")
+    max_node_losses: values.Count | None = _key(
+        "lost nodes that the whole run survives, requeues included; the larger of 64 and nodes.max by default"
+    )
 
 
 class ProgressSpec(Section):

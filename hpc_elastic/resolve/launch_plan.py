@@ -33,6 +33,7 @@ from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.units import format_duration
 
 T = TypeVar("T")
+LEAST_NODE_LOSSES = 64  # that a run survives by default; a larger one survives as many as it has nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,11 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
     most_workers = max(role.most_workers_on_a_node for role in plans)
+    nodes = NodesPlan(
+        min=sum(role.nodes.min for role in plans),
+        max=sum(role.nodes.max for role in plans),
+        spares=_known(spec.spares),
+    )
     return LaunchPlan(
         format_version=FORMAT_VERSION,
         run=submission.run,
@@ -76,11 +82,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         site=site.name,
         scheduler=site.scheduler,
         template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
-        nodes=NodesPlan(
-            min=sum(role.nodes.min for role in plans),
-            max=sum(role.nodes.max for role in plans),
-            spares=_known(spec.spares),
-        ),
+        nodes=nodes,
         roles=plans,
         resources=resolve_resources(spec, site, most_workers),
         time_s=_seconds(spec.time),
@@ -89,7 +91,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         python=_python(spec.python or submission.interpreter, submission.job_dir),
         env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
-        restart=_restart(spec),
+        restart=_restart(spec, nodes),
         progress_file=(spec.progress or ProgressSpec()).file,
         elastic=_elastic(spec),
         signals=_signals(_known(spec.signals), asked.signals or SignalsSpec(), spec.time),
@@ -187,9 +189,9 @@ def _python(python: str, job_dir: str) -> str:
     return os.path.normpath(os.path.join(job_dir, python)) if os.sep in python else python
 
 
-def _restart(spec: JobSpec) -> RestartPlan:
+def _restart(spec: JobSpec, nodes: NodesPlan) -> RestartPlan:
     restart = _known(spec.restart)
-    backoff = _known(restart.backoff)
+    backoff, losses = _known(restart.backoff), restart.max_node_losses
     return RestartPlan(
         max_restarts=_known(restart.max_restarts),
         backoff=BackoffPlan(
@@ -198,7 +200,7 @@ def _restart(spec: JobSpec) -> RestartPlan:
             max_s=_known(backoff.max).total_seconds(),
         ),
         no_progress_limit=_known(restart.no_progress_limit),
-        max_node_losses=_known(restart.max_node_losses),
+        max_node_losses=max(LEAST_NODE_LOSSES, nodes.max) if losses is None else losses,
     )
 
 

@@ -117,6 +117,14 @@ def test_null_is_as_good_as_nothing_where_the_site_has_no_default() -> None:
     assert resolve("", "defaults: {restart: {max_restarts: null}, env: {A: null}, signals: null}") == resolve()
 
 
+@pytest.mark.parametrize(
+    ("job", "losses"),
+    [("nodes: 4", 64), ("nodes: {min: 8, max: 512}", 512), ("nodes: 512\nrestart: {max_node_losses: 0}", 0)],
+)
+def test_a_large_run_survives_by_default_as_many_lost_nodes_as_it_has(job: str, losses: int) -> None:
+    assert resolve(job).restart.max_node_losses == losses
+
+
 def test_setup_lines_of_the_site_come_first() -> None:
     assert resolve("setup: [source env]", "defaults: {setup: [module load cuda]}").setup == (
         "module load cuda",

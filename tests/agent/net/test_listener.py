@@ -35,7 +35,7 @@ MOST = 20
 
 
 class Scene:
-    """A listener for few unauthenticated, what it said, and who got in."""
+    """A listener for few unauthenticated clients, what it said, and who got in."""
 
     def __init__(self, most: int = MOST) -> None:
         self.receiver = Recorder()
@@ -211,7 +211,7 @@ def test_a_flood_of_every_kind_keeps_nobody_out() -> None:
 
 OUT_OF_FILES = """
 import asyncio, resource, socket
-from tests.agent.net.test_door import MOST, Beat, Recorder, Scene, play
+from tests.agent.net.test_listener import MOST, Beat, Recorder, Scene, play
 
 async def scene(made):
     member = Recorder()
@@ -234,14 +234,14 @@ play(scene, most=10 * MOST)
 """
 
 
-def test_when_files_run_out_strangers_give_theirs_back_and_the_agent_lives() -> None:
+def test_if_files_run_out_unauthenticated_clients_go_and_the_agent_lives() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OUT_OF_FILES], capture_output=True, text=True, timeout=120, cwd=os.getcwd()
     )
     assert (done.stdout, done.returncode) == ("let in\n", 0), done.stderr
 
 
-def test_a_closed_door_hangs_up_on_strangers_and_refuses_the_next() -> None:
+def test_a_closed_listener_hangs_up_on_unauthenticated_clients_and_refuses_the_next() -> None:
     async def scene(made: Scene) -> None:
         with made.connect() as client:
             await made.until(lambda: made.listener.unauthenticated == 1)
