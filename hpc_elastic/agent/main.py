@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from hpc_elastic.agent.net.reach import OTHER_PORTS, find_answering_port
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
 from hpc_elastic.agent.records.retries import retry_here
@@ -29,8 +31,10 @@ from hpc_elastic.rundir.store import list_numbers
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import derive_allocation, derive_start
+from hpc_elastic.scheduler.slurm.step import launch_address
 
 STDERR = 2
+SCRIPT_ENDS_WITHIN_S = 60.0  # after the result, which NFS may hide from it for 30 s
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,13 +99,26 @@ def _set_imports_apart() -> None:
 
 
 def _end_job(journal: Journal, allocation: Allocation) -> None:
-    """The last thing of all: the script that would end the job is gone with its node."""
+    """The last thing of all: the script that would end the job is gone with its node.
+
+    It may have stood still only, and be there again, as after `scontrol resume`: then it has time to end the job
+    itself, with the run's own exit code and not as cancelled.
+    """
+    if _answers(launch_address(os.environ)):
+        journal.say(f"the node of the batch script answers again: its script may end job {allocation.job_id}")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it comes with the end of the job
+        time.sleep(SCRIPT_ENDS_WITHIN_S)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes for this agent, too, and there is nothing left to stop
     journal.say(f"the node of the batch script was lost: ending job {allocation.job_id}")
     try:
         end_job(allocation.job_id)
     except SchedulerError as error:
         journal.say(f"{error.message}; end it with `scancel {allocation.job_id}`", "warning")
+
+
+def _answers(address: str) -> bool:
+    """Whether a machine accepts or refuses connections, which one without power does not."""
+    return bool(address) and asyncio.run(find_answering_port(address, OTHER_PORTS)) is not None
 
 
 def _complain(text: str) -> None:

@@ -102,6 +102,16 @@ class Cluster(Sandbox):
         self.run_on(CONTROLLER, "pkill", pid_file)
         wait_until(lambda: not self.run_on(CONTROLLER, "pgrep", pid_file, check=False), "slurmctld has ended")
 
+    @contextlib.contextmanager
+    def frozen_slurmctld(self) -> Iterator[None]:
+        """Lets slurmctld stand still: connections to it are taken, and nothing is answered until it goes on."""
+        pid_file = f"--pidfile={self.layout.path('slurmctld.pid')}"
+        self.run_on(CONTROLLER, "pkill", "-STOP", pid_file)
+        try:
+            yield
+        finally:
+            self.run_on(CONTROLLER, "pkill", "-CONT", pid_file)
+
     def leftovers(self, *, within_s: float) -> list[str]:
         """The jobs that do not end by themselves; afterwards there are none, and every node is idle again.
 
