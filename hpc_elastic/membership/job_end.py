@@ -9,6 +9,10 @@ from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import World
 
+# The nodes, by id, whose agents find out at their start whether they could end the job. A few: a controller that is
+# asked by thousands at once serves nobody. Not the first, where the script runs: it is gone if another one has to do it.
+ASKING_NODES = range(1, 5)
+
 
 class JobEnd:
     """The node on which srun runs, and whether it was lost.

@@ -40,6 +40,7 @@ from hpc_elastic.membership.actions import (
 )
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
 from hpc_elastic.rundir.records import AttemptClaim
@@ -268,8 +269,9 @@ class Coordinator:
     def _check_end(self) -> None:
         """Says once, before it matters, if nobody could end the job in the place of the batch script."""
         joins = [*self._joins.values(), *([self._own] if self._own is not None else [])]
+        have_asked = [join for join in joins if join.node_id in ASKING_NODES]
         is_known, self._has_checked_end = self._has_checked_end, True
-        if is_known or len(joins) < 2 or any(join.can_end_job for join in joins):
+        if is_known or not have_asked or any(join.can_end_job for join in have_asked):
             return
         if any(join.is_launch_host for join in joins):
             text = "no agent can reach Slurm's controller: if the node of the batch script is lost, and that stays so,"

@@ -15,6 +15,7 @@ from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
 from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address
 from hpc_elastic.agent.node.node_environment import rehearse
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import RolePlan
@@ -46,10 +47,13 @@ class JobTies:
 
 
 def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_job: Callable[[str], bool]) -> JobTies:
-    """Asks the scheduler once, so that it is known before it is needed; may take some seconds."""
+    """Asks the scheduler once, on a few nodes, so that it is known before it is needed; may take some seconds."""
     if allocation.is_local:
         return JobTies()
-    return JobTies(can_end_job=can_end_job(allocation.job_id), is_launch_host=is_own_address(launch_address(environ)))
+    return JobTies(
+        can_end_job=allocation.node_id in ASKING_NODES and can_end_job(allocation.job_id),
+        is_launch_host=is_own_address(launch_address(environ)),
+    )
 
 
 def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:

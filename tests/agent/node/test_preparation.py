@@ -1,0 +1,36 @@
+"""What an agent finds out about its node and its job before it joins."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.agent.node.preparation import JobTies, examine_job
+from hpc_elastic.scheduler.allocation import Allocation
+
+
+def a_place(node_id: int, *, nodes: int = 512, is_local: bool = False) -> Allocation:
+    names = tuple(f"node{number}" for number in range(nodes))
+    return Allocation(job_id="7", restart_count=0, array_task=None, node_id=node_id, nodes=names, is_local=is_local)
+
+
+def test_of_512_agents_four_ask_the_controller_and_not_the_batch_scripts() -> None:
+    asked: list[int] = []
+
+    def can_end_job(number: int) -> bool:
+        asked.append(number)
+        return True
+
+    ties = [
+        examine_job(a_place(number), {}, can_end_job=lambda _, number=number: can_end_job(number))  # type: ignore[misc]
+        for number in range(512)
+    ]
+    assert asked == [1, 2, 3, 4]
+    assert [number for number, each in enumerate(ties) if each.can_end_job] == asked
+
+
+@pytest.mark.parametrize("node_id", [0, 1])
+def test_on_this_machine_nobody_asks(node_id: int) -> None:
+    def fail(_: str) -> bool:
+        raise AssertionError("there is nobody to ask")
+
+    assert examine_job(a_place(node_id, nodes=2, is_local=True), {}, can_end_job=fail) == JobTies()
