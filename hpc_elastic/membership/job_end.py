@@ -10,7 +10,7 @@ from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import World
 
 # The nodes, by id, whose agents find out at their start whether they could end the job. A few: a controller that is
-# asked by thousands at once serves nobody. Not the first, where the script runs: it is gone if another one has to do it.
+# asked by thousands at once serves nobody. Not the first, where the script runs: it is gone when another has to do it.
 ASKING_NODES = range(1, 5)
 
 

@@ -35,6 +35,7 @@ class Members:
         self.gathering = Gathering(self.roster, settings, self.losses, now, succession)
         self.leases = Leases(self.roster, settings, now)
         self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
+        self._has_fenced = False  # whoever has workers was told to kill them
         self._newcomers: set[str] = set()  # who came while a world was at work
 
     def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
@@ -77,13 +78,24 @@ class Members:
             self.job_end.lost(node, is_gone=is_gone)
         return member
 
+    @property
+    def world(self) -> World | None:
+        """The latest world; None before the first attempt of this start."""
+        return self._world
+
+    @world.setter
+    def world(self, world: World | None) -> None:
+        self._world = world
+        self._world_names = frozenset(() if world is None else (node.node for node in world.nodes))
+
     def is_in_world(self, node: str) -> bool:
         """Whether a node is in the latest world."""
-        return self.world is not None and any(each.node == node for each in self.world.nodes)
+        return node in self._world_names
 
     def begin(self, now: float) -> None:
         """The attempt of the latest world begins."""
         if self.world is not None:
+            self._has_fenced = False
             self.roster.seat(self.world, starting_roles(self.world))
             self.leases.begin(self.world, now)
             self._newcomers -= {node.node for node in self.world.nodes}
@@ -105,8 +117,17 @@ class Members:
         return sum(each.role == newcomer.role for each in world.nodes) < limit
 
     def fence(self) -> list[Action]:
-        """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment."""
-        return [SendToMember(node=member.node, message=_fence(member)) for member in self.roster.unstopped.of()]
+        """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment.
+
+        Each is told once: of 4,096 members that fall silent together each would be told of each.
+        """
+        if self._has_fenced:
+            return []
+        self._has_fenced = True
+        told = [member for member in self.roster.unstopped.of() if member.fenced != member.attempt]
+        for member in told:
+            member.fenced = member.attempt
+        return [SendToMember(node=member.node, message=_fence(member)) for member in told]
 
     def superseded(self, reason: str, attempt: int) -> list[Action]:
         """Another head has taken this one's place: nobody but its own node is its member any more."""

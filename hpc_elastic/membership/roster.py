@@ -21,7 +21,7 @@ class RosterEntry:
 
     `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
     the decision on which the head acts. `has_started`: each has its process; `has_ended`: one has exited 0.
-    `store_port`: the node's port for the next attempt's store.
+    `store_port`: the node's port for the next attempt's store. `fenced`: the attempt whose workers it was told to kill.
     """
 
     join: Join
@@ -33,6 +33,7 @@ class RosterEntry:
     is_in_world: bool = False
     has_started: bool = False
     has_ended: bool = False
+    fenced: int = 0
 
     def __post_init__(self) -> None:
         self.node = self.join.node  # asked for so often that a property would be felt

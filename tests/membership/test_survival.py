@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -634,3 +635,16 @@ def test_a_dropped_member_is_told_before_its_connection_is_closed() -> None:
     actions = script.pass_time(LEASE_S + 1)
     told = actions.index(SendToMember(node="node2", message=Dropped(reason="no answer for 9 s")))
     assert told < actions.index(Drop(node="node2"))
+
+
+def test_each_of_many_members_that_fall_silent_together_is_told_once_to_kill_its_workers() -> None:
+    """Each told of each would be 16 million messages for 4,096 nodes, in one turn of the loop."""
+    script = HeadScript(64, min_nodes=1)
+    script.run()
+    for number in range(64):
+        script.start(number)
+    script.beating = {0}
+    stops = [send for send in of_kind(script.pass_time(40), SendToMember) if isinstance(send.message, Stop)]
+    told = Counter(send.node for send in stops if send.message.manner is StopManner.FENCE)  # type: ignore[union-attr]
+    assert len(told) > 60
+    assert max(told.values()) == 1
