@@ -1,10 +1,10 @@
-"""Run PyTorch on Slurm so that it survives what clusters do."""
+"""Run PyTorch jobs on Slurm so that they survive failures of nodes and of the network."""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
 
-# The Python API. What is behind it is loaded when it is first asked for: agents and workers import this package too.
+# The Python API, by name and module. Each module is imported at first use: agents and workers import this package too.
 _DOOR = {
     "submit": "hpc_elastic.api.submit",
     "Run": "hpc_elastic.api.run",

@@ -1,7 +1,7 @@
-"""The clock of leases and deadlines: one for all processes of a machine, which goes on while the machine is suspended.
+"""The clock of leases and deadlines, which all processes of a machine share and which counts while it is suspended.
 
-CLOCK_MONOTONIC stands still then: a node that slept for an hour would take its lease for a fresh one when it wakes
-up. Source: clock_gettime(2), CLOCK_BOOTTIME, Linux 2.6.39.
+CLOCK_MONOTONIC stands still during a suspend: a node that slept for an hour would take its lease for a fresh one when
+it wakes up. Source: clock_gettime(2), CLOCK_BOOTTIME, Linux 2.6.39.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 def _choose() -> int:
     try:
         time.clock_gettime(time.CLOCK_BOOTTIME)
-    except OSError:  # a sandbox that does not know it
+    except OSError:  # a sandbox without this clock
         return time.CLOCK_MONOTONIC
     return time.CLOCK_BOOTTIME
 
@@ -21,5 +21,5 @@ CLOCK = _choose()
 
 
 def now() -> float:
-    """The moment, in seconds since an arbitrary one of this machine's, as `time.monotonic`."""
+    """Return the current time, in seconds since an arbitrary moment of this machine, as `time.monotonic` does."""
     return time.clock_gettime(CLOCK)

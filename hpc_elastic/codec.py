@@ -1,4 +1,4 @@
-"""Frozen dataclasses to and from JSON objects, by their type hints."""
+"""Converts frozen dataclasses to and from JSON objects, by their type hints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Json = Any  # a value that `json.dumps` takes
-_PLAIN = frozenset({str, int, float, bool, type(None)})  # most values, and the same in JSON
+_PLAIN = frozenset({str, int, float, bool, type(None)})  # types of most values; JSON has the same ones
 
 
 class DecodeError(ValueError):
@@ -41,7 +41,7 @@ def to_json(value: Any) -> Json:
 def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
     """Builds a `cls` from a JSON object.
 
-    Fields that this version does not know are passed over, so that a newer writer can add some.
+    Unknown fields are ignored, so that a newer writer can add some.
 
     Raises:
         DecodeError: a field is missing or has another type.
@@ -61,14 +61,14 @@ def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
 
 @cache
 def _parts(cls: Any) -> tuple[tuple[str, str], ...] | None:
-    """Name and JSON key of each field, None if it is no dataclass."""
+    """Return the name and the JSON key of each field; None if `cls` is no dataclass."""
     has_fields = dataclasses.is_dataclass(cls)
     return tuple((name, key) for name, key, _, _ in _fields(cls)) if has_fields else None
 
 
 @cache
 def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Name, JSON key, type hint and whether there is a default, of each field."""
+    """Return for each field its name, its JSON key, its type hint and whether it has a default."""
     hints = typing.get_type_hints(cls)
     missing = dataclasses.MISSING
     return tuple(
@@ -84,7 +84,7 @@ def _fields(cls: Any) -> tuple[tuple[str, str, Any, bool], ...]:
 
 @cache
 def _take_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A hint's origin and arguments; typing itself takes longer than all the rest of a short message."""
+    """Return a type hint's origin and arguments, cached: `typing` takes longer than the rest of a short message."""
     return typing.get_origin(hint), typing.get_args(hint)
 
 

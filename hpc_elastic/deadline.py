@@ -1,7 +1,8 @@
-"""Until when a node's workers may run: eight bytes of memory that the agent, its guard and new workers share.
+"""The moment until which a node's workers may run, in memory that the agent, its guard and new workers share.
 
-The agent writes; whoever is about to kill a worker, or to become one, reads what holds at that very moment,
-whichever of the processes was paused meanwhile. The memory has no name and goes with the last process that has it.
+The memory is eight bytes. The agent writes them; a process that is about to kill a worker, or to become one, reads the
+value that holds at that very moment, whichever of the processes was paused meanwhile. The memory has no name, and is
+freed with the last process that maps it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ _SIZE = 8  # of a double, which a processor reads and writes at once if it is al
 
 
 class Deadline:
-    """A moment of `clock.now`, which all processes of a machine share; `inf` while nothing ends.
+    """A shared deadline, a moment of `clock.now`, which all processes of a machine share; `inf` means no deadline.
 
     Args:
-        descriptor: of the memory; the caller's, and not needed for what is read later.
+        descriptor: the memory's file descriptor; the caller owns it, and later reads do not need it.
         is_writable: whether `set` may be called.
     """
 
@@ -30,7 +31,7 @@ class Deadline:
 
     @classmethod
     def create(cls) -> Deadline:
-        """Memory that a child gets by `pass_fds`, with the moment `inf`."""
+        """Create the memory, which a child gets by `pass_fds`, with the deadline `inf`."""
         descriptor = os.memfd_create("hpc-elastic-deadline")
         os.truncate(descriptor, _SIZE)
         deadline = cls(descriptor, is_writable=True)
@@ -39,20 +40,20 @@ class Deadline:
 
     @property
     def value(self) -> float:
-        """The moment, by `clock.now`."""
+        """The deadline, as a moment of `clock.now`."""
         return self._value[0]
 
     @property
     def has_passed(self) -> bool:
-        """Whether no worker may run, or start, now."""
+        """Whether the deadline has passed, so that no worker may run or start now."""
         return now() >= self.value
 
     def set(self, moment: float) -> None:
-        """Moves it."""
+        """Moves the deadline to `moment`."""
         self._value[0] = moment
 
     def close(self) -> None:
-        """Gives the memory and the descriptor back."""
+        """Frees the memory and closes the descriptor."""
         self._value.release()
         self._memory.close()
         os.close(self.descriptor)

@@ -1,4 +1,4 @@
-"""The exit codes, and the one tree of errors that become them."""
+"""The exit codes, and the one tree of errors that map to them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import Enum, IntEnum
 
 
 class ExitCode(IntEnum):
-    """What `submit --wait`, the rendered script and the agent leave the shell with."""
+    """The exit codes of `submit --wait`, of the rendered script and of the agent."""
 
     SUCCESS = 0
     WORKERS_FAILED = 1
     USAGE = 2
     SETUP = 3  # the job file, a site, a template or a setup line is wrong
     SCHEDULER = 4  # Slurm refused, or does not answer
-    RUN_DIRECTORY = 5  # unusable, busy or over
+    RUN_DIRECTORY = 5  # unusable, in use, or of a run that has ended
     NODES_MISSING = 6
-    NODE_LOST = 7  # a node or an agent lost beyond `min`
+    NODE_LOST = 7  # nodes or agents were lost, and fewer than `min` are left
     NO_PROGRESS = 8
-    STALLED = 9  # stalled or unkillable
+    STALLED = 9  # workers stalled, or could not be killed
     STOPPED = 10  # stopped by a person
     REQUEUE = 75  # stopped to be requeued
 
@@ -47,10 +47,10 @@ class UsageError(HpcElasticError):
 
 
 class JobError(HpcElasticError):
-    """A job file or an override is wrong: all its problems at once. Exit code 3.
+    """A job file or an override is wrong; the error holds all problems at once. Exit code 3.
 
     Args:
-        problems: one line each, `job.yaml:12: restart.max_restart: unknown key`.
+        problems: one line for each, such as `job.yaml:12: restart.max_restart: unknown key`.
     """
 
     exit_code = ExitCode.SETUP
@@ -97,33 +97,33 @@ class SchedulerError(HpcElasticError):
 
 
 class RunDirectoryError(HpcElasticError):
-    """The run directory cannot be read or written, is not empty, is busy or is over. Exit code 5."""
+    """The run directory cannot be read or written, is not empty, is in use, or its run has ended. Exit code 5."""
 
     exit_code = ExitCode.RUN_DIRECTORY
 
 
 class FileSystemError(RunDirectoryError):
-    """The file system refused or failed; what it says a moment later may be another thing. Exit code 5."""
+    """The file system refused or failed; the same call may succeed a moment later. Exit code 5."""
 
 
 class RendezvousCause(str, Enum):
     """Why a node is missing in the rendezvous; `docs/how-to/rendezvous.md` says what to do about each."""
 
-    NEVER_STARTED = "never_started"  # its agent gave no sign
-    CANNOT_RESOLVE = "cannot_resolve"  # the head's name means nothing there
-    CANNOT_ROUTE = "cannot_route"  # the head's machine does not answer, on no port
-    REFUSED = "refused"  # the head's machine answers that nobody listens
-    BLOCKED_PORT = "blocked_port"  # something between the two lets other ports through and not this one
-    WRONG_SECRET = "wrong_secret"  # it authenticated wrongly
-    OTHER_VERSION = "other_version"  # of Python, torch or hpc_elastic than the head's
-    SILENT = "silent"  # it was connected, and there was no answer
+    NEVER_STARTED = "never_started"  # its agent left no trace
+    CANNOT_RESOLVE = "cannot_resolve"  # the node cannot resolve the head's host name
+    CANNOT_ROUTE = "cannot_route"  # the head's machine does not answer on any port
+    REFUSED = "refused"  # the head's machine refuses the connection: nobody listens on the port
+    BLOCKED_PORT = "blocked_port"  # something between the two machines blocks this port and not others
+    WRONG_SECRET = "wrong_secret"  # its authentication failed
+    OTHER_VERSION = "other_version"  # its version of Python, torch or hpc_elastic is not the head's
+    SILENT = "silent"  # the connection was made, and no answer came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingNode:
-    """A node that did not join, and why.
+    """A node that did not join, and the reason.
 
-    `detail` goes on from the node's name: `cannot resolve node1: Name or service not known`.
+    `detail` continues a sentence that begins with the node's name: `cannot resolve node1: Name or service not known`.
     """
 
     node: str
@@ -135,11 +135,11 @@ class MissingNode:
 
 
 class RendezvousTimeoutError(HpcElasticError):
-    """Too few nodes have joined in time. Exit code 6.
+    """Too few nodes joined the rendezvous in time. Exit code 6.
 
     Args:
-        message: how many of how many, in one line.
-        missing: who did not, and why.
+        message: how many nodes of how many joined, in one line.
+        missing: the nodes that did not join, with the reasons.
     """
 
     exit_code = ExitCode.NODES_MISSING

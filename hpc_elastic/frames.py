@@ -1,7 +1,7 @@
-"""Messages over a stream socket between two processes of a node: JSON objects, with descriptors.
+"""Sends and receives JSON messages with file descriptors over a stream socket between two processes of a node.
 
 A frame is four bytes, the length of what follows as a big-endian number, and a JSON object in UTF-8.
-Descriptors (SCM_RIGHTS, unix(7)) come with the four bytes, so no frame can be read without its own.
+Descriptors (SCM_RIGHTS, unix(7)) come with the four bytes, so no frame can be read without its own descriptors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ MOST_DESCRIPTORS = 8
 
 
 def send_frame(stream: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Sends one frame; the receiver gets descriptors of its own.
+    """Sends one frame; the receiver gets its own copies of the descriptors.
 
     Raises:
-        OSError: nobody reads any more.
+        OSError: the other side does not read any more.
     """
-    body = json.dumps(message).encode()  # ASCII: what is no text in an environment is a lone surrogate here
+    body = json.dumps(message).encode()  # ASCII: bytes of an environment that are no text are lone surrogates here
     length = _LENGTH.pack(len(body))
     if descriptors:
         socket.send_fds(stream, [length], descriptors)
@@ -32,7 +32,7 @@ def send_frame(stream: socket.socket, message: dict[str, Any], descriptors: Sequ
 
 
 def receive_frame(stream: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Waits for one frame and the descriptors that came with it; None when the other side is gone."""
+    """Waits for one frame, and returns it with its descriptors; None when the other side has closed."""
     try:
         length, descriptors, _, _ = socket.recv_fds(stream, _LENGTH.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not length:

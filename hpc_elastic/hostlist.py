@@ -8,30 +8,30 @@ from math import prod
 
 from hpc_elastic.errors import AllocationError
 
-MOST_HOSTS = 65536  # also what Slurm 22.05 bounds a range at (MAX_RANGE in src/common/hostlist.c)
+MOST_HOSTS = 65536  # also Slurm 22.05's limit of a range (MAX_RANGE in src/common/hostlist.c)
 
 _EXPRESSION = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")  # names become file names: no slash
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
-_Part = str | list[tuple[int, int, int]]  # a text, or ranges: first, last, digits at least
+_Part = str | list[tuple[int, int, int]]  # a text, or ranges: first, last, least number of digits
 
 
 class HostlistError(AllocationError, ValueError):
-    """A text is no host list, or names too many hosts. Exit code 3."""
+    """A text is not a host list, or it names too many hosts. Exit code 3."""
 
 
 def expand_hostlist(text: str, *, limit: int = MOST_HOSTS) -> tuple[str, ...]:
-    """The host names of an expression such as `node[1-3,7],gpu[01-02]-ib,a[1-2]b[3-4]`.
+    """Return the host names of an expression such as `node[1-3,7],gpu[01-02]-ib,a[1-2]b[3-4]`.
 
-    As `scontrol show hostnames` does, this keeps order and doubles, and takes the zero padding of a
+    As `scontrol show hostnames` does, this keeps order and duplicates, and takes the zero padding of a
     range from its first number. Of several brackets in a name, the last one runs fastest. An empty
     text has no hosts.
 
     Args:
         text: what Slurm calls a node list.
-        limit: the most names; the count is known before any is made.
+        limit: the largest number of names; they are counted before any is made.
 
     Raises:
         HostlistError: the text is no host list, or there are more names than `limit`.
@@ -47,7 +47,7 @@ def expand_hostlist(text: str, *, limit: int = MOST_HOSTS) -> tuple[str, ...]:
 
 
 def _parts(expression: str, text: str) -> list[_Part]:
-    """The expression cut at its brackets."""
+    """Split an expression at its brackets."""
     parts: list[_Part] = []
     for match in _PART.finditer(expression):
         brackets, name = match.groups()
@@ -71,12 +71,12 @@ def _range(item: str, text: str) -> tuple[int, int, int]:
 
 
 def _count(part: _Part) -> int:
-    """How many texts may stand at this place."""
+    """Return how many texts this part of an expression stands for."""
     return 1 if isinstance(part, str) else sum(last - first + 1 for first, last, _ in part)
 
 
 def _choices(part: _Part) -> list[str]:
-    """The texts that may stand at this place."""
+    """Return the texts that this part of an expression stands for."""
     if isinstance(part, str):
         return [part]
     return [f"{number:0{width}d}" for first, last, width in part for number in range(first, last + 1)]

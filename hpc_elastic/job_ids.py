@@ -1,4 +1,4 @@
-"""Job ids by their shape: a job of this machine begins with `local-`; a task of an array ends as Slurm writes it."""
+"""The forms of job ids: one of this machine begins with `local-`, one of an array's task ends in `_<task>`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ LOCAL_PREFIX = "local-"
 
 
 def is_local(job_id: str) -> bool:
-    """Whether this is a job of this machine, which no other scheduler knows."""
+    """Return whether this id is of a job on this machine, which no other scheduler knows."""
     return job_id.startswith(LOCAL_PREFIX)
 
 
 def array_task_id(array: str, task: int) -> str:
-    """The id of a task: `1234_5`."""
+    """Return the id of an array's task: `1234_5`."""
     return f"{array}_{task}"
 
 
 def split_task_id(job_id: str) -> tuple[str, int] | None:
-    """The array's id and the task's number; None for any other id."""
+    """Return the array's id and the task's number of a task's id; None for any other id."""
     match = _TASK.fullmatch(job_id)
     return (match[1], int(match[2])) if match else None
 
 
 def array_task_of(job_id: str) -> int | None:
-    """The number of a task; None for any other job."""
+    """Return the task's number of a task's id; None for any other id."""
     split = split_task_id(job_id)
     return None if split is None else split[1]

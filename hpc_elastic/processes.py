@@ -1,4 +1,4 @@
-"""What /proc says about processes, and signals that cannot hit a later process with the same number."""
+"""Reads processes from /proc, and sends signals that cannot hit a later process with the same process id."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _PART = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. `start` is in clock ticks since boot (field 22 of stat) and tells it from a later namesake."""
+    """One process; `start`, in clock ticks since boot (field 22 of stat), tells it from a later one with its id."""
 
     pid: int
     parent: int
     session: int
     start: int
-    is_alive: bool  # a zombie is over: it only waits to be collected
+    is_alive: bool  # false for a zombie, which only waits to be collected
 
 
 def find_process(pid: int) -> Process | None:
-    """The process with this number; None if there is none.
+    """Return the process with this id; None if there is none.
 
     Source: proc_pid_stat(5). The name in parentheses may itself hold spaces and parentheses.
     """
@@ -43,18 +43,21 @@ def find_process(pid: int) -> Process | None:
 
 
 def all_processes() -> list[Process]:
-    """All processes of this machine that can be seen from here, zombies too."""
+    """Return all processes of this machine that /proc shows, zombies too."""
     found = (find_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return [process for process in found if process]
 
 
 def living_processes() -> list[Process]:
-    """All that are not over."""
+    """Return all processes that are alive, without zombies."""
     return [process for process in all_processes() if process.is_alive]
 
 
 def read_environment(pid: int) -> bytes:
-    """What the process was started with, `NAME=value` between zero bytes; nothing of another user's."""
+    """Return the environment that a process was started with, `NAME=value` between zero bytes.
+
+    It is empty for another user's process, or one that has ended.
+    """
     try:
         return _read(f"/proc/{pid}/environ")
     except OSError:
@@ -62,7 +65,7 @@ def read_environment(pid: int) -> bytes:
 
 
 def read_children(pid: int, thread: int | str) -> list[bytes]:
-    """The process ids of what this thread of a process has started; none where the kernel has no such lists."""
+    """Return the ids of the processes that this thread has started; none where the kernel has no such list."""
     try:
         return _read(f"/proc/{pid}/task/{thread}/children").split()
     except OSError:
@@ -70,7 +73,7 @@ def read_children(pid: int, thread: int | str) -> list[bytes]:
 
 
 def read_command(process: Process) -> bytes:
-    """Its command line, with a zero byte after each word; empty of one that is over."""
+    """Return a process's command line, with a zero byte after each word; empty if the process has ended."""
     try:
         return _read(f"/proc/{process.pid}/cmdline")
     except OSError:
@@ -78,14 +81,14 @@ def read_command(process: Process) -> bytes:
 
 
 def has_variable(process: Process, name: str, value: str) -> bool:
-    """Whether the process was started with `name=value`; not of another user's."""
+    """Return whether the process was started with `name=value`; False for another user's process."""
     return os.fsencode(f"{name}={value}") in read_environment(process.pid).split(b"\0")
 
 
 def with_descendants(
     roots: Iterable[Process], processes: Iterable[Process], *, stop_at: Container[int] = ()
 ) -> list[Process]:
-    """The roots, their children, their children's children ...; nothing from the process ids `stop_at` on."""
+    """Return the roots and all their descendants; the search does not go beyond the process ids `stop_at`."""
     children: dict[int, list[Process]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process)
@@ -100,15 +103,15 @@ def with_descendants(
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:
-    """Signals this process; nothing if it is over, whoever has its number now.
+    """Signals this process; does nothing if it has ended, even if another process has its id now.
 
     Raises:
-        PermissionError: it belongs to somebody else.
+        PermissionError: the process belongs to another user.
     """
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            now = find_process(process.pid)  # after the descriptor: it names one process for good
+            now = find_process(process.pid)  # after the open: the descriptor names one process for good
             if now and now.start == process.start:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
@@ -116,7 +119,7 @@ def send_signal(process: Process, number: signal.Signals) -> None:
 
 
 def _read(path: str) -> bytes:
-    """A whole file, without the calls that `open` makes beside: every stop reads hundreds of files of /proc."""
+    """Read a whole file without the extra system calls of `open`: every stop reads hundreds of files of /proc."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []

@@ -1,4 +1,4 @@
-"""Where `templates/` and `site-configs/` are: inside an installed package, or beside it in a checkout."""
+"""Finds `templates/` and `site-configs/`, which are inside an installed package or beside it in a checkout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ShippedName = Literal["templates", "site-configs"]
 
 
 def shipped_directory(name: ShippedName, *, package_directory: str = PACKAGE_DIRECTORY) -> str:
-    """The absolute path of a folder that comes with the package.
+    """Return the absolute path of a folder that comes with the package.
 
     A wheel holds it in `_shipped/` inside the package. A checkout, and with it an editable install
     and an unpacked sdist, holds it beside the package: one copy, which people edit.

@@ -1,7 +1,7 @@
-"""Durations and sizes: how people and Slurm write them, and how they are written back.
+"""Parses and formats durations and sizes, in the spellings of people and of Slurm.
 
-Inside the package a duration is a `timedelta` and a size a number of bytes; no other module spells
-one. A bare number is refused: it would be minutes or MiB to Slurm, and seconds or bytes to most people.
+Inside the package a duration is a `timedelta` and a size a number of bytes; no other module reads or writes their
+spellings. A bare number is refused: it would be minutes or MiB to Slurm, and seconds or bytes to most people.
 Slurm's spellings: https://slurm.schedmd.com/sbatch.html, `--time` and `--mem`.
 """
 
@@ -24,12 +24,12 @@ _BYTES_IN_UNIT = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration from `90m`, `2h30m`, `1d12h`, `0.5s`, or Slurm's `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
+    """Parse `90m`, `2h30m`, `1d12h`, `0.5s`, or Slurm's `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
 
-    As in Slurm, `12:30` is twelve minutes and a half, and a field may be larger than its clock has (`90:00`).
+    As in Slurm, `12:30` is twelve and a half minutes, and a field may be larger than on a clock (`90:00`).
 
     Raises:
-        ValueError: it is none of these; the message says what was expected.
+        ValueError: the text is none of these; the message says what was expected.
     """
     seconds = _seconds(text)
     if seconds is None:
@@ -57,7 +57,7 @@ def _seconds(text: str) -> float | None:
 
 
 def format_duration(duration: timedelta) -> str:
-    """A duration for people: `2h30m`, `45s`, `0.5s`, `0s`; `parse_duration` reads it back.
+    """Format a duration for people: `2h30m`, `45s`, `0.5s`, `0s`; `parse_duration` reads it back.
 
     Raises:
         ValueError: it is negative.
@@ -75,10 +75,10 @@ def format_duration(duration: timedelta) -> str:
 
 
 def format_slurm_time(duration: timedelta) -> str:
-    """A duration as Slurm's `--time`: `HH:MM:SS` or `D-HH:MM:SS`, rounded up to a whole second.
+    """Format a duration for Slurm's `--time`: `HH:MM:SS` or `D-HH:MM:SS`, rounded up to a whole second.
 
     Raises:
-        ValueError: it is zero, which asks Slurm for no limit at all, or negative.
+        ValueError: the duration is zero, which asks Slurm for no limit at all, or negative.
     """
     _refuse_negative(duration)
     if not duration:
@@ -95,10 +95,10 @@ def _refuse_negative(duration: timedelta) -> None:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes from `512K`, `100M`, `64G`, `1.5T`, also with `B` or `iB` at the end; 1K is 1024.
+    """Parse a size, `512K`, `100M`, `64G`, `1.5T`, also with `B` or `iB` at the end, as bytes; 1K is 1024.
 
     Raises:
-        ValueError: it is something else; the message says what was expected.
+        ValueError: the text is something else; the message says what was expected.
     """
     match = _SIZE.fullmatch(text)
     if not match:
@@ -108,16 +108,16 @@ def parse_size(text: str) -> int:
 
 
 def parse_slurm_memory(text: str) -> int:
-    """A number of bytes as Slurm reads `--mem`: a bare number is MiB.
+    """Parse a value of `--mem` as a number of bytes, as Slurm reads it: a bare number is MiB.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the text is no size.
     """
     return parse_size(f"{text}M" if re.fullmatch(r"\d+", text, re.A) else text)
 
 
 def format_slurm_memory(size: int) -> str:
-    """A number of bytes as Slurm's `--mem`: `64G`, `1536M`, rounded up to a whole MiB; `0` is all that a node has.
+    """Format bytes for Slurm's `--mem`: `64G`, `1536M`, rounded up to a whole MiB; `0` is all memory of a node.
 
     Raises:
         ValueError: it is negative.

@@ -1,18 +1,19 @@
-"""Writes the result of a run whose agents have all ended without one: what the script does last.
+"""The program that writes the result of a run whose agents have all ended without writing one; the script's last call.
 
     PYTHON launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS
 
 Theory of operation. The script calls it when every process that it launched has ended and there is no result: a SIGKILL
-or the memory limit has taken the whole step, say. It writes what the records prove, and else that the outcome is
-unknown. It writes nothing where the run may go on or somebody else knows more:
+or the memory limit has taken the whole step, say. It writes what the records prove, and otherwise that the outcome
+is unknown. It writes nothing if the run may go on, or if another program knows more:
 
-- the allocation that is the run's latest is not of this script: another job is at work, or this start has claimed none,
-  because it was refused or could not be set up (`STARTS`: how many claims there were before the script launched);
-- the scheduler does not mean this start to go on: it starts the job again, or has cancelled it, or its time is over,
-  and `status` tells that from its word. Nor if it does not say, unless a person has asked for the end;
+- the run's latest allocation does not belong to this script: another job is at work, or this start has claimed no
+  allocation, because it was refused or could not be set up (`STARTS`: how many claims there were before the launch);
+- the scheduler does not count this start as still at work: it starts the job again, or has cancelled it, or its time
+  is over, and `status` reports that from the scheduler's answer. The same holds if the scheduler does not answer,
+  unless a person has asked for the end;
 - the agents left in order to be started again.
 
-That every rank has exited 0 is the result whatever else happens.
+If every rank has exited 0, success is the result whatever else happened.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start
 
 WRITTEN_BY = "script"
-TRIES_FOR_S = 3.0  # the job is not to outlive its agents by much
+TRIES_FOR_S = 3.0  # the job should not outlive its agents by much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a run whose agents have ended.
+    """What is known about a run whose agents have ended.
 
-    `status` is the highest exit status of what the script launched; `complaint` the error for which an agent gave
-    up; `nodes` the latest records of the last world's nodes; `latest` its claim. `is_out_of_time`: the local time limit
-    is over.
+    `status`: the highest exit status of the processes that the script launched. `complaint`: the error because of
+    which an agent gave up. `nodes`: the latest records of the last world's nodes. `latest`: the claim of that world.
+    `is_out_of_time`: a local run has reached its time limit.
     """
 
     records: Records
@@ -66,7 +67,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended whose agents cannot say it any more."""
+    """How a run ended whose agents can no longer report it."""
 
     state: RunState
     exit_code: ExitCode
@@ -76,11 +77,11 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the result if one is missing and nobody else will write it; returns an exit code."""
+    """Writes the result if there is none and no other program will write one; returns an exit code."""
     if len(arguments) != 3 or not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in arguments[1:]):
         print("usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS", file=sys.stderr)
         return int(ExitCode.USAGE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # it takes some seconds at most
+    for number in (signal.SIGINT, signal.SIGTERM):  # this program takes some seconds at most
         signal.signal(number, signal.SIG_IGN)
     layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     except HpcElasticError as error:
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error.message}", file=sys.stderr)
         return int(error.exit_code)
-    except Exception as error:  # whatever stands in the records, people get one line
+    except Exception as error:  # whatever the records contain, people get one line
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error!r}"[:500], file=sys.stderr)
         return int(ExitCode.RUN_DIRECTORY)
     if cause:
@@ -97,16 +98,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> str:
-    """Writes the result if one is missing and nobody else will write it.
+    """Writes the result if there is none and no other program will write one.
 
     Args:
-        layout: the run's.
-        status: the highest exit status of what the script launched.
-        starts: how many allocations were claimed before.
-        questions: what the scheduler says.
+        layout: the layout of the run directory.
+        status: the highest exit status of the processes that the script launched.
+        starts: how many allocations were claimed before the launch.
+        questions: asks the scheduler.
 
     Returns:
-        The cause of the result that is there now, for people; empty if there is none.
+        The cause in the result that the run has now, for people; empty if it has none.
 
     Raises:
         HpcElasticError: the run directory cannot be read or written.
@@ -115,7 +116,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
     with file_system_errors(layout.plan, "read"), open(layout.plan, encoding="utf-8") as file:
         plan = parse_plan(file.read())
     job_id, restart_count = derive_start(os.environ)
-    # The script belongs to no node; what is asked here does not depend on one.
+    # The script is not the agent of a node; nothing that is done here depends on the node.
     place = Allocation(
         job_id=job_id,
         restart_count=restart_count,
@@ -142,7 +143,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
 
 
 def judge(evidence: Evidence) -> Outcome:
-    """What the evidence proves."""
+    """Returns how the run ended, as far as the evidence proves it."""
     records, status = evidence.records, evidence.status
     if records.is_finished:
         return Outcome(
@@ -181,7 +182,7 @@ def judge(evidence: Evidence) -> Outcome:
 
 
 def describe(status: int) -> str:
-    """An exit status as a shell has it, with the name of the signal if it was one."""
+    """Describes an exit status as a shell reports it, with the name of the signal if there was one."""
     number = status - 128
     names = {int(one): one.name for one in signal.Signals}
     return f"{status} ({names[number]})" if number in names else str(status)
@@ -219,7 +220,7 @@ def _node_results(layout: RunLayout, journal: Journal, records: Records) -> tupl
 
 
 def _is_out_of_time(first: AllocationClaim, time_s: float | None) -> bool:
-    """Whether a run on this machine has reached the limit that its script keeps, which began before the claim."""
+    """Returns whether a local run has reached its script's time limit, which began to count before the claim."""
     if time_s is None:
         return False
     return time.time() - datetime.fromisoformat(first.time.replace("Z", "+00:00")).timestamp() >= time_s

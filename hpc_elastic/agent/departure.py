@@ -1,4 +1,4 @@
-"""What an agent ends with: the first word counts, and an error that nobody has handled is one."""
+"""Holds the outcome with which an agent ends: its first `Leave` or its first unhandled error, whichever comes first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hpc_elastic.membership.actions import Leave
 
 
 class Departure:
-    """Awaited, it gives how this agent leaves, or raises what its event loop could not handle.
+    """The outcome of an agent: awaiting it returns the `Leave`, or raises the error that nothing handled.
 
     Args:
-        loop: the agent's, whose exception handler this becomes.
+        loop: the agent's event loop; `Departure` sets its exception handler.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -24,7 +24,7 @@ class Departure:
         return self._leave.__await__()
 
     def leaves(self, leave: Leave) -> None:
-        """The agent is to leave so, unless that is settled."""
+        """Sets how the agent leaves, unless the outcome is already set."""
         if not self._leave.done():
             self._leave.set_result(leave)
 

@@ -1,4 +1,4 @@
-"""Where an agent starts: `launch.py hpc_elastic.agent.main RUN_DIR`, one a node."""
+"""The program that runs one node's agent: `launch.py hpc_elastic.agent.main RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hpc_elastic.scheduler.registry import derive_allocation, derive_start
 from hpc_elastic.scheduler.slurm.step import launch_address
 
 STDERR = 2
-SCRIPT_ENDS_WITHIN_S = 60.0  # after the result, which NFS may hide from it for 30 s
+SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide from the script for 30 s
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,7 +65,7 @@ def _run(layout: RunLayout) -> int:
     journal = Journal(layout, plan, allocation, questions=questions)
     become_subreaper()
     reserve_room(STDERR)
-    # A silent name server costs 5 s a look-up and more; the workers get the same.
+    # A name server that does not answer costs 5 s or more for each look-up; the workers inherit this setting.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     _set_imports_apart()
 
@@ -88,27 +88,27 @@ def _run(layout: RunLayout) -> int:
 
 
 def _set_imports_apart() -> None:
-    """What imports have made is never garbage, so no collection looks at it.
+    """Excludes the objects that imports have created from garbage collection, as they are never garbage.
 
-    A full collection comes when a quarter more objects are there than the last one left: with the 28,000 of the
-    imports counted among them, what restarts leave in cycles would be kept for hundreds of attempts.
+    A full collection starts when there are a quarter more objects than the last one left. If the 28,000 objects of the
+    imports were counted, the reference cycles that restarts leave would be kept for hundreds of attempts.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # counts anew what is left
+    gc.collect()  # so that the next threshold follows from what is left
 
 
 def _end_job(journal: Journal, allocation: Allocation) -> None:
-    """The last thing of all: the script that would end the job is gone with its node.
+    """Ends the job, as the last act of this agent: the batch script that would end it was lost with its node.
 
-    It may have stood still only, and be there again, as after `scontrol resume`: then it has time to end the job
+    The script may only have been suspended and run again, as after `scontrol resume`. Then it gets time to end the job
     itself, with the run's own exit code and not as cancelled.
     """
     if _answers(launch_address(os.environ)):
         journal.say(f"the node of the batch script answers again: its script may end job {allocation.job_id}")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it comes with the end of the job
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a TERM comes when the job ends
         time.sleep(SCRIPT_ENDS_WITHIN_S)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes for this agent, too, and there is nothing left to stop
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a TERM comes for this agent too, and there is nothing left to stop
     journal.say(f"the node of the batch script was lost: ending job {allocation.job_id}")
     try:
         end_job(allocation.job_id)
@@ -117,7 +117,7 @@ def _end_job(journal: Journal, allocation: Allocation) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Whether a machine accepts or refuses connections, which one without power does not."""
+    """Returns whether a machine accepts or refuses connections; one without power does neither."""
     return bool(address) and asyncio.run(find_answering_port(address, OTHER_PORTS)) is not None
 
 
@@ -134,7 +134,7 @@ def _read(path: str) -> bytes:
 
 
 def _read_secret(layout: RunLayout) -> bytes:
-    """The run's secret; a shorter one, an empty one above all, could be guessed."""
+    """Reads the run's secret and checks its length; a shorter secret, an empty one above all, could be guessed."""
     secret = _read(layout.secret)
     if len(secret) < SECRET_BYTES:
         raise RunDirectoryError(
@@ -145,7 +145,7 @@ def _read_secret(layout: RunLayout) -> bytes:
 
 
 def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:
-    """An error of ours: the node's record says so, and the guard kills the workers when this process ends."""
+    """Records that this agent crashed, in the node's result; the guard kills the workers when this process ends."""
     detail = traceback.format_exc()
     print(detail, file=sys.stderr, flush=True)
     attempt = 0

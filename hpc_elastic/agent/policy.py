@@ -1,4 +1,4 @@
-"""When to restart and when to end: `Policy.decide(history, observation, now)`, pure."""
+"""Decides when to restart the workers and when to end the run: `Policy.decide(history, observation, now)`, pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
 
-LONGEST_WORDS = 500  # of a failure, in the line about it; its error file has them all
+LONGEST_WORDS = 500  # of an error message in the line about a failure; the error file has all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The limits of one run, and what follows from them.
+    """The restart policy of one run: its limits, and the decisions that follow from them.
 
     `roles` has the restart policy of each role by its name, as `plan.launch_plan.RolePlan` has it.
     """
@@ -26,10 +26,10 @@ class Policy:
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Restart or finish, for one observation.
+        """Decides on one observation: restart, finish, or ignore it.
 
         Args:
-            history: the run up to the current attempt's claim.
+            history: the history of the run up to the current attempt's claim.
             observation: what the head saw.
             now: monotonic seconds.
         """
@@ -53,11 +53,11 @@ class Policy:
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
-        """Whether the store of this role's nodes serves roles whose failures are ignored, and no other."""
+        """Returns whether the store on this role's nodes serves only roles whose failures are ignored."""
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
 
     def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
-        """A restart of everybody, which spends no restart: the head counts the loss when it claims the attempt."""
+        """Decides on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
         what, limit = _describe_loss(observation), self.restart.max_node_losses
         if observation.node_losses > limit:
             lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
@@ -66,7 +66,7 @@ class Policy:
         return Restart(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
-        """A restart, unless the budget is spent or the run does not get on."""
+        """Decides on a failure: a restart, unless the budget is spent or the run makes no progress."""
         used, limit = history.spend.restarts, self.restart.max_restarts
         if used >= limit:
             spent = f"all {limit} restarts of max_restarts are" if limit > 1 else "the one restart of max_restarts is"
@@ -86,7 +86,7 @@ class Policy:
         )
 
     def backoff_s(self, used: int) -> float:
-        """The pause in seconds before a restart when `used` restarts are spent already."""
+        """Returns the pause in seconds before a restart when `used` restarts are spent already."""
         backoff = self.restart.backoff
         try:
             pause = backoff.first_s * backoff.factor**used
@@ -96,7 +96,7 @@ class Policy:
 
 
 def describe_failure(failure: FailureRecord) -> str:
-    """A failure in one line: which rank, where, how, and its own words."""
+    """Describes a failure in one line: which rank, on which node, how it ended, and its error message."""
     rank = f"rank {failure.rank} on {failure.node}"
     if failure.failure_class == "start_failed":
         return f"{rank} could not be started: {failure.message}"
@@ -104,7 +104,7 @@ def describe_failure(failure: FailureRecord) -> str:
         return f"{rank} was killed by {failure.signal_name}"
     number = f"exit code {failure.exitcode}"
     first_line = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
-    if first_line in ("", number):  # it left no word
+    if first_line in ("", number):  # it left no message
         return f"{rank} failed with {number}"
     if len(first_line) > LONGEST_WORDS:
         first_line = f"{first_line[:LONGEST_WORDS]} [...]"
@@ -112,15 +112,15 @@ def describe_failure(failure: FailureRecord) -> str:
 
 
 def failure_signature(failure: FailureRecord) -> str:
-    """What makes two failures the same: class, exit code and words, without their numbers."""
+    """Returns a text that is equal for equal failures: class, exit code and message with its numbers masked."""
     words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
     return f"{failure.failure_class}/{failure.exitcode}/{words}"
 
 
 def _history_after(history: History, observation: Observation, signature: str) -> History:
-    """The history with this failure answered by a restart.
+    """Returns the history after this failure was answered by a restart.
 
-    Without a progress file nobody knows whether the run got on; then it is taken to have.
+    Without a progress file it is unknown whether the run made progress; then it is assumed to have.
     """
     is_stuck = observation.progress is not None and observation.progress == history.progress
     is_same = signature == history.failure_signature and is_stuck

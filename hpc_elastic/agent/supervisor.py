@@ -1,11 +1,11 @@
-"""One node's agent, from its start to its end: the threads, the guard, the listener, and who works with them.
+"""Assembles and runs one node's agent from start to end: threads, guard, workers, listener and membership.
 
-Theory of operation. Machines (`membership`) are called with what happened and return actions. Two
+Theory of operation. State machines (`membership`) are called with events and return actions. Two
 modules turn connections, exits, timers, signals and finished work into those calls, on one event loop
-that never blocks: `local_member` has this node's member and its workers, `head_side` the head of that
-member, on another node or on this one. What may block has a thread: `disk` for the run directory,
+that never blocks: `local_member` drives this node's member and its workers, `head_side` the head of that
+member, on another node or on this one. Blocking work has threads: `disk` for the run directory,
 `processes` for starting and finding processes. An exception anywhere ends the agent; the guard then
-kills what is left.
+kills the workers that are left.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Supervisor:
 
     Args:
         plan: the launch plan.
-        allocation: this node's place.
+        allocation: this node's place in the allocation.
         secret: the run's secret.
         journal: the run directory.
-        can_end_job: whether this node could end a job of the scheduler; blocks for some seconds at most.
+        can_end_job: returns whether this node could end a job of the scheduler; blocks for some seconds at most.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Supervisor:
         """Takes part until the run is over or this agent cannot go on.
 
         Returns:
-            The exit code, why, and whether this agent has to end the job.
+            The exit code, its cause, and whether this agent has to end the job.
 
         Raises:
-            HpcElasticError: there is no head to be joined, and none to become.
+            HpcElasticError: no head could be joined, and this agent cannot become head.
         """
-        allow_connections(len(self._place.nodes))  # before there are processes that inherit the limit
+        allow_connections(len(self._place.nodes))  # before any process is started, which would inherit the old limit
         self._deadline = Deadline.create()
         self._start = WorkerStart(
             self._plan, self._place, os.environ, thread=self._processes, deadline=self._deadline, say=self._say
@@ -91,7 +91,7 @@ class Supervisor:
         await self._start.start()
         self._guard = await self._processes.call(self._start_guard)
         self._tasks.run(self._guard.keep(self._processes, lambda text: self._say(text, "warning")))
-        # Neither may wait for the other: a name server or a controller that is silent takes its time.
+        # Both run at the same time: a name server or a Slurm controller that does not answer delays only its own part.
         examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
         ties = self._loop.run_in_executor(None, examine)
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
@@ -161,7 +161,7 @@ class Supervisor:
         self._disk.best_effort(lambda: self._journal.say(text, level))
 
     async def _shut_down(self) -> None:
-        """Leaves in order: the head last of all, and nothing of this agent after it."""
+        """Ends all parts in order: membership first, in which a local head ends after its members, the threads last."""
         await self._part.close()
         await self._group.shut_down()
         await self._part.member.close()

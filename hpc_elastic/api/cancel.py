@@ -1,4 +1,4 @@
-"""Stops a run: asks the agents to stop with grace; the scheduler ends what does not."""
+"""Stops a run: asks the agents to stop with grace, and has the scheduler end a job that does not stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpc_elastic.scheduler.registry import make_scheduler
 
 REACTION_S = 15.0  # beyond the grace: the head sees the request, stops all, writes the result
 ENDING_S = 90.0  # for the scheduler: its own TERM, KillWait (30 s by default), KILL, epilogs
-SETTLE_S = 5.0  # a cancelled job's agents are dead; what they wrote shows by then
+SETTLE_S = 5.0  # a cancelled job's agents are dead; their last writes are visible after this time
 _DEFAULT_GRACE_S = 60.0
 
 
@@ -59,7 +59,7 @@ def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[
 
 
 def check_no_copy(path: str) -> None:
-    """Refuses a copy of a run, or of an array: its job is that of the original.
+    """Refuse a copy of a run, or of an array, because its job is the original's.
 
     Raises:
         RunDirectoryError: it is one.
@@ -72,7 +72,7 @@ def check_no_copy(path: str) -> None:
 
 
 def _has_agents(snapshot: Snapshot) -> bool:
-    """Whether somebody can see the request: while pending, or in the setup lines, nobody can."""
+    """Return whether there are agents to see the request: there are none while pending, or in the setup lines."""
     return snapshot.state.value == "RUNNING" and snapshot.allocations > 0
 
 

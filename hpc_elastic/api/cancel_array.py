@@ -1,4 +1,4 @@
-"""Stops an array: what waits never starts, what runs is asked to stop with grace; the scheduler ends what does not."""
+"""Stops an array: waiting tasks never start, running ones are asked to stop; the scheduler ends those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a run as they come, of all its nodes."""
+"""Follows the events of all nodes of a run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Finds the run that a word means: a path, a job id, a name; or that is meant without a word.
+"""Finds the run that a user's argument names (a path, a job id, a name), or the default run without an argument.
 
-Theory of operation. Without a word the run directory that we are in is meant, else the latest run of this folder: one
-that was submitted in it, or lies in its `hpc-elastic-runs`. Of several runs of a name one of this folder goes before
-the others. Who only reads may take the latest run of all folders where this one has none, and has to say so; nobody
-stops a run of another folder that was not named.
+Theory of operation. Without an argument the default is the run directory that we are in, else the latest run of this
+folder: one that was submitted in it, or lies in its `hpc-elastic-runs`. Of several runs with a name, those of this
+folder are preferred. A verb that only reads may take the latest run of all folders if this one has none, and then has
+to say so; a run of another folder is never stopped unless it was named.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) ->
     """The run directory for a path, a job id, a name, a run id, or None for the latest run of this folder.
 
     Args:
-        wanted: the word.
-        say: takes a line about the run, if it is one of another folder; None: then there is none.
+        wanted: the user's argument.
+        say: takes a line about the run if it is of another folder; None: runs of other folders are not taken.
 
     Raises:
         UsageError: nothing has this name, or it is that of a whole array.
@@ -45,7 +45,7 @@ def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) ->
 
 
 def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None = None) -> RunLayout | ArrayLayout:
-    """The same, where an array of runs is meant as well: by its folder, job id, name or id.
+    """Return the run as `find_run` does, or an array of runs by its folder, job id, name or id.
 
     `<array>_<task>` is one of its runs.
 
@@ -77,7 +77,7 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
 
 
 def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[IndexEntry]:
-    """The one run or array that is meant, or those that may be meant, newest first: then only a person can say.
+    """Return the one run or array to stop; if it is ambiguous, all candidates, newest first, for a person to choose.
 
     Those of this folder go before all others, those that a word means like those that none means.
 
@@ -134,7 +134,7 @@ def require_run_directory(path: str) -> RunLayout:
 
 
 def _check_permission(layout: RunLayout) -> None:
-    """Tells another user's run from none.
+    """Check that we may look into the directory, to tell another user's run from no run.
 
     Raises:
         RunDirectoryError: we may not look into the directory.
@@ -150,7 +150,7 @@ def _check_permission(layout: RunLayout) -> None:
 
 
 def _owner(path: str) -> str:
-    """Who owns the directory, or the one above that can be seen."""
+    """Return the owner of the directory, or of the nearest parent that can be seen."""
     import pwd
 
     while True:

@@ -1,4 +1,4 @@
-"""Who uses this package, on which machine and in which folder, for records."""
+"""The user, the machine and the working directory, for records."""
 
 from __future__ import annotations
 

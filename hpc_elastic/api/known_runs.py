@@ -1,4 +1,4 @@
-"""Which runs and arrays there are: those of the user's index, and those below this folder that the index lost."""
+"""Lists the known runs and arrays: those of the user's index, and those below this folder that it does not have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
 
 
 def has_name(entry: IndexEntry, wanted: str) -> bool:
-    """Whether this word means the run: its job id, name, run id, or the name of its directory."""
+    """Return whether `wanted` names the run: its job id, name, run id, or the name of its directory."""
     return wanted in (entry.job_id, entry.name, entry.run, os.path.basename(entry.run_dir))
 
 

@@ -1,4 +1,4 @@
-"""One look at a run, at whose directory it is and at what its scheduler says."""
+"""Takes one snapshot of a run, from its directory and its scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 
 def look_once(layout: RunLayout, warn: Callable[[str], None]) -> Snapshot:
-    """The run now. Asks the scheduler only if there is no result, and writes the one that nobody will write.
+    """Return a snapshot of the run; ask the scheduler only without a result, and write one that no agent will write.
 
     Args:
         layout: the run's.

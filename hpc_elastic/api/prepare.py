@@ -1,4 +1,4 @@
-"""From a job to all that a run is made of, without making anything."""
+"""Prepares a run from a job: site, plan and script, without making any file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JobSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A run with nothing left to decide, and nothing made yet; `unapplied` are keys on which nothing acts here."""
+    """A run that is decided and of which no file is made yet; `unapplied` are keys that have no effect here."""
 
     source: JobSource
     plan: LaunchPlan

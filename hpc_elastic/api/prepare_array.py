@@ -1,4 +1,4 @@
-"""From a job and the parameters of an array to the runs that it is made of, without making anything."""
+"""Prepares the runs of an array from a job and parameters, without making any file."""
 
 from __future__ import annotations
 

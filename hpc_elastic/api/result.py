@@ -97,7 +97,7 @@ def read_result(layout: RunLayout) -> RunResult:
 
 
 def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
-    """The result again.
+    """Return the result if the run succeeded.
 
     Raises:
         RunFailed: it is of a run that did not succeed.

@@ -1,4 +1,4 @@
-"""Whom to ask about the jobs of a run: for one look, or to watch it."""
+"""Makes the object that answers queries about a run's jobs: for one look, or to watch the run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LOOK_TIMEOUT_S = 1.0  # a look says what the run directory says within 2 s, what
 
 
 def query_once(name: str, run_dir: str) -> JobQuery:
-    """Whom to ask for one look at a run: Slurm has `LOOK_TIMEOUT_S` to answer."""
+    """Make the query object for one look at a run: Slurm has `LOOK_TIMEOUT_S` to answer."""
     return make_scheduler(name, run_dir=run_dir, timeout_s=LOOK_TIMEOUT_S)
 
 
 def query_again(name: str, run_dir: str) -> JobQuery:
-    """Whom to ask while a run is watched: the watch goes on while Slurm does not answer."""
+    """Make the query object for a watched run: the watch goes on while Slurm does not answer."""
     return in_background(make_scheduler(name, run_dir=run_dir))
 
 
 def in_background(scheduler: JobQuery) -> JobQuery:
-    """The scheduler, or one that asks it in the background where its answer can take long."""
+    """Return the scheduler, wrapped to be asked in the background where its answer can take long."""
     if getattr(scheduler, "answers_at_once", True):  # a look at a foreground script does
         return scheduler
     from hpc_elastic.observe.background import BackgroundQuery

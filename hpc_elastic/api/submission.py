@@ -1,4 +1,4 @@
-"""Makes a run directory, hands the script over and records that: all of it, or nothing remains."""
+"""Makes a run directory, submits its script and records the submission: all of it, or nothing remains."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
 
 
 class Interruption:
-    """What Ctrl-C has met: nothing that goes on, or a job, which `outcome` names."""
+    """The state at an interruption by Ctrl-C: nothing goes on, or a job does, which `outcome` names."""
 
     outcome = ""
 
@@ -134,7 +134,7 @@ def deferred_interrupt() -> Iterator[Interruption]:
 
 
 def submitted_line(name: str, job_id: str, directory: str) -> str:
-    """What must be known of a job that was submitted, whatever else fails."""
+    """Return the line that a user needs about a submitted job, whatever else fails."""
     return f"submitted {name} as job {job_id}; run directory: {directory}"
 
 

@@ -32,7 +32,7 @@ def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: boo
 
 
 def _wait(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """The last snapshot; whoever waits for days is told once what stands in the way of knowing more."""
+    """Return the last snapshot; print each note about missing information once, for a user who waits for days."""
     said: set[str] = set()
     for snapshot in snapshots:
         if snapshot.note and snapshot.note not in said:

@@ -1,4 +1,4 @@
-"""Which run a verb may stop: the one that is meant beyond doubt, or the one that a person chooses on the terminal."""
+"""Chooses the run that a verb may stop: the one that is named without doubt, or a person's choice on the terminal."""
 
 from __future__ import annotations
 

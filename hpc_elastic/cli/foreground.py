@@ -1,4 +1,4 @@
-"""The script as a child of this process, for `hpc-elastic run`: a scheduler with one job, and Ctrl-C.
+"""Runs the script as a child of this process, for `hpc-elastic run`: a scheduler with one job, and Ctrl-C.
 
 Theory of operation: the child gets a session of its own, so that the terminal's Ctrl-C reaches this process alone.
 The first one asks the agents to stop with grace, as `hpc-elastic cancel` does; the second sends the script TERM,
@@ -91,7 +91,7 @@ class ForegroundScheduler:
 
 
 def script_environment(environ: Mapping[str, str], *, is_in_allocation: bool) -> dict[str, str]:
-    """What the script gets: no other job's identity, but inside an allocation that of our own."""
+    """Return the script's environment: no other job's identity, but inside an allocation that of this job."""
     ours = {name: value for name, value in environ.items() if is_in_allocation and name.startswith(PREFIX)}
     return scrub_environment(environ) | ours
 
@@ -105,7 +105,7 @@ def local_job_id(process_id: int) -> str:
 
 @contextmanager
 def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterator[None]:
-    """While the block runs, Ctrl-C, TERM and HUP stop the run and not this process, which goes on watching."""
+    """Make Ctrl-C, TERM and HUP stop the run instead of this process while the block runs; the watch goes on."""
     interrupts = iter(_interrupt_steps(layout, scheduler))
 
     def interrupt(*_: object) -> None:

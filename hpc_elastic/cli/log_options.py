@@ -11,7 +11,7 @@ from hpc_elastic.plan.log_prefix import PREFIX_VARIABLE
 
 
 def add_log_options(parser: VerbParser) -> None:
-    """Adds them."""
+    """Add torchrun's log options to the parser."""
     streams = "0-3, or by local rank as in 0:3,1:2"
     parser.add_argument("-r", "--redirects", metavar="STREAMS", help=f"what goes to files: {streams}; default 3")
     parser.add_argument("-t", "--tee", metavar="STREAMS", help=f"what the agents' logs repeat: {streams}")

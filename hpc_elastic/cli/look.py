@@ -11,15 +11,15 @@ from hpc_elastic.rundir.layout import RunLayout
 
 
 def look(layout: RunLayout) -> Snapshot:
-    """The run now."""
+    """Return a snapshot of the run."""
     return look_once(layout, warn)
 
 
 def warn(text: str) -> None:
-    """Says what could not be done."""
+    """Print a warning about something that could not be done."""
     note(f"warning: {text}")
 
 
 def note(text: str) -> None:
-    """Says a line that does not belong to the output."""
+    """Print a line on standard error, because it does not belong to the output."""
     print(f"hpc-elastic: {printable(text)}", file=sys.stderr)

@@ -88,7 +88,7 @@ def _complain(error: HpcElasticError) -> None:
 
 
 def _explain(error: Exception) -> HpcElasticError | None:
-    """What is no defect of ours, although no module saw it coming."""
+    """Return an error for an exception that is no defect of this package, although no module handled it; else None."""
     if is_output_error(error):
         drop_output()
         return HpcElasticError(f"cannot write the output: {getattr(error, 'strerror', error)}")

@@ -1,4 +1,4 @@
-"""Standard streams that are full, closed, gone or of few letters, and what must be said all the same."""
+"""Makes standard streams usable that are full, closed or limited in their encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which verbs there are, and the text of `hpc-elastic --help`; it imports none of them."""
+"""The table of verbs and the text of `hpc-elastic --help`; this module imports no verb."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def flakiness(*, max_restarts: int, restarts: int, is_failed: bool) -> int:
 
 
 def state_metrics(role: str, state: WorkerState, *, max_restarts: int, restarts: int) -> dict[str, float]:
-    """What is told each time that a group was looked at, which here is each time that it changes."""
+    """Return the metrics that torch records at each look at a group, and this package at each change of its state."""
     return {
         metric_name(role, "remaining_restarts"): max(0, max_restarts - restarts),
         metric_name(role, state.name.lower()): 1,

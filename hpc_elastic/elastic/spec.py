@@ -1,4 +1,4 @@
-"""What the workers of one role on one node are: the counterpart of torch's WorkerSpec."""
+"""The specification of one role's workers on one node: the counterpart of torch's WorkerSpec."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Adapters to other packages' interfaces: submitit's executor, torchrun's rendezvous backend."""
+"""Adapters to the interfaces of other packages: submitit's executor and torchrun's rendezvous backend."""

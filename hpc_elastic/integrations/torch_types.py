@@ -1,6 +1,6 @@
-"""Our records as torch.distributed.elastic's own objects, and back: for code that was written against torch.
+"""Converts our records to torch.distributed.elastic's own objects and back, for code that was written against torch.
 
-This module imports torch. Nothing converts a WorkerSpec: torch's cannot be without its rendezvous handler.
+This module imports torch. A WorkerSpec is not converted: torch's cannot be made without its rendezvous handler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpc_elastic.rundir.records import (
     WorkerState,
 )
 
-# A run's end as the state of a worker group: a person's stop is torch's, whose agent stops its workers.
+# The worker group state for the end of a run: a run that a person cancelled is STOPPED, as when torch's agent stops.
 _STATE_OF_A_RUN = {
     RunState.SUCCEEDED: WorkerState.SUCCEEDED,
     RunState.FAILED: WorkerState.FAILED,
@@ -36,17 +36,17 @@ _NOT_AVAILABLE = "<N/A>"  # what torch writes for an error file that is not ther
 
 
 def to_torch_state(state: WorkerState) -> Any:
-    """Torch's member of the same name."""
+    """Returns torch's WorkerState of the same name."""
     return api.WorkerState[state.name]
 
 
 def from_torch_state(state: Any) -> WorkerState:
-    """Our member of the same name."""
+    """Returns our WorkerState of the same name."""
     return WorkerState[state.name]
 
 
 def to_torch_worker(worker: Worker) -> Any:
-    """Torch's Worker with the same ranks, sizes and id."""
+    """Returns torch's Worker with the same ranks, sizes and id."""
     made = api.Worker(
         worker.local_rank,
         global_rank=worker.global_rank,
@@ -59,7 +59,7 @@ def to_torch_worker(worker: Worker) -> Any:
 
 
 def from_torch_worker(worker: Any) -> Worker:
-    """Our Worker with the same ranks, sizes and id."""
+    """Returns our Worker with the same ranks, sizes and id."""
     return Worker(
         worker.local_rank,
         global_rank=worker.global_rank,
@@ -71,9 +71,9 @@ def from_torch_worker(worker: Any) -> Worker:
 
 
 def to_torch_failure(failure: FailureRecord) -> Any:
-    """Torch's ProcessFailure, which reads the error file itself if it is still there.
+    """Returns torch's ProcessFailure, which reads the error file itself if it is still there.
 
-    Where it is not, message and time are the record's, and torch makes up none.
+    If it is not there, message and time are the record's, instead of those that torch would make up.
     """
     has_file = os.path.isfile(failure.error_file)
     made = ProcessFailure(
@@ -86,9 +86,9 @@ def to_torch_failure(failure: FailureRecord) -> Any:
 
 
 def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt: int) -> FailureRecord:
-    """A record of torch's ProcessFailure; torch does not say which rank, role, node and attempt it was."""
+    """Returns our record of torch's ProcessFailure, which does not have the rank, role, node and attempt."""
     message = failure.message
-    if isinstance(message, dict):  # of @record: the message and where it comes from
+    if isinstance(message, dict):  # written by torch's @record: the message and where it comes from
         message = message.get("message", "")
     is_signal = failure.exitcode < 0
     has_file = failure.error_file != _NOT_AVAILABLE
@@ -109,11 +109,11 @@ def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt
 
 
 def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | None = None) -> Any:
-    """Torch's RunResult: of a node, which is what an agent of torch's returns, or of the whole run.
+    """Returns torch's RunResult, of one node, as torch's agent returns it, or of the whole run.
 
     Args:
         result: the record.
-        values: what a function has returned, by global rank; the record only says in which files it is. torch has
+        values: the return values of the function, by global rank; the record only names their files. torch has
             an entry in `return_values` for every worker of an agent that succeeded, None if it was a script.
     """
     values = dict(values or {})
@@ -131,10 +131,10 @@ def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | 
 
 
 def to_torch_event(event: Event) -> Any:
-    """Torch's Event, its time in milliseconds.
+    """Returns torch's Event, with its time in milliseconds.
 
     Raises:
-        ValueError: the event has no source: it is one of ours that torch's agent has not.
+        ValueError: the event has no source: it is one of our own, which torch's agent does not have.
     """
     if event.source is None:
         raise ValueError(f"{event.name}: expected an event of a worker group's life, with a source, found none")
@@ -147,7 +147,7 @@ def to_torch_event(event: Event) -> Any:
 
 
 def from_torch_event(event: Any, *, run: str, node: str, allocation: int, attempt: int) -> Event:
-    """A record of torch's Event; torch does not say where and in which attempt it was."""
+    """Returns our record of torch's Event, which does not have the node, allocation and attempt."""
     return Event(
         time_ns=event.timestamp * 1_000_000,
         run=run,
@@ -162,5 +162,5 @@ def from_torch_event(event: Any, *, run: str, node: str, allocation: int, attemp
 
 
 def to_torch_metric(metric: MetricData) -> Any:
-    """Torch's MetricData, which does not say where it was measured."""
+    """Returns torch's MetricData, which does not have the node where it was measured."""
     return torch_metrics.MetricData(metric.timestamp, metric.group_name, metric.name, metric.value)

@@ -1,5 +1,5 @@
-"""Who is in the world: state machines that take messages and time, and return what to do.
+"""The membership of a run's world: state machines that take messages and times, and return actions.
 
 Nothing here reads a clock, a file or a socket. The agent drives these machines with real ones, a
-simulation with made-up ones.
+simulation with simulated ones.
 """

@@ -1,4 +1,4 @@
-"""What the machines ask of the agent around them; it carries them out in the order given."""
+"""The actions that the state machines return; the agent's drivers carry them out in the order given."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Level = Literal["error", "warning", "info", "debug"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A line for people: into the agent's log and, from the head, into the script's output.
+    """A line for people: it goes into the agent's log and, from the head, also into the script's output.
 
-    It is left out where `log_level` is above its level.
+    The line is left out where `log_level` is above its level.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """An event for the records."""
+    """An event to write into the run's records."""
 
     name: str
     message: str
@@ -36,7 +36,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToMember:
-    """Head: a message to a member."""
+    """Head: send a message to a member."""
 
     node: str
     message: Message
@@ -61,7 +61,7 @@ class ClaimAttempt:
 class WriteResult:
     """Write the run's result, if there is none, then call `result_written`. The agent fills in the time.
 
-    `after_s`: so many seconds from now, if nobody else has written one by then.
+    `after_s`: write it this many seconds from now, if no other agent has written one by then.
     """
 
     result: RunResult
@@ -72,7 +72,7 @@ class WriteResult:
 class AskScheduler:
     """Head: ask the scheduler which of these silent nodes it has given up for good; call `lost` for them.
 
-    No answer is fine: the lease will tell.
+    Without an answer nothing is lost: the end of the lease decides.
     """
 
     nodes: tuple[str, ...]
@@ -80,9 +80,9 @@ class AskScheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOver:
-    """Head: nothing is left to coordinate.
+    """Head: stop being a head, because nothing is left to coordinate.
 
-    `have_all_left`: everybody whom it ever had has said goodbye or is dead, so no worker of the run is left anywhere.
+    `have_all_left`: every member that it ever had has said goodbye or is dead, so no worker of the run is left.
     """
 
     have_all_left: bool
@@ -90,21 +90,24 @@ class HeadOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Head: another head goes on with the run; drop everybody with a word, and be a member again."""
+    """Head: step down and be a member again, because another head goes on with the run.
+
+    The agents that are still connected are told so before their connections are closed.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToHead:
-    """Member: a message to the head."""
+    """Member: send a message to the head."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
-    """Member: start this node's workers, then call `started` or `start_failed`."""
+    """Member: start this node's workers, then call `workers_started`, or `failure_recorded` if one cannot start."""
 
     assign: Assign
 
@@ -113,8 +116,8 @@ class StartWorkers:
 class StopWorkers:
     """Member: stop what is left of the attempt's workers, then call `workers_stopped`.
 
-    `is_terminated`: they have got their TERM already, from whoever sent one to this agent too.
-    `is_term_coming`: they are likely to get it in a moment; only if they do not, this agent sends it.
+    `is_terminated`: the workers have got their TERM already, from the sender of the one that this agent got.
+    `is_term_coming`: the workers are likely to get a TERM in a moment; this agent sends one only if they do not.
     """
 
     attempt: int

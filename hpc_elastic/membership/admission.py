@@ -1,4 +1,4 @@
-"""Who may join, and what an agent that joins is told."""
+"""The admission of agents to a head: which may join, and what each is answered."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from hpc_elastic.membership.roster import Roster
 
 
 def why_not(roster: Roster, join: Join) -> Refused | None:
-    """The answer to an agent that cannot join, None if it can."""
+    """Return the answer to an agent that cannot join, None if it can."""
     reason = roster.why_not(join)
     return None if reason is None else Refused(reason=reason, exit_code=int(ExitCode.SETUP))
 
 
 def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: int) -> list[Action]:
-    """Takes an agent in that is not refused; a late one that is unfit has to go, the others do without it already."""
+    """Add an agent that is not refused to the roster.
+
+    An agent that comes late and cannot take part is sent away: the others go on without it already.
+    """
     if join.problem is not None and welcome.is_late:
         return dismiss(join, f"{join.node} came late, unfit: {join.problem}")
     roster.add(join, now)
@@ -31,6 +34,6 @@ def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: 
 
 
 def dismiss(join: Join, text: str) -> list[Action]:
-    """Sends an unfit node away; the others do without it."""
+    """Refuse an unfit node, without which the others go on."""
     refused = Refused(reason=join.problem or text, exit_code=int(ExitCode.SETUP))
     return [Log(text=text, level="warning"), SendToMember(node=join.node, message=refused)]

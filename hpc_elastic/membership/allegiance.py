@@ -1,4 +1,4 @@
-"""Which head a member has, and which one it lost: that of the latest attempt counts, until there is another."""
+"""The head that a member has or has lost; the lost head of the latest attempt counts until another takes its place."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from hpc_elastic.membership.succession import LostHead
 
 
 class Allegiance:
-    """From connecting to a head until it is lost, again and again."""
+    """A member's relation to its head, from the connection until the loss, for one head after the other."""
 
     __slots__ = ("head", "is_headless", "is_here", "lost")
 
     def __init__(self) -> None:
         self.head: str | None = None
-        self.is_here = False  # the head is on this node
+        self.is_here = False  # whether the head is on this node
         self.is_headless = False
         self.lost: LostHead | None = None
 
     def begin(self, *, is_here: bool) -> None:
-        """There is a head; what it is called is known when it says welcome."""
+        """Begin with a new head, whose name is known only when its Welcome comes."""
         self.is_here, self.is_headless = is_here, False
         self.head = None
 
     def welcomed(self, head: str, *, gathers: bool) -> None:
-        """The head has taken this node in; one that only gathers takes nobody's place yet."""
+        """Record that the head has taken this node in; a head that only gathers does not replace the lost one yet."""
         self.head = head
         self.lost = self.lost if gathers else None
 
     def lose(self, why: str, contact: float, attempt: int, *, is_dead: bool) -> LostHead | None:
-        """The head is lost; None if there is none already."""
+        """Record the loss of the head, and return the lost head that counts; None if there was no head to lose."""
         if self.is_headless:
             return None
         self.is_headless = True

@@ -1,4 +1,4 @@
-"""Both ends of an authenticated connection, as bytes in and bytes out.
+"""The protocol of an authenticated connection, for both of its ends, as bytes in and bytes out.
 
 Theory of operation. Both sides know the run's secret. The dialling side opens with a nonce, the
 listening side answers with its own and proves that it knows the secret, the dialling side proves
@@ -9,12 +9,12 @@ changed, dropped, repeated or from another connection ends the connection.
 
     listening:  AWAITS_HELLO  --hello, answered with nonce and proof-->  AWAITS_PROOF  --proof-->  OPEN
     dialling:   AWAITS_ANSWER  --nonce and proof, answered with proof-->  OPEN
-    any         --anything else-->  REFUSED, for good
+    any         --any other input-->  REFUSED, for good
 
 A frame on the wire is its body's length (4 bytes, big endian), the MAC (32 bytes; zero in the
-handshake) and the body, UTF-8 JSON. The handshake has exactly one spelling: a byte that is changed in
-it is refused although it may mean the same. Who has proved nothing gets one answer and no memory
-beyond `LARGEST_HANDSHAKE`.
+handshake) and the body, UTF-8 JSON. The handshake has exactly one encoding: a handshake with a changed byte
+is refused although its JSON may mean the same. A side that has not proved that it knows the secret gets one answer,
+and no more memory than `LARGEST_HANDSHAKE`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SECRET_BYTES = 32
 NONCE_BYTES = 16
 MAC_BYTES = 32
 HEADER_BYTES = 4 + MAC_BYTES
-LARGEST_HANDSHAKE = 512  # twice what it takes, for the hello of a later protocol to be refused by its number
+LARGEST_HANDSHAKE = 512  # twice what is needed, so that a later protocol's longer hello is refused by its number
 LARGEST_FRAME = 4 * 1024 * 1024
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps makes one for every call
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps makes an encoder for every call
 _DECODER = json.JSONDecoder()
 
 
@@ -42,7 +42,7 @@ class ProtocolError(Exception):
 
 
 class WrongSecretError(ProtocolError):
-    """The other side speaks our protocol, and its proof is wrong."""
+    """The other side speaks this protocol, but its proof is wrong."""
 
 
 class Side(str, Enum):
@@ -53,12 +53,12 @@ class Side(str, Enum):
 
     @property
     def other(self) -> Side:
-        """The end at the other side."""
+        """Return the opposite end of the connection."""
         return Side.LISTENING if self is Side.DIALLING else Side.DIALLING
 
 
 class Stage(str, Enum):
-    """How far a session is; the module's docstring has the transitions."""
+    """The stage that a session has reached; the module's docstring has the transitions."""
 
     AWAITS_HELLO = "awaits hello"
     AWAITS_ANSWER = "awaits answer"
@@ -69,14 +69,14 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a connection is for. Agents of another run, job or start of the job are refused."""
+    """The run, job and start of the job that a connection belongs to. Agents of any other are refused."""
 
     run: str
     job_id: str
     restart_count: int
 
     def to_bytes(self) -> bytes:
-        """Unambiguous bytes for the MACs."""
+        """Return the scope as unambiguous bytes for the MACs."""
         return json.dumps([PROTOCOL, self.run, self.job_id, self.restart_count]).encode()
 
 
@@ -84,9 +84,9 @@ class Session:
     """One end of one connection.
 
     Args:
-        side: which end.
+        side: which end of the connection this is.
         secret: the run's secret.
-        scope: what both ends must agree on.
+        scope: the run, job and start of the job, on which both ends must agree.
         nonce: `NONCE_BYTES` fresh random bytes.
     """
 
@@ -105,23 +105,23 @@ class Session:
 
     @property
     def is_authenticated(self) -> bool:
-        """Both sides have proved that they know the secret, and nothing false came since."""
+        """Return whether both sides have proved that they know the secret, and every frame since was genuine."""
         return self._stage is Stage.OPEN
 
     def open(self) -> bytes:
-        """What the dialling side sends first; nothing on the listening side."""
+        """Return the bytes that the dialling side sends first; none on the listening side."""
         if self._side is Side.LISTENING:
             return b""
         return _frame(_hello(self._nonces[self._side]))
 
     def receive(self, data: bytes | bytearray) -> tuple[bytes, list[Json]]:
-        """Takes what the connection delivered.
+        """Take in the bytes that the connection delivered.
 
         Returns:
-            What to send back for the handshake, and the bodies of complete, genuine frames.
+            The bytes to send back for the handshake, and the bodies of complete, genuine frames.
 
         Raises:
-            ProtocolError: the connection must be closed. What came with it is lost, and so is what comes after.
+            ProtocolError: the connection must be closed. All bodies in this data are lost, and so are later ones.
         """
         if self._stage is Stage.REFUSED:
             raise ProtocolError("the connection was refused before")
@@ -141,11 +141,15 @@ class Session:
         return answer, bodies
 
     def send(self, body: Json) -> bytes:
-        """The frame for a body; the session must be authenticated."""
+        """Return the frame for a body; the session must be authenticated."""
         return self.seal(encode_body(body))
 
     def seal(self, encoded: bytes) -> bytes:
-        """The frame for a body that is encoded already, for one that goes to many."""
+        """Return the frame for a body that is encoded already, as one body is that goes to many members.
+
+        Raises:
+            ProtocolError: the session is not authenticated, or the body is over `LARGEST_FRAME`.
+        """
         if not self.is_authenticated:
             raise ProtocolError("the connection is not authenticated yet")
         if len(encoded) > LARGEST_FRAME:
@@ -227,7 +231,11 @@ def _hello(nonce: bytes) -> Json:
 
 
 def _check_proof(body: bytes, expected: Json) -> None:
-    """The whole frame is known but to those who don't know the secret."""
+    """Refuse a frame that is not byte for byte the expected one, which only a side with the secret can make.
+
+    Raises:
+        WrongSecretError: the frame is another one.
+    """
     if not hmac.compare_digest(body, encode_body(expected)):
         raise WrongSecretError("the other side does not know this run's secret, or is of another allocation")
 
@@ -238,7 +246,7 @@ def _frame(body: Json) -> bytes:
 
 
 def encode_body(body: Json) -> bytes:
-    """A frame's body as it goes over the wire."""
+    """Return a frame's body as it goes over the wire."""
     return _ENCODER.encode(body).encode()
 
 

@@ -1,4 +1,4 @@
-"""The two moments that a world waits for together: every rank has started, every rank has ended."""
+"""The two barriers of a world: one until every rank has started, one until every rank has ended."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SAY_WAITING_EVERY_S = 30.0
 
 
 class Barrier:
-    """Nodes that are waited for, and what is said meanwhile.
+    """One wait for nodes to do something, and the lines that are logged meanwhile.
 
-    torch has the second one alone, as `_exit_barrier`: it waits 300 s on a store, says nothing
+    torch has only the barrier at the end, as `_exit_barrier`: it waits 300 s on a store, logs nothing
     meanwhile, and takes every error for the end of the wait.
 
     Args:
-        what: what the nodes are waited for to do.
+        what: what the nodes have to do, as in "to end".
     """
 
     __slots__ = ("_deadline", "_say_at", "_since", "_what")
@@ -28,34 +28,34 @@ class Barrier:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody is waited for."""
+        """End the wait."""
         self._since = self._say_at = self._deadline = NEVER
 
     def begin(self, now: float, bound_s: float | None = None) -> None:
-        """The wait begins, unless it has; it is bounded if there is a bound, in seconds."""
+        """Begin the wait, unless it has begun; it is bounded if `bound_s` is given."""
         if self._since == NEVER:
             self._since, self._say_at = now, now + SAY_WAITING_EVERY_S
             self._deadline = NEVER if bound_s is None else now + bound_s
 
     @property
     def is_on(self) -> bool:
-        """Whether somebody is waited for."""
+        """Return whether the wait has begun and not ended."""
         return self._since < NEVER
 
     def next_tick(self) -> float:
-        """When to ask again at the latest."""
+        """Return when to ask again at the latest, in monotonic seconds."""
         return min(self._say_at, self._deadline)
 
     def is_over(self, now: float) -> bool:
-        """Whether the bound of the wait is reached."""
+        """Return whether the bound of the wait is reached."""
         return now >= self._deadline
 
     def waited_s(self, now: float) -> float:
-        """How long the wait lasts, in seconds; 0 before it began."""
+        """Return how long the wait has lasted, in seconds; 0 before it began."""
         return max(0.0, now - self._since)
 
     def reminder(self, now: float, waiting: Iterable[str]) -> str | None:
-        """Every 30 s, whom the others wait for."""
+        """Return, every 30 s, a line with the nodes that the others wait for; else None."""
         if now < self._say_at:
             return None
         self._say_at = now + SAY_WAITING_EVERY_S
@@ -64,10 +64,10 @@ class Barrier:
 
 
 class Barriers:
-    """Both waits of one world after the other.
+    """The two barriers of one world after the other.
 
     Args:
-        roster: the members, and how far each is.
+        roster: the members, and whether the workers of each have started and ended.
         settings: how long the other ranks may run once one has exited 0, and whose failures are ignored.
     """
 
@@ -80,27 +80,31 @@ class Barriers:
         self._ends = Barrier("to end")
 
     def clear(self) -> None:
-        """No world is whole."""
+        """End both waits."""
         self._starts.clear()
         self._ends.clear()
 
     def begin(self, now: float) -> None:
-        """A world is at work; members of it may have ended before, in a role that runs on."""
+        """Begin the waits of a world; members in a role that runs on may have ended before."""
         self.clear()
         self._starts.begin(now)
         self.ended(now)
 
     def ended(self, now: float) -> None:
-        """A rank may have exited 0; in a role whose failures are ignored that says nothing of the others."""
+        """Begin the exit barrier if a rank has exited 0.
+
+        A rank in a role whose failures are ignored does not begin it: its end says nothing about the other ranks.
+        """
         if self._ends.is_on:
             return
         if any(member.has_ended and not self._is_ignored(member) for member in self._roster.in_world()):
             self._ends.begin(now, self._settings.exit_timeout_s)
 
     def started(self, now: float) -> str | None:
-        """What to say, once, when every rank has its process.
+        """Return, once, the line which says that every rank has its process; else None.
 
-        Nothing if some never got one in a role whose failures are ignored; nobody waits for those.
+        There is no such line if some rank never got a process in a role whose failures are ignored; such a rank is
+        not waited for.
         """
         if not self._starts.is_on or any(self._roster.starting.of()):
             return None
@@ -111,18 +115,18 @@ class Barriers:
         return f"every rank has its process, {seconds:.2f} s after the attempt was opened"
 
     def next_tick(self) -> float:
-        """When to ask again at the latest."""
+        """Return when to ask again at the latest, in monotonic seconds."""
         return min(self._starts.next_tick(), self._ends.next_tick())
 
     def reminders(self, now: float) -> list[str]:
-        """Every 30 s, whom the others wait for."""
+        """Return, every 30 s, the lines with the nodes that the others wait for."""
         starting = (member.node for member in self._roster.starting.of())
         running = (member.node for member in self._roster.unfinished.of())
         said = (self._starts.reminder(now, starting), self._ends.reminder(now, running))
         return [text for text in said if text is not None]
 
     def overdue(self, now: float) -> tuple[str, ...] | None:
-        """The nodes whose ranks run longer after the first end than they may; None if there is time left.
+        """Return the nodes whose ranks run longer after the first rank's end than they may; None if there is time left.
 
         Ranks of a role whose failures are ignored are not among them: the end of the run stops those.
         """

@@ -1,4 +1,4 @@
-"""The end of an allocation's run: everybody is told, and leaves, within a bound."""
+"""The end of a run in an allocation: the head tells all members to leave, and waits for them within a bound."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NEVER = float("inf")
 
 
 class Closing:
-    """Who still has to leave.
+    """The agents that still have to leave.
 
     Args:
         roster: the agents that are here.
-        losses: those that were lost on the way.
+        losses: the agents that were lost before.
     """
 
     __slots__ = ("_deadline", "_have_left", "_losses", "_roster", "exit_code", "is_over")
@@ -32,7 +32,7 @@ class Closing:
         self.is_over = False
 
     def next_tick(self) -> float:
-        """When to ask again at the latest."""
+        """Return when `tick` must be called at the latest, in monotonic seconds."""
         return self._deadline
 
     def begin(
@@ -45,15 +45,21 @@ class Closing:
         is_settled: bool = True,
         may_others_live: bool = False,
     ) -> list[Action]:
-        """Tells everybody; `is_settled`: nobody else can go on with the run.
+        """Tell all members to leave.
 
-        `may_others_live`: some are at work perhaps whom this head has neither had nor lost.
+        Args:
+            exit_code: the exit code with which they leave.
+            cause: why the run ends.
+            now: monotonic seconds.
+            job_end: what is known about who ends the Slurm job.
+            is_settled: no other agent can go on with the run.
+            may_others_live: agents may be at work that this head has neither had as members nor lost.
         """
         self.exit_code = exit_code
         self._have_left = not may_others_live
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
-        is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # that job must live, to start again
+        is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # a job to be requeued must not be ended
         ends_job = job_end.who(self._roster) if is_ours else None
         for member in self._roster:
             end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job, is_settled=is_settled)
@@ -61,7 +67,7 @@ class Closing:
         return actions + self.left()
 
     def left(self) -> list[Action]:
-        """Somebody left: after the last one it is over."""
+        """Return the end of this head if the last member has left."""
         if self._deadline == NEVER or len(self._roster) > 0:
             return []
         self._deadline = NEVER
@@ -69,7 +75,7 @@ class Closing:
         return [HeadOver(have_all_left=self._have_left and not self._losses.may_live)]
 
     def tick(self, now: float) -> list[Action]:
-        """Who has not left by the bound is dropped."""
+        """Drop the members that have not left by the bound."""
         if now < self._deadline:
             return []
         self._have_left = False
@@ -79,7 +85,7 @@ class Closing:
 
 
 def awaiting_quorum(seconds: float, attempt: int) -> list[Action]:
-    """What is said by a head that waits for others to come back, or to go on without it."""
+    """Return the log line and the event of a head that waits for nodes to come back, or to go on without it."""
     text = (
         f"too few nodes are left here; waiting {seconds:.1f} s for silent ones to come back, or to go on by themselves"
     )

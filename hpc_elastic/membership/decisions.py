@@ -1,4 +1,4 @@
-"""What the head sees, and what can be decided about it; the deciding itself is injected."""
+"""The observations of a head, and the decisions that can follow from them; the policy itself is injected."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Trigger(str, Enum):
     SUCCEEDED = "succeeded"  # every rank exited 0
     EXIT_TIMEOUT = "exit_timeout"  # ranks still run so long after the first one exited 0
     UNKILLABLE = "unkillable"  # processes survived KILL
-    NODE_JOINED = "node_joined"  # an agent came to a world that has room, and may make an attempt of its own
+    NODE_JOINED = "node_joined"  # an agent joined while the world has room, which may be reason for a new attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One thing that the head saw.
+    """One event that the head saw.
 
-    `role` is the role of the node or worker that it is about; `progress` a digest of the progress
+    `role` is the role of the node or worker that the event is about; `progress` a digest of the progress
     files, if there are any. After a loss `is_enough` says whether as many nodes as the run needs are
-    still there or can still come, and `node_losses` how many the run has lost, with this one.
+    still there or can still join, and `node_losses` how many nodes the run has lost, including this one.
     """
 
     trigger: Trigger
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What the run went through before, from its latest claim."""
+    """The run's attempts, spend and failures so far, from its latest claim."""
 
     attempts: int = 0
     spend: Spend = field(default_factory=Spend)
@@ -62,7 +62,7 @@ class History:
 class Restart:
     """Stop workers and start them in the next attempt, no earlier than `at` (the monotonic `now`).
 
-    `roles` says whose: the workers of these roles, or, for None, of all.
+    `roles` are the roles whose workers are restarted; None: those of all roles.
     """
 
     roles: frozenset[str] | None = None
@@ -74,7 +74,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Stop the workers and end the run. `reason` is a word of records.RESULT_REASONS."""
+    """Stop the workers and end the run. `reason` is one of `records.RESULT_REASONS`."""
 
     state: RunState
     exit_code: ExitCode
@@ -85,7 +85,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignore:
-    """Go on as if nothing had happened; only say it."""
+    """Go on as if nothing had happened; only log it."""
 
     reason: str
 
@@ -97,4 +97,4 @@ class Decide(Protocol):
     """The policy: a pure function of what happened before, what is seen, and the monotonic time."""
 
     def __call__(self, history: History, observation: Observation, now: float) -> Decision:
-        """Decides."""
+        """Return the decision about an observation."""

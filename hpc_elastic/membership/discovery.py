@@ -1,20 +1,21 @@
-"""An agent without a head: finds the one there is, gathers the others, or waits to be invited.
+"""The search of an agent without a head: find the present head, gather the other members, or wait to be taken in.
 
-Theory of operation. It asks the run directory again and again: a result means that the run is over; else
-the latest claim says who the head is and which nodes its world has.
+Theory of operation. The agent reads the run directory again and again: a result means that the run is over;
+else the latest claim says which node is head and which nodes its world has.
 
-    SEARCHING --nobody answers, and it is this node's turn--> GATHERING (a member of that world only)
-    GATHERING --a head, or a member of lower order that gathers too, answers--> SEARCHING, and joined there
+    SEARCHING --no head answers, and it is this node's turn--> GATHERING (a member of that world only)
+    GATHERING --a head answers, or a member that gathers too and comes earlier in the order of succession-->
+                                                                SEARCHING, and this agent joins the one that answered
     GATHERING --the round is closed--> CLAIMING
-    CLAIMING  --another one has claimed the attempt--> SEARCHING
+    CLAIMING  --another agent has claimed the attempt--> SEARCHING
 
 Where no attempt was claimed yet in this allocation, there is no world to carry on: then the nodes of
 the step claim the next allocation, in their order, and gather as a first head does.
 
-Who gathers is a Head, to which the others join as to any other; `gathering` says when it may close its
-round. Only members of the latest claimed world gather, so that each claim follows from the one before;
-everybody else dials them and waits to be invited, for `join_timeout`. Who cannot read the run directory
-does nothing but try again: it could not claim either.
+An agent that gathers is a Head, which the others join as they join any other head; `gathering` says when it may
+close its round. Only members of the latest claimed world gather, so that each claim follows from the one before;
+every other agent dials them and waits to be taken in, for `join_timeout`. An agent that cannot read the run
+directory only tries to read it again: it could not claim an attempt either.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ReadRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dial:
-    """Ask to join the agent there, then call `answered` when it has said Welcome, else `not_answered`."""
+    """Ask the agent of a node to be its member, then call `answered` when it has said Welcome, else `not_answered`."""
 
     node: str
     agent: Endpoint
@@ -56,21 +57,21 @@ class Dial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """Be a head that gathers members; call `claiming` once it claims, and `superseded` if another one did."""
+    """Be a head that gathers members; call `claiming` once it claims the attempt, `superseded` if another head did."""
 
     succession: Succession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAllocation:
-    """Claim the allocation after this number, and be its head if it is ours; else call `superseded`."""
+    """Claim the allocation that follows `after`, and be its head if the claim succeeds; else call `superseded`."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDown:
-    """Be a head no more: those who have joined are to look elsewhere."""
+    """Stop being a head, and tell the agents that have joined to look for another one."""
 
     reason: str
 
@@ -80,7 +81,7 @@ DiscoveryAction = ReadRecords | Dial | Gather | ClaimAllocation | StepDown | Lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverySettings:
-    """What does not change while an agent seeks."""
+    """The values that stay the same during one search."""
 
     node: str
     join_timeout_s: float
@@ -96,10 +97,10 @@ class Phase(str, Enum):
 
 
 class HeadDiscovery:
-    """One search, from the loss of a head until there is one, or this agent leaves.
+    """One search for a head, from the loss of the last one until this agent has a head again, or leaves.
 
     Args:
-        settings: what does not change.
+        settings: the values that stay the same during the search.
         lost: the head that is lost.
         now: monotonic seconds, as in every method.
     """
@@ -113,16 +114,16 @@ class HeadDiscovery:
         self._gives_up_at = now + settings.join_timeout_s
         self._read_at = now
         self._is_reading = False
-        self._dialled: list[tuple[str, Endpoint]] = []  # who is left of this round
-        self._asked: set[str] = set()  # in this round
+        self._dialled: list[tuple[str, Endpoint]] = []  # still to be dialled in this round
+        self._asked: set[str] = set()  # dialled in this round
         self._dialling = ""
-        self._silent: list[str] = []  # who has not answered, neither yes nor no; the one to be asked next comes first
+        self._silent: list[str] = []  # nodes that gave no answer at all, in the order to redial them
         self._is_dialling = False
         self._rounds = 0
         self._dial_at = now
 
     def next_tick(self) -> float:
-        """When `tick` must be called at the latest, in monotonic seconds."""
+        """Return when `tick` must be called at the latest, in monotonic seconds."""
         if self.phase in (Phase.CLAIMING, Phase.OVER):
             return NEVER
         times = [self._gives_up_at if self.phase is Phase.SEARCHING else NEVER]
@@ -135,7 +136,7 @@ class HeadDiscovery:
         return min(times)
 
     def tick(self, now: float) -> list[DiscoveryAction]:
-        """Time has passed."""
+        """Return the actions that are due at the time `now`."""
         if self.phase in (Phase.CLAIMING, Phase.OVER):
             return []
         actions: list[DiscoveryAction] = []
@@ -149,7 +150,7 @@ class HeadDiscovery:
         return actions + self._dial(now)
 
     def read(self, records: Records, now: float) -> list[DiscoveryAction]:
-        """What the run directory says now."""
+        """Take in what the run directory says now."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
         if self.phase in (Phase.CLAIMING, Phase.OVER):
@@ -168,15 +169,16 @@ class HeadDiscovery:
         return [*self._step_down(reason), *self.tick(now)]
 
     def read_failed(self, error: str, now: float) -> list[DiscoveryAction]:
-        """The run directory cannot be read: it is asked again."""
+        """Plan another reading of the run directory, because this one failed."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
         return [Log(text=f"{error}; trying again", level="warning")]
 
     def answered(self) -> list[DiscoveryAction]:
-        """The agent that was dialled has taken this one in: the search is over.
+        """End the search: the agent that was dialled has taken this one in.
 
-        Unless this one claims the attempt meanwhile: then `phase` is not OVER, and it must hang up.
+        If this agent is about to claim the attempt itself, the search goes on: then `phase` is not OVER, and the
+        caller must close the connection.
         """
         self._is_dialling = False
         if self.phase is Phase.CLAIMING:
@@ -188,12 +190,12 @@ class HeadDiscovery:
     def not_answered(
         self, now: float, *, is_silent: bool = False, elsewhere: Elsewhere | None = None
     ) -> list[DiscoveryAction]:
-        """The agent that was dialled is no head, or not there.
+        """Go on with the search: the agent that was dialled is no head, or cannot be reached.
 
         Args:
             now: monotonic seconds.
-            is_silent: it took its time to say nothing.
-            elsewhere: what it says of its own head.
+            is_silent: no answer came, and at least half the time for one had passed.
+            elsewhere: the address of the head that the dialled agent itself follows, if it named one.
         """
         self._is_dialling = False
         if self._dialling in self._silent:
@@ -207,13 +209,13 @@ class HeadDiscovery:
         return self.tick(now)
 
     def claiming(self) -> None:
-        """The head that this agent is claims the next attempt: from now on nobody else is dialled."""
+        """Stop dialling other agents, because this agent, as head, claims the next attempt now."""
         if self.phase is Phase.GATHERING:
             self.phase = Phase.CLAIMING
             self._dialled = []
 
     def superseded(self, now: float) -> list[DiscoveryAction]:
-        """Another one has claimed the attempt: where, the run directory says."""
+        """Search again: another agent has claimed the attempt, and the run directory says which."""
         self.phase = Phase.SEARCHING
         self._records = None
         self._gives_up_at = now + self._settings.join_timeout_s
@@ -230,22 +232,26 @@ class HeadDiscovery:
             return ClaimAllocation(after=first.allocation if first is not None else 0)
         self.phase = Phase.GATHERING
         if lost.node != records.world.head:
-            # The head of the latest claim is one that this agent has never heard: its silence counts from now.
+            # This agent has never heard the head of the latest claim: that head's silence counts from now.
             lost = LostHead(node=records.world.head, contact=self._began, is_dead=False, why="it does not answer")
         elif lost.attempt != _attempt_of(records.world, self._settings.node):
-            # It went on without a word to this node, and may count on it since: it may have got an old question.
+            # The head opened a later attempt without a word to this node, and may count it as a member since then: an
+            # old request to join may have reached the head late.
             lost = replace(lost, contact=self._began)
         return Gather(succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished))
 
     def _gathers_at(self) -> float:
-        """When it is this node's turn to gather, each one before it having had its time; never for who may not."""
+        """Return when it is this node's turn to gather, after the time of each node before it.
+
+        It is never the turn of a node that may not gather.
+        """
         if self._records is None:
             return NEVER
         turn = _turn(self._records, self._settings.node)
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
 
     def _dial(self, now: float) -> list[DiscoveryAction]:
-        """The next one to ask, in the order of the round; one at a time, so that this node joins but one."""
+        """Dial the next agent in the order of the round; one at a time, so that this node joins only one."""
         if self._records is None or self._is_dialling or now < self._dial_at:
             return []
         if not self._dialled:
@@ -266,7 +272,11 @@ class HeadDiscovery:
         return [Dial(node=node, agent=agent, within_s=within_s)]
 
     def _may_follow(self, node: str) -> bool:
-        """Whether to ask a node that another one has named; two that gather must not leave for each other."""
+        """Return whether to dial a node that the dialled agent has named as its head.
+
+        An agent that gathers follows only to a node before it in the order of succession, or to the head: else two
+        agents that gather could each step down in favour of the other.
+        """
         if self._records is None or node == self._settings.node or node in self._asked:
             return False
         if self.phase is not Phase.GATHERING:
@@ -275,10 +285,10 @@ class HeadDiscovery:
         return world is not None and (node == world.head or node in _before(world, self._settings.node))
 
     def _candidates(self, records: Records, now: float) -> list[tuple[str, Endpoint]]:
-        """Whom to ask in one round: those who may gather in this node's place, and the head itself.
+        """Return the nodes to dial in one round: those that may gather in this node's place, and the head itself.
 
-        A head that is lost comes last, and only from the second round on: it may be back, but it
-        takes its time to be silent. One that is known dead is not asked.
+        A head that is lost comes last, and only from the second round on: it may be back, but if it is not,
+        waiting for its answer takes time. A head that is known to be dead is not dialled.
         """
         world, own, lost = records.world, self._settings.node, self._lost
         if world is None:
@@ -296,9 +306,9 @@ class HeadDiscovery:
         return [(node, agents[node]) for node in asked if node != own and node in agents]
 
     def _near(self, turns: list[str], now: float) -> list[str]:
-        """Of those who come before this node the ones whose turn may have come, and of the silent ones one.
+        """Return the nodes of `turns` whose turn may have come, and one of those that gave no answer before.
 
-        A silent agent is dead, most likely, and costs the time that it has to answer.
+        An agent that gives no answer is most likely dead, and each try costs the whole time that it has to answer.
         """
         near = int((now - self._began) / GATHERS_AFTER_S) + TURNS_AHEAD
         return [node for node in turns if node not in self._silent][:near] + [
@@ -320,18 +330,21 @@ class HeadDiscovery:
 
 
 def _attempt_of(world: World, node: str) -> int:
-    """The attempt that a member's workers belong to; 0 of who is none."""
+    """Return the attempt that a member's workers belong to; 0 for a node that is not a member of the world."""
     role = next((each.role for each in world.nodes if each.node == node), None)
     return next((each.attempt for each in world.roles if each.role == role), 0)
 
 
 def _names(world: World) -> list[str]:
-    """The nodes of a world, by node id."""
+    """Return the nodes of a world, in the order of their ids."""
     return [node.node for node in sorted(world.nodes, key=lambda node: node.node_id)]
 
 
 def _before(world: World, node: str) -> list[str]:
-    """Who gathers before this member, if it can; the head is lost, or, if it is this one, comes before everybody."""
+    """Return the members whose turn to gather comes before this member's.
+
+    The head is not among them: it is lost. If this node itself was head, its turn comes before all others.
+    """
     if node == world.head:
         return []
     names = _turns(world)
@@ -339,16 +352,17 @@ def _before(world: World, node: str) -> list[str]:
 
 
 def _turns(world: World) -> list[str]:
-    """Who may gather when the head is lost, by turns."""
+    """Return the members that may gather when the head is lost, in the order of their turns."""
     return order_of_succession([name for name in _names(world) if name != world.head])
 
 
 def _turn(records: Records, node: str) -> int | None:
-    """How many come before this node; None if it may not gather at all."""
+    """Return how many nodes may gather before this node; None if this node may not gather at all."""
     if records.first is None:
         return None
     if records.world is None:
-        # Its head comes last: an agent of an earlier start of the job may have superseded it with a last claim.
+        # The allocation's head comes last: an agent of an earlier start of the job may have superseded it with one
+        # last claim.
         nodes = order_of_succession([name for name in records.first.nodes if name != records.first.node])
         nodes.append(records.first.node)
         return nodes.index(node) if node in nodes else None

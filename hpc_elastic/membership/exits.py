@@ -1,4 +1,4 @@
-"""How this node's workers ended, and which of that still has to be judged or written down."""
+"""The exits of this node's workers, and which of them still have to be judged or recorded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import signal
 from hpc_elastic.membership.timing import TERM_SETTLES_S
 from hpc_elastic.rundir.records import FailureRecord
 
-ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed, or left as a shell says it
+ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed by it, or exited with a shell's code for it
 NEVER = float("inf")
 
 
 class Exits:
     """The exits of one attempt's workers, by local rank.
 
-    A worker that ended by a TERM is held back for a moment: a TERM to the whole step is no failure of
-    the worker, and the agent's own may be on its way. A failure counts once its error file is written.
+    The exit of a worker that a TERM ended is held back for a moment: a TERM to the whole step is no failure of
+    the worker, and the agent may be about to get its own. A failure counts once its error file is written.
     """
 
     __slots__ = ("_ended", "_held", "_recording", "failures", "judge_held_at")
@@ -25,48 +25,48 @@ class Exits:
         self.clear()
 
     def clear(self) -> None:
-        """No worker has ended."""
+        """Forget all exits, so that no worker counts as ended."""
         self.failures: dict[str, FailureRecord] = {}  # by global rank
         self._ended: set[int] = set()
         self._recording: set[int] = set()
         self.forget_held()
 
     def ended_well(self, local_rank: int) -> bool:
-        """A worker exited 0; whether it is the first one here."""
+        """Record that a worker exited 0, and return whether it is the first one of this node that has ended."""
         self._ended.add(local_rank)
         return len(self._ended) == 1
 
     def hold(self, local_rank: int, exitcode: int, now: float) -> None:
-        """A worker ended by a TERM that may be one from outside."""
+        """Hold back the exit of a worker that ended by a TERM, which may have come from outside."""
         self._held.append((local_rank, exitcode))
         self.judge_held_at = min(self.judge_held_at, now + TERM_SETTLES_S)
 
     def take_held(self) -> list[tuple[int, int]]:
-        """Local rank and exit code of those held back, who failed after all."""
+        """Return local rank and exit code of the workers that were held back, which count as failed now."""
         held = self._held
         self.forget_held()
         return held
 
     def forget_held(self) -> None:
-        """The TERM was one for the whole node: nobody failed."""
+        """Forget the workers that were held back: the TERM was for the whole node, and none of them failed."""
         self._held: list[tuple[int, int]] = []
         self.judge_held_at = NEVER
 
     def records(self, local_rank: int) -> None:
-        """The error file of a failed worker is being written."""
+        """Note that the error file of a failed worker is being written."""
         self._recording.add(local_rank)
 
     def recorded(self, failure: FailureRecord) -> None:
-        """It is written."""
+        """Record a failure whose error file is written."""
         self._recording.discard(failure.local_rank)
         self._ended.add(failure.local_rank)
         self.failures[str(failure.rank)] = failure
 
     @property
     def is_settled(self) -> bool:
-        """Whether every failure so far is written down."""
+        """Return whether the error file of every failure so far is written."""
         return not self._recording
 
     def are_all_over(self, workers: int) -> bool:
-        """Whether so many workers have ended, and every failure among them is written down."""
+        """Return whether this many workers have ended, and the error file of every failure is written."""
         return self.is_settled and not self._held and len(self._ended) == workers

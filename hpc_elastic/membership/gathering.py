@@ -1,4 +1,4 @@
-"""When the round that gathers the members closes, and what is said while it does not."""
+"""The round that gathers the members: when it closes, and what is logged while it is open."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Why a node is missing, as far as is known; `gave_up`: its agent has ended and will not join."""
+    """The reason why a node is missing, as far as is known; `gave_up`: its agent has ended and will not join."""
 
     missing: MissingNode
     gave_up: bool = False
 
 
 class Gathering:
-    """The deadlines of one round after the other, and what is known of those who are missing.
+    """The deadlines of one round after the other, and what is known of the nodes that are missing.
 
-    The first round waits `join_timeout` for everybody who can still come. Who did not come then is
-    not waited for again at every restart, as long as there are enough without. Nor is who was
-    refused, or gave up. A successor waits for who was in the world that it carries on, see `losses`.
+    The first round waits `join_timeout` for every node that can still join. A node that did not join then is
+    not waited for again at every restart, as long as there are enough nodes without it. Neither is a node that was
+    refused, or gave up. A successor waits for the nodes of the world that it carries on, see `losses`.
 
     Args:
-        roster: who is here.
-        settings: how many are enough, and how long everybody is waited for.
-        lost: who may be on the way back.
+        roster: the agents that have joined.
+        settings: how many nodes are enough, and how long the others are waited for.
+        lost: the members that may still return.
         now: monotonic seconds, as in every method.
+        succession: the head whose place this one takes, if it does.
     """
 
     def __init__(
@@ -57,42 +58,42 @@ class Gathering:
         self._gone: set[str] = set()
         self._has_waited = False
         self._is_waiting_for_returns = False
-        self._is_hopeless = False  # too many are gone for good, and who is on its way does not matter
+        self._is_hopeless = False  # too many are gone for good: those that can still join are too few
         self._left_behind: set[str] = set()
         self._round = losses.Round(succession, settings.timing, roster, now) if succession is not None else None
         self.begin(now)
 
     def begin(self, now: float) -> None:
-        """A round begins."""
+        """Begin a round."""
         self._deadline = now + self._join_timeout_s
         self._say_at = now + SAY_MISSING_EVERY_S
 
     @property
     def succession(self) -> Succession | None:
-        """What a successor carries on, until its round is closed."""
+        """Return what a successor carries on until its round is closed; None afterwards, and for any other head."""
         return self._round.succession if self._round is not None else None
 
     def next_tick(self) -> float:
-        """When to ask again at the latest."""
+        """Return when `is_closed` must be asked again at the latest, in monotonic seconds."""
         return min(self._say_at, self._closes_at())
 
     def _closes_at(self) -> float:
         if self._round is None:
-            returns = self._lost.returns_until()  # that of the past has been looked at
+            returns = self._lost.returns_until()  # a time that is past has been handled
             return min(self._deadline, returns) if self._is_waiting_for_returns else self._deadline
         if self._roster.get(self._settings.node) is None:
             return NEVER  # the contact may be so old that it closes at once, but not before this node is here
         return self._round.closes_at(self._needs_nobody, self._has_room)
 
     def _has_room(self) -> bool:
-        """Whether nodes that are no more than late would find a place; the lost head is not waited for."""
+        """Return whether the next world has room for a node that has not joined yet, other than the lost head."""
         succession = self.succession
         if succession is None or succession.is_finished or len(self._roster) >= self._settings.max_nodes:
             return False
         return any(node != succession.lost.node for node in self._roster.missing())
 
     def _needs_nobody(self) -> bool:
-        """Whether a successor has enough here, or has no attempt to open, or nobody else can come."""
+        """Return whether a successor has enough nodes, or has no attempt to open, or no other node can join."""
         succession = self.succession
         if succession is None or succession.is_finished or self.is_enough():
             return True
@@ -100,7 +101,7 @@ class Gathering:
         return not set(self._roster.missing()) - dead
 
     def is_closed(self, now: float) -> bool:
-        """Whether nobody is waited for any more."""
+        """Return whether the round is closed: no node is waited for any more."""
         if self._round is not None:
             return now >= self._closes_at()
         is_enough = self._has_waited and self.is_enough()
@@ -116,9 +117,9 @@ class Gathering:
         return True
 
     def can_be_enough(self) -> bool:
-        """Whether there are enough here, or can be when others come who have not come yet.
+        """Return whether enough nodes have joined, or would have if all those joined that still can.
 
-        Whoever leaves a successor's round may come again: what is wanting is known when it closes.
+        A member that leaves a successor's round may join again: only when that round closes is it known what it lacks.
         """
         if self._round is not None:
             return True
@@ -126,24 +127,24 @@ class Gathering:
         return self._roster.possible >= self._min_nodes and short <= len(self._roster.missing())
 
     def is_enough(self) -> bool:
-        """Whether there are enough here."""
+        """Return whether enough nodes have joined, in all and of each role."""
         return len(self._roster) >= self._min_nodes and not self._roster.short_of(self._settings.role_nodes)
 
     def succeeds(self) -> None:
-        """The round of a successor is closed: who did not come is not waited for, but may come later."""
+        """Close the round of a successor: nodes that did not join are not waited for, but may join later."""
         self._round = None
         self._has_waited = True
         for node in self._roster.missing():
             self._roster.leave_out(node)
 
     def waits_for(self) -> tuple[str, ...]:
-        """Who can still come."""
+        """Return the nodes that can still join."""
         return self._roster.missing()
 
     def refusal(self, join: Join) -> Refused | None:
-        """What to answer an agent that cannot join, None if it can.
+        """Return what to answer an agent that cannot join, None if it can.
 
-        One of other versions can never take part, so nobody waits for it any more.
+        An agent whose versions do not match can never take part, so the round does not wait for its node any more.
         """
         if (refused := why_not(self._roster, join)) is not None:
             return refused
@@ -155,10 +156,10 @@ class Gathering:
         return Refused(reason=str(missing), exit_code=int(ExitCode.NODES_MISSING))
 
     def diagnosed(self, diagnoses: Sequence[Diagnosis]) -> list[Action]:
-        """Takes what was found out about nodes.
+        """Take in what was found out about missing nodes.
 
         Returns:
-            What is news, a line each. That somebody has not started yet is none: it may be slow.
+            A log line for each piece of news. That an agent has not started yet is no news: it may be slow.
         """
         lines = []
         for diagnosis in diagnoses:
@@ -176,13 +177,13 @@ class Gathering:
         return [Log(text=line, level="warning") for line in lines]
 
     def left_behind(self) -> list[Action]:
-        """Without whom a closed round goes on, a line each; those that were not said before."""
+        """Return a log line for each node that a closed round goes on without, if it was not logged before."""
         news = [missing for missing in self.missing() if missing.node not in self._left_behind]
         self._left_behind.update(missing.node for missing in news)
         return [Log(text=f"{missing}; going on without it", level="warning") for missing in news]
 
     def too_few(self) -> RendezvousTimeoutError | None:
-        """What is wrong with a closed round, None if there are enough."""
+        """Return the error of a closed round with too few nodes, None if there are enough."""
         if self.is_enough():
             return None
         least, missing = self._min_nodes, self.missing()
@@ -197,13 +198,13 @@ class Gathering:
         return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}", missing)
 
     def missing(self) -> tuple[MissingNode, ...]:
-        """Who is not here and was not lost, in the order of the node ids."""
+        """Return the nodes that have not joined and were not lost, in the order of their ids."""
         nodes = {*self._roster.missing(), *self._gone}
         absent = (node for node in self._roster.expected if node in nodes and self._roster.get(node) is None)
         return tuple(self._describe(node) for node in absent)
 
     def reminder(self, now: float) -> list[Action]:
-        """Every 30 s, whom the round waits for."""
+        """Return, every 30 s, a log line with the nodes that the round waits for."""
         if now < self._say_at or self._roster.is_complete:
             return []
         missing = self._roster.missing()
@@ -222,7 +223,7 @@ class Gathering:
 
 
 def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Action]:
-    """What is said of a round with too few nodes, a line for each that is missing, and its event."""
+    """Return the log lines and the event of a round with too few nodes, a line for each missing node."""
     lines = [Log(text=str(missing), level="error") for missing in error.missing]
     fields = [{"node": node.node, "cause": node.cause.value, "detail": node.detail} for node in error.missing]
     note = Note(name="rendezvous.timeout", message=error.message, attempt=attempt, metadata={"missing": fields})
@@ -230,10 +231,11 @@ def timeout_announcement(error: RendezvousTimeoutError, attempt: int) -> list[Ac
 
 
 def other_version(head: str, versions: Mapping[str, str], join: Join) -> str | None:
-    """What makes a node unfit to work with the head's, None if nothing does; goes on from the node's name.
+    """Return which versions make a node unfit to work with the head's node, None if none does.
 
-    Python's releases of one minor version go together; those of torch and hpc_elastic do not. What
-    only one of the two has told, as a role without torch does not, is not compared.
+    The text continues a sentence that begins with the node's name. Patch releases of one minor version of Python are
+    compatible; those of torch and hpc_elastic are not. A version that only one of the two nodes has reported is not
+    compared: a role without torch reports none of torch.
     """
     differ = []
     for name in sorted(set(versions) & set(join.versions)):
@@ -249,7 +251,7 @@ def _with_cause(node: str, missing: MissingNode | None) -> str:
 
 
 def _by_cause(missing: Sequence[MissingNode]) -> str:
-    """The nodes in groups: `node2, node3 (cannot route), node7 (never started)`."""
+    """Return the nodes in groups by cause: `node2, node3 (cannot route), node7 (never started)`."""
     causes = dict.fromkeys(node.cause for node in missing)
     groups = []
     for cause in causes:

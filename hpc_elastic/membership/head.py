@@ -1,16 +1,16 @@
-"""The head: gathers the members, opens attempts, and decides with everybody's reports.
+"""The head: gathers the members, opens attempts, and decides from the reports of all members.
 
 Theory of operation. `phases` has the phases and their order. Before any worker starts, the attempt's
-claim is on disk: it carries the spend, so a budget is never counted twice, and only one head in the
-world can have it. While workers stop, a Finish can still replace a Restart, and a Restart can be
+claim is on disk: it carries the spend, so a budget is never counted twice, and only one head
+can have it. While workers stop, a Finish can still replace a Restart, and a Restart can be
 widened to more roles.
 
-A lost member stops everybody's workers at once, for the lost may be about to go on without this head;
-`losses` says when the next attempt may start, and how long a run with too few nodes left must not be
-ended, because the others may have enough.
+When a member is lost, the workers of all members are stopped at once, for the lost member may be about to go on
+without this head; `losses` says when the next attempt may start, and how long a run with too few nodes left must
+not be ended, because the lost nodes may be enough to go on.
 
-A Restart may be for some roles only. Then STOPPING to CLAIMING are theirs, and the workers of the
-other roles run on in their own, older attempt; every member's reports are held against its own.
+A Restart may be for some roles only. Then the phases STOPPING to CLAIMING apply to those roles, and the workers of
+the other roles run on in their own, older attempt; each member's reports are compared with its own attempt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Head:
     """The head of one allocation.
 
     Args:
-        settings: what does not change.
+        settings: the values that stay the same while this agent is head.
         history: the run so far, from its latest claim.
         decide: the policy.
         now: monotonic seconds, as in every method.
@@ -74,16 +74,16 @@ class Head:
 
     @property
     def gathering(self) -> Gathering:
-        """The round that gathers the members."""
+        """Return the round that gathers the members."""
         return self._members.gathering
 
     @property
     def attempt(self) -> int:
-        """The latest attempt of the run; 0 before the first."""
+        """Return the number of the run's latest attempt; 0 before the first."""
         return self._judge.history.attempts
 
     def next_tick(self) -> float:
-        """When `tick` must be called at the latest, in monotonic seconds."""
+        """Return when `tick` must be called at the latest, in monotonic seconds."""
         times = [self._members.leases.next_tick, self._closing.next_tick()]
         if self.phase is Phase.RUNNING:
             times.append(self._barriers.next_tick())
@@ -94,20 +94,23 @@ class Head:
         return min(times)
 
     def fence_deadline(self) -> float:
-        """Until when this node's workers may run without another look at the leases; the guard is told the same."""
+        """Return until when this node's workers may run without another check of the leases; the guard gets the same.
+
+        The time is in monotonic seconds.
+        """
         is_over = self.phase in (Phase.CLOSING, Phase.OVER)
         return NEVER if is_over else min(self._members.leases.deadline, self._fenced_by)
 
-    # What members do.
+    # Events of members.
 
     def refusal(self, join: messages.Join) -> messages.Refused | None:
-        """What to answer an agent that cannot join, None if it can."""
+        """Return what to answer an agent that cannot join, None if it can."""
         if self.phase in (Phase.CLOSING, Phase.OVER):
             return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
         return self.gathering.refusal(join)
 
     def joined(self, join: messages.Join, now: float) -> list[Action]:
-        """An agent that is not refused connected and said who it is."""
+        """Handle the Join of an agent that is not refused."""
         is_late = self.phase is not Phase.GATHERING
         actions = self._members.admit(join, now, is_late=is_late, attempt=self.attempt)
         if self._roster.get(join.node) is None:
@@ -118,7 +121,7 @@ class Head:
         return actions + self._grow(now) + self._gather(now)
 
     def _unfit(self, join: messages.Join, now: float) -> list[Action]:
-        """A node cannot take part: the others do without it if they can, unless it is the head's."""
+        """Handle a node that cannot take part: go on without it if enough nodes remain and it is not the head's own."""
         if (dismissed := self._members.dismiss(join, now)) is not None:
             return dismissed + self._gather(now)
         return self._observe(Seen(trigger=Trigger.NODE_UNFIT, nodes=(join.node,), detail=join.problem or ""), now)
@@ -128,7 +131,7 @@ class Head:
         return [] if not newcomers else self._observe(Seen(trigger=Trigger.NODE_JOINED, nodes=newcomers), now)
 
     def received(self, node: str, message: messages.Message, now: float) -> list[Action]:
-        """A member sent something."""
+        """Handle a message from a member."""
         member = self._roster.get(node)
         if member is None:
             return [Drop(node=node)]
@@ -145,7 +148,15 @@ class Head:
         return [Log(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
 
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
-        """A member is lost; `is_gone` if it surely has no workers, `may_return` if its agent most likely lives."""
+        """Handle the loss of a member.
+
+        Args:
+            node: the member's node.
+            why: how it was lost, for the log.
+            now: monotonic seconds.
+            is_gone: it surely has no workers.
+            may_return: its agent most likely lives.
+        """
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
         if member is None:
             return []
@@ -153,7 +164,7 @@ class Head:
             return self._left()
         actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
-        if is_in_world and (may_return or not is_gone):  # it lives perhaps, and may take this head's place
+        if is_in_world and (may_return or not is_gone):  # it may be alive, and may take this head's place
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
             self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
@@ -163,18 +174,18 @@ class Head:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now) + self._gather(now)
 
-    # What people and the disk do.
+    # Events of people and of the run directory.
 
     def stop_requested(self, by: str, now: float) -> list[Action]:
-        """A person asked for the end of the run."""
+        """Handle a person's request to end the run."""
         return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=by), now)
 
     def progress_seen(self, progress: str | None) -> None:
-        """The digest of the progress files as they are now; later failures are held against it."""
+        """Keep the present digest of the progress files, by which later failures are judged."""
         self._judge.progress = progress
 
     def claimed(self, attempt: int, is_ours: bool, world_digest: str, now: float) -> list[Action]:
-        """The claim that was asked for is ours, or somebody else's."""
+        """Handle the outcome of a ClaimAttempt: this head has the claim, or another head has it."""
         world, judge = self._members.world, self._judge
         if self.phase is not Phase.CLAIMING or world is None or world.attempt != attempt:
             return []
@@ -184,7 +195,7 @@ class Head:
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
         self.phase = Phase.RUNNING
-        self._fenced_by = NEVER  # whoever was lost before cannot have opened this attempt
+        self._fenced_by = NEVER  # no member lost before can have opened this attempt
         judge.verdict.opens()
         self._tally.forget(world)
         self._members.begin(now)
@@ -195,27 +206,30 @@ class Head:
         return [*opening(world, judge.because, judge.before), *sends, *self._grow(now)]
 
     def superseded(self, reason: str) -> list[Action]:
-        """Another head goes on with the run, or has ended it: nobody is this one's member any more."""
+        """Step down, with all members dropped: another head goes on with the run, or has ended it."""
         if self.phase is Phase.OVER:
             return []
         self.phase = Phase.OVER
         return self._members.superseded(reason, self.attempt)
 
     def disk_failed(self, error: str, now: float) -> list[Action]:
-        """The run directory cannot be written: nothing may start without a claim."""
+        """Tell all members to leave, because the run directory cannot be written: no attempt may start unclaimed."""
         ends = self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
         return [Log(text=error, level="error"), *ends]
 
     def result_written(self, exit_code: int, cause: str, now: float) -> list[Action]:
-        """The run's result is on disk, with this exit code and cause; or there is none, for the run goes on."""
+        """Tell all members to leave, with this exit code and cause.
+
+        The run's result is on disk, or there is none, because the run goes on.
+        """
         return [Log(text=cause, level="error" if exit_code else "info"), *self._end_everybody(exit_code, cause, now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Return the actions that are due at the time `now`."""
         leases = self._members.leases
         actions = leases.questions(now)
         why = f"no answer for {self._settings.lease_s:g} s"
-        was_paused = leases.is_late(now)  # then the silence may be this process's own, and they are back in a moment
+        was_paused = leases.is_late(now)  # then this process was silent, not the members, and they may be back soon
         for node in leases.tick(now):
             actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
         if self.phase is Phase.RUNNING:
@@ -232,7 +246,7 @@ class Head:
         return actions
 
     def _gather(self, now: float) -> list[Action]:
-        """Closes the round if everybody who can come is here, or the time is up."""
+        """Close the round if every node that can join has joined, or the time is up."""
         if self.phase is not Phase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
@@ -247,7 +261,7 @@ class Head:
         return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=world)]
 
     def _settle_losses(self, now: float) -> list[Action]:
-        """Who said goodbye and did not come back is lost; what ends the run for that, if something does."""
+        """Count as lost the members that said goodbye and did not return; return the end of the run if that ends it."""
         absent = self._members.losses.settle()
         if not absent:
             return []
@@ -258,7 +272,7 @@ class Head:
         return [*announcement(decision, self.attempt), *self._after_stop(now)]
 
     def _succeed(self, succession: Succession, now: float) -> list[Action]:
-        """The round of a successor is closed; what ends the run instead of an attempt, if something does."""
+        """Take over from the lost head when a successor's round is closed; return the run's end if that ends it."""
         absent = self._members.losses.succeed(succession, self._roster.names(), self._settings.expected, now)
         self.gathering.succeeds()
         if succession.is_finished:
@@ -285,7 +299,7 @@ class Head:
         return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
 
     def _observe(self, seen: Seen | None, now: float) -> list[Action]:
-        """Decides about what was seen and begins to act on it, unless as much is decided already."""
+        """Decide about an event and begin to act on it, unless a decision that stands covers it already."""
         verdict = self._judge.verdict
         if seen is None or verdict.is_final or self.phase in (Phase.CLOSING, Phase.OVER):
             return []
@@ -297,17 +311,17 @@ class Head:
             return []
         if seen.trigger is Trigger.SUCCEEDED:
             return self._after_stop(now)
-        told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` goes on with it
+        told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` carries it out
         return told if self.phase is Phase.CLAIMING else told + self._stop(standing, now)
 
     def _stop(self, decision: Restart | Finish, now: float) -> list[Action]:
-        """Stops the workers that the decision is about; those who stop already pass over a second word."""
+        """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
         self.phase = Phase.STOPPING
         self._barriers.clear()
         return [*stops(self._stopping(), decision), *self._check_stopped(now)]
 
     def _stopping(self) -> Iterator[RosterEntry]:
-        """The members whose workers must be gone before the decision can be carried on."""
+        """Return the members whose workers must be gone before the decision can be carried out further."""
         return self._roster.unstopped.of(self._judge.verdict.roles)
 
     def _check_stopped(self, now: float) -> list[Action]:
@@ -333,7 +347,7 @@ class Head:
         return self.tick(now)
 
     def _yield(self, now: float) -> list[Action]:
-        """Too few nodes are left here; those that cannot be reached may be enough, and then the run is theirs."""
+        """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
         self._roster.unseat(None)
         self.phase = Phase.AWAITING_QUORUM
         if resumed := self._resume(now):
@@ -342,7 +356,7 @@ class Head:
         return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
 
     def _resume(self, now: float) -> list[Action]:
-        """Enough nodes are back after all: goes on, once those who are not have surely fenced."""
+        """Go on with the run if enough nodes are back, once those that are not have surely fenced."""
         if self.phase is not Phase.AWAITING_QUORUM or not (self.gathering.is_enough() and self._judge.resumes(now)):
             return []
         self._judge.verdict.gathers()
@@ -364,7 +378,7 @@ class Head:
             now,
             self._members.job_end,
             is_settled=is_settled,
-            may_others_live=self.gathering.succession is not None,  # the lost head, and whoever has not come yet
+            may_others_live=self.gathering.succession is not None,  # the lost head, and members that have not joined
         )
         return told + self._left()
 

@@ -1,4 +1,4 @@
-"""What the head knows of the run when it decides, and what the next attempt takes over from it."""
+"""The head's judgement: what it knows of the run when it decides, and what the next attempt takes over from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOO_FEW = ("node_lost", "nodes_missing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the head saw, of these nodes; `role` and `failure` where it is about workers."""
+    """An event that the head saw on these nodes; `role` and `failure` are set where it is about workers."""
 
     trigger: Trigger
     nodes: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Seen:
 
 
 def seen_in(member: RosterEntry, message: Message) -> Seen | None:
-    """What has to be decided about a member's message, if something has."""
+    """Return the event in a member's message that needs a decision, None if nothing in it does."""
     nodes, role = (member.node,), member.role
     if isinstance(message, messages.Failed):
         return Seen(trigger=Trigger.WORKER_FAILED, nodes=nodes, role=role, failure=message.failure)
@@ -46,7 +46,10 @@ def seen_in(member: RosterEntry, message: Message) -> Seen | None:
 
 
 def overdue_seen(nodes: tuple[str, ...] | None) -> Seen | None:
-    """The bound of the exit barrier is reached: these nodes still run, or none that matters; None: it is not."""
+    """Return the event that the exit barrier's bound is reached, None if it is not.
+
+    `nodes` are the nodes that still run; if there are none that matter, the attempt has succeeded.
+    """
     return None if nodes is None else Seen(trigger=Trigger.EXIT_TIMEOUT if nodes else Trigger.SUCCEEDED, nodes=nodes)
 
 
@@ -54,10 +57,10 @@ class Judge:
     """The run's history, the policy, and the decision that stands.
 
     Args:
-        settings: the head's.
+        settings: the head's settings.
         history: the run so far, from its latest claim.
         decide: the policy.
-        members: whom the head has.
+        members: the head's members.
     """
 
     def __init__(self, settings: HeadSettings, history: History, decide: Decide, members: Members) -> None:
@@ -72,12 +75,12 @@ class Judge:
 
     @property
     def is_short_of_nodes(self) -> bool:
-        """Whether the run ends for lost or missing nodes, which may go on elsewhere."""
+        """Return whether the run ends because nodes are lost or missing, which may go on under another head."""
         decision = self.verdict.decision
         return isinstance(decision, Finish) and decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
 
     def resumes(self, now: float) -> bool:
-        """Whether the run that was to end for want of nodes need not, now that enough are back."""
+        """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back."""
         decision = self.verdict.decision
         if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
             return False
@@ -88,9 +91,9 @@ class Judge:
         return True
 
     def decides(self, seen: Seen, now: float) -> Decision:
-        """What follows from something that the head saw."""
+        """Return the policy's decision about an event that the head saw."""
         is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
-        if seen.trigger is Trigger.NODE_LOST and not is_enough:  # it took all of them
+        if seen.trigger is Trigger.NODE_LOST and not is_enough:  # only all losses together made it too few
             nodes = tuple(sorted({*nodes, *self._members.losses.nodes}))
         observation = Observation(
             trigger=seen.trigger,
@@ -106,12 +109,16 @@ class Judge:
         return self._decide(self.history, observation, now)
 
     def restarts(self, decision: Restart) -> None:
-        """The workers are stopped for this restart, which is paid for now."""
+        """Charge a restart to the budget, once the workers are stopped for it."""
         self.history = replace(decision.history, attempts=self.history.attempts)
         self.because = decision.reason
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
-        """This head takes the place of another one, without those who are absent; not if that ends the run."""
+        """Decide about the loss of the predecessor and of the members that did not join this head, its successor.
+
+        Returns:
+            The decision if it ends the run, else None: this head goes on without the absent nodes.
+        """
         nodes = absent or (succession.world.head,)
         decision = self.decides(Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=succession.lost.why), now)
         if isinstance(decision, Finish):
@@ -122,7 +129,7 @@ class Judge:
         return None
 
     def opens(self) -> tuple[AttemptClaim, World]:
-        """The claim and the roster of the next attempt, with everybody who is here."""
+        """Return the claim and the world of the next attempt, made of the nodes that have joined."""
         members = self._members
         spend = replace(self.history.spend, node_losses=members.losses.count)
         members.losses.opens()
@@ -133,11 +140,15 @@ class Judge:
         return claim, members.world
 
     def opened(self, attempt: int) -> None:
-        """The claim is ours."""
+        """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt)
 
     def result(self, tally: Tally) -> RunResult:
-        """The run's result, as decided."""
+        """Return the run's result, as decided.
+
+        Raises:
+            TypeError: no end of the run is decided.
+        """
         if not isinstance(self.verdict.decision, Finish):
             raise TypeError(f"the run goes on: {self.verdict.decision}")
         members, decision = self._members, self.verdict.decision

@@ -1,4 +1,4 @@
-"""Leases, each by its own clock: when a member beats, since when its head is silent, and which members are."""
+"""The two sides of a lease, each by its own clock: a member's lease on its head, and the head's lease of a member."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ NEVER = MANY = float("inf")
 
 
 class Lease:
-    """Counts from when the newest beat that the head echoed was *sent*; there is none before `start`.
+    """A member's lease on its head, and when the member must send its next beat.
+
+    The lease counts from when the newest beat that the head echoed was *sent*. Before `start` there is no lease.
 
     Args:
-        timing: the run's.
+        timing: the run's times.
     """
 
     def __init__(self, timing: Timing) -> None:
@@ -23,30 +25,33 @@ class Lease:
         self._heard_until = NEVER
         self._asked = NEVER
         self.next_beat = NEVER
-        self._nodes = MANY  # until a head says how many
-        self.contact = -NEVER  # when anything of the head came
+        self._nodes = MANY  # members of the head, until it says how many it has
+        self.contact = -NEVER  # when the head's last message came
 
     @property
     def patience_s(self) -> float:
-        """How long a head may be silent."""
+        """Return how long a head may be silent, in seconds."""
         return self._timing.patience_s
 
     @property
     def deadline(self) -> float:
-        """When a head that says nothing counts as lost."""
+        """Return when a silent head counts as lost, in monotonic seconds."""
         return self._heard_until + self.patience_s
 
     @property
     def fence_deadline(self) -> float:
-        """Until when workers may run: for all that is known before the first echo, the head counts from the join."""
+        """Return until when workers may run, in monotonic seconds.
+
+        Before the first echo it counts from when this node asked to join: for all that is known, the head does, too.
+        """
         return self.deadline if self._heard else self._asked + self.patience_s
 
     def start(self, now: float, asked: float | None = None) -> None:
-        """There is a head, which was heard now; another one perhaps than before.
+        """Begin the lease on a head that was heard now, which may be another head than before.
 
         Args:
             now: monotonic seconds.
-            asked: when this node asked to join, if not now: the answer may have been on its way for long.
+            asked: when this node asked to join, if not now: the head's answer may have taken long to arrive.
         """
         self._sent.clear()
         self._number = self._heard = 0
@@ -55,15 +60,15 @@ class Lease:
         self.next_beat = max(now, self._asked + self._timing.beats_every_s(self._nodes))
 
     def share(self, nodes: int) -> None:
-        """The head has so many members."""
+        """Take in how many members the head has."""
         self._nodes = nodes
 
     def end(self) -> None:
-        """There is no head to beat to any more."""
+        """End the lease: there is no head to send beats to any more."""
         self._heard_until = self._asked = self.next_beat = NEVER
 
     def beat(self, now: float) -> list[Beat]:
-        """The beat that is due, if one is."""
+        """Return the beat that is due, if one is."""
         if now < self.next_beat:
             return []
         self.next_beat = now + self._timing.beats_every_s(self._nodes)
@@ -72,7 +77,7 @@ class Lease:
         return [Beat(number=self._number, heard=self._heard)]
 
     def echoed(self, number: int) -> None:
-        """The head answered a beat, and so heard all that were sent before it."""
+        """Extend the lease: the head echoed a beat, so it heard all beats that were sent before it, too."""
         sent = self._sent.pop(number, None)
         if sent is not None and self._heard_until < NEVER:
             self._heard = max(self._heard, number)
@@ -83,10 +88,10 @@ class Lease:
 class MemberLease:
     """The head's lease of one member, by the head's clock: two times, for two questions.
 
-    `heard` is when the newest beat came: that member has no workers 2/3 of the lease later, if it hears
-    nothing more. `acked` is when the newest echo was sent that the member says it got: it has had contact
-    since, so whoever succeeds this head there does not start before `acked` and a whole lease. Beats that
-    come while the echoes are lost would hide that, if the head counted from `heard`.
+    `heard` is when the newest beat came: the member has no workers 2/3 of the lease later, if it hears
+    nothing more. `acked` is when the newest echo was sent that the member says it got: the member has had contact
+    since, so if it succeeds this head, it starts no workers before `acked` plus a whole lease. If the head counted
+    from `heard`, beats that arrive while the echoes are lost would hide that.
     """
 
     __slots__ = ("_echoed", "acked", "heard")
@@ -96,7 +101,7 @@ class MemberLease:
         self._echoed: dict[int, float] = {}
 
     def beat(self, beat: Beat, now: float) -> None:
-        """A beat came, and is answered now."""
+        """Record a beat that came, which the head answers at the time `now`."""
         self.heard = now
         acked = self._echoed.get(beat.heard)
         if acked is not None:

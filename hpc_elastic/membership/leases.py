@@ -1,4 +1,4 @@
-"""The leases of a head's members: who has fallen silent, and until when the head's own workers may run."""
+"""The leases of a head's members: which have fallen silent, and until when the head's own workers may run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NEVER = float("inf")
 
 
 class Leases:
-    """Looks through the members again and again; what one look costs grows with their number.
+    """The head's periodic check of its members' leases; the cost of one check grows with their number.
 
     Args:
         roster: the members.
-        settings: the lease, and the head's own node, which has none.
+        settings: the lease, and the head's own node, for which there is no lease.
         now: monotonic seconds, as in every method.
     """
 
@@ -26,18 +26,18 @@ class Leases:
         self._roster = roster
         self._settings = settings
         self._world: tuple[str, ...] = ()
-        self._asked: set[str] = set()  # who has been silent since the scheduler was asked about it
+        self._asked: set[str] = set()  # nodes that have been silent since the scheduler was asked about them
         self._ask_at = now if settings.timing.asks_scheduler else NEVER
-        self.deadline = NEVER  # until when no member of the world can have a successor of this head at work
+        self.deadline = NEVER  # until then no successor of this head can have workers
         self.next_tick = now + settings.timing.looks_every_s
 
     def begin(self, world: World, now: float) -> None:
-        """These are the members now that could succeed this head."""
+        """Take the members of a new world as those that could succeed this head."""
         self._world = tuple(node.node for node in world.nodes if node.node != self._settings.node)
         self._look(now)
 
     def tick(self, now: float) -> list[str]:
-        """Who has been silent for a whole lease."""
+        """Check the leases if a check is due, and return the nodes that have been silent for a whole lease."""
         if now < self.next_tick:
             return []
         self._look(now)
@@ -45,11 +45,14 @@ class Leases:
         return [node for node in silent if node != self._settings.node]
 
     def is_late(self, now: float) -> bool:
-        """Whether this look comes so late that this process, or its machine, was paused."""
+        """Return whether this check comes so late that this process, or its machine, must have been paused."""
         return now >= self.next_tick + self._settings.timing.looks_every_s
 
     def questions(self, now: float) -> list[Action]:
-        """What to ask the scheduler: who of the world is silent for half a lease, once a silence, and seldom."""
+        """Return the question for the scheduler about members of the world that are silent for half a lease.
+
+        Each silence of a node is asked about once, and the scheduler is asked at most every `ASKS_SCHEDULER_EVERY_S`.
+        """
         if now < max(self._ask_at, self.next_tick):
             return []
         silent = set(self._roster.silent(now, self._settings.lease_s / 2)).intersection(self._world)

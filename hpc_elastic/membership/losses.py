@@ -1,4 +1,4 @@
-"""What the loss of members forbids: an attempt before they have fenced, an end while they may go on."""
+"""The waits that lost members impose: no attempt before they have fenced, no end of the run while they may go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEVER = float("inf")
 
 
 class Losses:
-    """The members that a head has lost, until they return.
+    """The members that a head has lost and that have not returned.
 
     Args:
         timing: the run's.
@@ -35,33 +35,42 @@ class Losses:
     def __init__(self, timing: Timing, count: int) -> None:
         self._timing = timing
         self.count = count
-        self._counted: set[str] = set()  # of the latest world: each once, however often it comes and goes
+        self._counted: set[str] = set()  # of the latest world: each node once, however often it returns and is lost
         self._lost: set[str] = set()
-        self._goodbyes: dict[str, float] = {}  # of the latest world, until when they may be on their way back
-        self._rivals: set[str] = set()  # lost, but not dead for all that is known here: they may be at work together
+        self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
+        self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
         self._fenced_at = self._yields_until = self._hopes_until = -NEVER
 
     @property
     def may_start_at(self) -> float:
-        """When nobody who is lost has workers any more, in monotonic seconds."""
+        """Return when no lost member has workers any more, in monotonic seconds."""
         return self._fenced_at
 
     @property
     def may_live(self) -> bool:
-        """Whether somebody who is lost is perhaps not dead."""
+        """Return whether some lost member may still be alive."""
         return bool(self._rivals)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Who is lost and has not returned."""
+        """Return the nodes that are lost and have not returned."""
         return tuple(sorted(self._lost))
 
     def add(
         self, node: str, lease: MemberLease, now: float, *, is_gone: bool, may_return: bool, is_counted: bool
     ) -> None:
-        """A member is lost; `is_gone` if its workers are known to be gone, `is_counted` if it was in the world.
+        """Record the loss of a member.
 
-        One that has said goodbye has lost this head, which was silent: if it is back in a moment, it was not lost.
+        A member that has said goodbye has lost this head, because the head was silent: if that member returns within
+        `Timing.returns_within_s`, it does not count as lost.
+
+        Args:
+            node: the member's node.
+            lease: the head's lease of that member.
+            now: monotonic seconds.
+            is_gone: its workers are known to be gone.
+            may_return: it has said goodbye, so its agent most likely lives.
+            is_counted: it was in the latest world.
         """
         if is_counted and may_return:
             self._goodbyes[node] = now + self._timing.returns_within_s
@@ -76,9 +85,13 @@ class Losses:
             self._hopes_until = max(self._hopes_until, now + self._timing.hopes_s)
 
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
-        """This head carries on from another one with those who are here; whom of that world it has lost.
+        """Record as lost the nodes of a predecessor's world that have not joined this head, its successor.
 
-        However long ago the contact was, the others have a lease from now on: this agent may have been paused.
+        However long ago the last contact was, the absent nodes have one lease from now on: this agent may have been
+        paused.
+
+        Returns:
+            The nodes of that world that are absent.
         """
         lost = succession.lost
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
@@ -91,11 +104,15 @@ class Losses:
         return absent
 
     def returns_until(self) -> float:
-        """Until when somebody may be on the way back, in monotonic seconds."""
+        """Return until when a member that has said goodbye may return, in monotonic seconds."""
         return max(self._goodbyes.values(), default=-NEVER)
 
     def settle(self) -> tuple[str, ...]:
-        """The round is closed: who has said goodbye and is not back is lost; these nodes, counted now."""
+        """Count as lost the members that have said goodbye and not returned, when the round is closed.
+
+        Returns:
+            The nodes of these members.
+        """
         absent = tuple(sorted(self._goodbyes))
         self._goodbyes.clear()
         for node in absent:
@@ -107,11 +124,11 @@ class Losses:
         self._counted.add(node)
 
     def opens(self) -> None:
-        """The next attempt is claimed: in its world nobody is lost yet."""
+        """Begin to count the losses of a new world, when the next attempt is claimed."""
         self._counted.clear()
 
     def returned(self, node: str) -> bool:
-        """A node has joined; whether it was lost before."""
+        """Forget the loss of a node that has joined, and return whether it was lost before."""
         was_lost = node in self._lost
         self._lost.discard(node)
         self._rivals.discard(node)
@@ -119,12 +136,13 @@ class Losses:
         return was_lost
 
     def yields_until(self, min_nodes: int) -> float:
-        """Until when a head with too few nodes must not end the run, in monotonic seconds; long ago if it may.
+        """Return until when a head with too few nodes must not end the run, in monotonic seconds.
 
-        Those who are lost but perhaps not dead may be enough to go on without it: where the network has taken one, a
-        connection that was reset may have been closed by an agent that lives, and whose goodbye was lost as well, so
-        all whom the latest world has lost may be together. If even they are too few, nobody can go on without
-        them, and nothing is lost while the silent ones may come back.
+        It is minus infinity if the head may end the run at once. The lost nodes that may be alive may be enough to go
+        on without this head: where the network has cut off one node, a connection that was reset may have been closed
+        by an agent that lives, and whose goodbye was lost as well, so all nodes that the latest world has lost may be
+        together. If even they are too few, neither side can go on without the other, and waiting for the silent nodes
+        to return costs nothing.
         """
         if not self._rivals:
             return -NEVER
@@ -135,17 +153,17 @@ class Losses:
 class Round:
     """The one round in which a successor gathers the world that it carries on.
 
-    The head that is lost has killed its own workers a lease after the last contact, for it lost this
-    member then, and has told its members to do the same: they have done it 2/3 of a lease later, if they
-    did not hear. When all of them are here they have fenced, and only the head's own workers matter; those of
-    a dead agent are dead. If all of them are too few without the head, spares that are on their way may
-    yet be enough; and where there is room for some, those have a moment to come.
+    The lost head has killed its own workers a lease after the last contact, because it lost this
+    member then, and has told its other members to kill theirs: those that did not get the message have done so 2/3 of
+    a lease later. Members that have all joined this round have fenced, so only the lost head's own workers matter;
+    the workers of a dead agent are dead. If all members without the head are too few, spares that are on their way
+    may make up the number; and where the world has room for more nodes, spares have a moment to come.
 
     Args:
-        succession: what is carried on.
-        timing: the run's.
-        roster: who is here.
-        now: when it begins, in monotonic seconds.
+        succession: the lost head and the world that is carried on.
+        timing: the run's times.
+        roster: the agents that have joined.
+        now: when the round begins, in monotonic seconds.
     """
 
     __slots__ = ("_awaited", "_began", "_departures", "_roster", "_seen", "_timing", "succession")
@@ -156,18 +174,18 @@ class Round:
         self._timing = timing
         self._roster = roster
         self._awaited = [node.node for node in succession.world.nodes if node.node != succession.lost.node]
-        self._seen = 0  # so many of them are here, for all that is known; each join would look through all else
+        self._seen = 0  # how many of `_awaited` are known to be here, so that a join need not check all
         self._departures = roster.departures
 
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
-        """When the next attempt may be opened with those who are here, in monotonic seconds.
+        """Return when the next attempt may be opened with the nodes that have joined, in monotonic seconds.
 
         Args:
-            is_enough: whether nobody else is needed, or can come.
+            is_enough: whether no other node is needed, or can come.
             has_room: whether the next world has room for some more of the step's nodes.
         """
         lost = self.succession.lost
-        if not (self._is_complete() and is_enough()):  # whoever begins late has to be found, too
+        if not (self._is_complete() and is_enough()):  # a successor that begins late has to be found, too
             return max(lost.contact + self._timing.closes_after_contact_s, self._began + self._timing.is_found_within_s)
         at = lost.contact if lost.is_dead else lost.contact + self._timing.succeeds_after_contact_s
         return max(at, self._began + SPARES_COME_WITHIN_S) if has_room() else at

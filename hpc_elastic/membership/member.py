@@ -1,10 +1,10 @@
-"""A member: joins a head, does what it says with this node's workers, and reports.
+"""A member: joins a head, starts and stops this node's workers as the head says, and reports to it.
 
 Theory of operation. A member goes through phases:
 
     JOINING, SEEKING --Welcome--> PARKED
     PARKED   --Assign--> WORKING
-    WORKING  --every worker has its process, the node's record is durable--> WORKING, told by Started
+    WORKING  --every worker has its process, the node's record is durable--> WORKING, after sending Started
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
     STOPPING --no worker is left, every failure is recorded--> PARKED, or SEEKING if the head is lost,
@@ -12,10 +12,10 @@ Theory of operation. A member goes through phases:
     PARKED   --the head is lost--> SEEKING
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
-A worker's failure is only reported; the head decides and tells everybody. In a role whose failures
-are ignored the others work on, and the node is finished when none runs any more. A member that has not
+A worker's failure is only reported; the head decides and tells all members. In a role whose failures
+are ignored the other workers run on, and the node is finished when none runs any more. A member that has not
 heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
-whether the others go on without it. Then it seeks another head, or the same one again (`discovery`).
+whether the other nodes go on without it. Then it searches for another head, or the same one again (`discovery`).
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Phase(str, Enum):
 
 
 class Member:
-    """One node's part.
+    """One node's membership: its head, its assignment and the state of its workers.
 
     Args:
-        join: who this node is, as it tells the head.
+        join: the node's description of itself, as it tells the head.
         run: the run's name in records.
-        timing: the run's.
+        timing: the run's times.
     """
 
     def __init__(self, join: messages.Join, *, run: str, timing: Timing) -> None:
@@ -75,7 +75,7 @@ class Member:
         self._assign: Assign | None = None
         self._exits = Exits()
         self._pids: Mapping[str, int] = {}  # by global rank
-        self._unkillable: tuple[int, ...] | None = None  # what `workers_stopped` told, meanwhile
+        self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._stop_reason = ""
         self._is_finished = False
         self._is_terminated = False
@@ -87,36 +87,36 @@ class Member:
 
     @property
     def attempt(self) -> int:
-        """The attempt that this node works on or worked on last; 0 before the first."""
+        """Return the attempt that this node works on or worked on last; 0 before the first."""
         return self._assign.attempt if self._assign is not None else 0
 
     def next_tick(self) -> float:
-        """When `tick` must be called at the latest, in monotonic seconds."""
+        """Return when `tick` must be called at the latest, in monotonic seconds."""
         return min(self._lease.next_beat, self._exits.judge_held_at, self._silence_deadline())
 
     def fence_deadline(self) -> float:
-        """Until when the workers may run without news from the head; the guard is told the same."""
+        """Return until when the workers may run without news from the head; the guard is told the same."""
         has_workers = self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING)
         return self._silence_deadline() if has_workers else NEVER
 
     def _silence_deadline(self) -> float:
-        """When a head that says nothing counts as lost."""
+        """Return when a silent head counts as lost, in monotonic seconds."""
         has_workers = self.phase in (Phase.WORKING, Phase.FINISHED)
         is_alone = self._assign is not None and self._assign.group_world_size == 1
         if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
-            return NEVER  # of a head here, a silence only says that this process was paused
+            return NEVER  # if the head on this node is silent, this process was only paused
         return self._lease.deadline if self.phase is Phase.PARKED else self._lease.fence_deadline
 
-    # The head.
+    # Events of the head.
 
     def connected(self, now: float, *, is_joined: bool, asked: float | None = None) -> list[Action]:
-        """There is a head: another node's, which this node asked at `asked` to join, or this node's own."""
+        """Begin with a head: one on another node, which this node asked to join at `asked`, or this node's own."""
         self._allegiance.begin(is_here=not is_joined)
         self._lease.start(now, asked)
         return [] if is_joined else [SendToHead(message=self.asks())]
 
     def received(self, message: messages.Message, now: float) -> list[Action]:
-        """The head sent something."""
+        """Handle a message from the head."""
         self._lease.contact = now
         if isinstance(message, messages.Echo):
             self._lease.echoed(message.number)
@@ -137,8 +137,13 @@ class Member:
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
-        """The head is lost; `is_dead` if the kernel of its machine closed the connection, without a word of its."""
-        is_known = self._allegiance.lost is not None  # who is lost now has only gathered
+        """Handle the loss of the head.
+
+        Args:
+            why: how it was lost, for the log and the events.
+            is_dead: the kernel of its machine closed the connection without a message from the head.
+        """
+        is_known = self._allegiance.lost is not None  # the head that is lost now has only gathered
         contact, attempt = self._lease.contact, self.attempt
         if self._leave is not None or not self._allegiance.lose(why, contact, attempt, is_dead=is_dead):
             return []
@@ -150,16 +155,16 @@ class Member:
         return self._seek(is_news=False) if is_known else [Log(text=lost, level="warning"), *self._seek()]
 
     def asks(self) -> messages.Join:
-        """Who this node is, for the next agent that it asks to be its head; of two questions the later one counts."""
+        """Return a Join for the next agent that this node asks to be its head; of two Joins the later one counts."""
         self.join = replace(self.join, number=self.join.number + 1)
         return self.join
 
     def leaves(self, exit_code: int, cause: str) -> list[Action]:
-        """There is no head to be found, or the run is over."""
+        """Leave, because no head can be found or the run is over."""
         return self._depart(Leave(exit_code=exit_code, cause=cause))
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Return the actions that are due at the time `now`."""
         actions: list[Action] = []
         if now >= self._exits.judge_held_at:
             actions += self._record_held()
@@ -167,17 +172,17 @@ class Member:
             actions += self.disconnected(f"no answer for {self._lease.patience_s:g} s", is_dead=False)
         return [*actions, *(SendToHead(message=beat) for beat in self._lease.beat(now))]
 
-    # The workers.
+    # Events of the workers.
 
     def workers_started(self, attempt: int, pids: Mapping[str, int]) -> list[Action]:
-        """Every worker of this node has its process: `pids` by global rank."""
+        """Record that every worker of this node has its process: `pids` by global rank."""
         if attempt != self.attempt or self.phase is not Phase.WORKING:
             return []
         self._pids = pids
         return self._record(WorkerState.HEALTHY, "every worker has its process")
 
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
-        """A worker is gone, and no signal of this agent explains it."""
+        """Handle the exit of a worker that no signal of this agent explains."""
         if attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
             return []
         if exitcode == 0:
@@ -194,7 +199,7 @@ class Member:
         return [self._record_failure(local_rank, exitcode)]
 
     def failure_recorded(self, failure: FailureRecord) -> list[Action]:
-        """The error file of a failed worker is written; also of one that could not be started."""
+        """Report a failed worker, or one that could not be started, once its error file is written."""
         if failure.attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
             return []
         self._exits.recorded(failure)
@@ -208,7 +213,7 @@ class Member:
         ]
 
     def _check_all_over(self) -> list[Action]:
-        """Whether the node is done: every worker exited 0, or failed in a role where that is ignored."""
+        """Record the node's end if every worker has exited 0, or has ended in a role whose failures are ignored."""
         assign, failures = self._assign, self._exits.failures
         if assign is None or not self._exits.are_all_over(assign.workers):
             return []
@@ -219,7 +224,7 @@ class Member:
         return self._record(WorkerState.FAILED, f"{len(failures)} of {assign.workers} workers failed, which is ignored")
 
     def node_result_written(self, result: NodeResult) -> list[Action]:
-        """The node's record, as it was when every worker had started or had ended, is durable."""
+        """Tell the head that every worker has started or ended, once the node's record of it is durable."""
         if result.attempt != self.attempt or self.phase is not Phase.WORKING:
             return []
         if result.state is WorkerState.HEALTHY:
@@ -229,13 +234,13 @@ class Member:
         return [SendToHead(message=messages.Finished(attempt=self.attempt))]
 
     def node_broke(self, reason: str) -> list[Action]:
-        """Something beside the workers failed on this node, so that the attempt cannot go on."""
+        """Report a failure outside the workers of this node, which keeps the attempt from going on."""
         if self.phase not in (Phase.WORKING, Phase.FINISHED):
             return []
         return [Log(text=reason), SendToHead(message=messages.Broken(attempt=self.attempt, reason=reason))]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
-        """A signal from outside ends this agent; `have_workers` if the workers got one like it too."""
+        """Stop the workers, because a signal from outside ends this agent; `have_workers` if they got one, too."""
         if self._is_terminated or self.phase is Phase.LEAVING:
             return []
         self._is_terminated = True
@@ -247,7 +252,7 @@ class Member:
         return [Log(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
 
     def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
-        """No worker of the attempt is left, but for those that survived KILL."""
+        """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL."""
         if self.phase is not Phase.STOPPING or attempt != self.attempt:
             return []
         self._unkillable = unkillable
@@ -277,7 +282,7 @@ class Member:
         if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
             return [Log(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         is_alone = self._allegiance.is_here and assign.group_world_size == 1
-        if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up since
+        if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up by now
             return self.disconnected(f"the assignment to attempt {assign.attempt} came too late", is_dead=False)
         self._assign = assign
         self._allegiance.lost = None
@@ -295,18 +300,18 @@ class Member:
         return RecordFailure(attempt=self.attempt, local_rank=local_rank, exitcode=exitcode)
 
     def _record_held(self) -> list[Action]:
-        """No TERM came for this agent: whoever died of one failed."""
+        """Record the workers that a TERM ended as failed, because no TERM came for this agent."""
         return [self._record_failure(*held) for held in self._exits.take_held()]
 
     def _stop(self, manner: StopManner, reason: str, *, is_term_coming: bool = False) -> list[Action]:
-        """Stops what is running; a second stop only if it is a harder one."""
+        """Stop the workers that run; a second stop takes effect only if it is a fence."""
         if self.phase is Phase.STOPPING and manner is not StopManner.FENCE:
             return []
         if self.phase not in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
             return []
         self.phase = Phase.STOPPING
         self._stop_reason = reason
-        # Somebody else's failure may be what came of one here that was not judged yet.
+        # A failure on another node may be the consequence of one on this node that was not judged yet.
         actions = self._record_held() if manner is StopManner.RESTART else []
         self._exits.forget_held()
         has_term, is_coming = self._have_workers_term, is_term_coming and not self._is_terminated
@@ -321,7 +326,7 @@ class Member:
         ends_job = isinstance(message, messages.End) and message.ends_job
         leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
         if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):  # `workers_stopped` departs
-            # Without a result others may go on while these workers take their time, and no lease would tell.
+            # Without a result other nodes may go on while these workers use their grace, and no lease would show it.
             is_settled = isinstance(message, messages.Refused) or message.is_settled
             return self._stop(StopManner.GRACE if is_settled else StopManner.FENCE, cause)
         return self._depart(leave)
@@ -333,7 +338,11 @@ class Member:
         return [leave]
 
     def _seek(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
-        """No worker is left: this node may be anybody's, unless it got a TERM as the head did: a requeue perhaps."""
+        """Search for another head, once no worker is left here.
+
+        The node leaves instead if workers survived KILL, or if it got a TERM: the head got one too, perhaps because
+        of a requeue.
+        """
         if (lost := self._allegiance.lost) is None:
             return []
         if unkillable:

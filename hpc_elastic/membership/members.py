@@ -1,4 +1,4 @@
-"""Whom a head has: who joins, who is lost, who is at work, and what their coming and going allows."""
+"""The members of a head: their joins and losses, the world they are in, and the actions that follow from these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Members:
     """The agents of one head, and the world that they are or were last in.
 
     Args:
-        settings: the head's.
+        settings: the head's settings.
         node_losses: how many nodes the run has lost before.
         now: monotonic seconds, as in every method.
         succession: the head whose place this one takes, if it does.
@@ -35,11 +35,11 @@ class Members:
         self.gathering = Gathering(self.roster, settings, self.losses, now, succession)
         self.leases = Leases(self.roster, settings, now)
         self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
-        self._has_fenced = False  # whoever has workers was told to kill them
-        self._newcomers: set[str] = set()  # who came while a world was at work
+        self._has_fenced = False  # members with workers were told to kill them
+        self._newcomers: set[str] = set()  # nodes that joined while a world was at work
 
     def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
-        """An agent joins that is not refused; one that is unfit and late has to go, and is not here then."""
+        """Add an agent that is not refused; one that comes late and cannot take part is sent away instead."""
         welcome = Welcome(
             allocation=self._settings.allocation,
             head=self._settings.node,
@@ -59,7 +59,7 @@ class Members:
         return actions
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:
-        """Sends an unfit node away; None if the others cannot do without it, or it is the head's own."""
+        """Send an unfit node away; return None if too few nodes would remain, or if it is the head's own node."""
         self.roster.remove(join.node)
         if self.gathering.can_be_enough() and join.node != self._settings.node:
             return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it")
@@ -67,12 +67,19 @@ class Members:
         return None
 
     def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> RosterEntry | None:
-        """A member is lost; `is_gone` if it surely has no workers. None if there was no such member."""
+        """Remove a member that is lost, and return its entry, None if there was no such member.
+
+        Args:
+            node: the member's node.
+            now: monotonic seconds.
+            is_gone: it surely has no workers.
+            may_return: its agent most likely lives, and may join again.
+        """
         member = self.roster.remove(node)
         if may_return:
             self.roster.expect(node)
         if member is not None:
-            # Whoever did not follow a successor is counted when its round is closed.
+            # Members that did not join a successor are counted as lost when its round is closed.
             is_counted = self.is_in_world(node) and self.gathering.succession is None
             self.losses.add(node, member.lease, now, is_gone=is_gone, may_return=may_return, is_counted=is_counted)
             self.job_end.lost(node, is_gone=is_gone)
@@ -80,7 +87,7 @@ class Members:
 
     @property
     def world(self) -> World | None:
-        """The latest world; None before the first attempt of this start."""
+        """Return the latest world; None before the first attempt of this start."""
         return self._world
 
     @world.setter
@@ -89,11 +96,11 @@ class Members:
         self._world_names = frozenset(() if world is None else (node.node for node in world.nodes))
 
     def is_in_world(self, node: str) -> bool:
-        """Whether a node is in the latest world."""
+        """Return whether a node is in the latest world."""
         return node in self._world_names
 
     def begin(self, now: float) -> None:
-        """The attempt of the latest world begins."""
+        """Begin the attempt of the latest world."""
         if self.world is not None:
             self._has_fenced = False
             self.roster.seat(self.world, starting_roles(self.world))
@@ -101,7 +108,7 @@ class Members:
             self._newcomers -= {node.node for node in self.world.nodes}
 
     def take_newcomers(self) -> tuple[str, ...]:
-        """Who came while a world with room is at work, and is to be taken into it at once; each only once."""
+        """Return, once each, the nodes that joined while a world with room is at work and are to be added at once."""
         world = self.world
         if self._settings.rejoin != "immediately" or world is None or len(world.nodes) >= self._settings.max_nodes:
             return ()
@@ -109,7 +116,7 @@ class Members:
         return tuple(node for node in sorted(newcomers) if self._has_room_for(node, world))
 
     def _has_room_for(self, node: str, world: World) -> bool:
-        """Whether a world could take a node in without one too many of its role."""
+        """Return whether a world could take a node in without exceeding the limit of the node's role."""
         newcomer = self.roster.get(node)
         if newcomer is None:
             return False
@@ -117,9 +124,9 @@ class Members:
         return sum(each.role == newcomer.role for each in world.nodes) < limit
 
     def fence(self) -> list[Action]:
-        """Makes a hard stop of whatever stop is under way: whoever is lost may start elsewhere in a moment.
+        """Tell the members that still have workers to kill them: the lost members may start workers elsewhere soon.
 
-        Each is told once: of 4,096 members that fall silent together each would be told of each.
+        Each member is told once: when 4,096 members fall silent together, each would else be told 4,096 times.
         """
         if self._has_fenced:
             return []
@@ -130,7 +137,7 @@ class Members:
         return [SendToMember(node=member.node, message=_fence(member)) for member in told]
 
     def superseded(self, reason: str, attempt: int) -> list[Action]:
-        """Another head has taken this one's place: nobody but its own node is its member any more."""
+        """Drop all members except this head's own node, because another head has taken this one's place."""
         actions: list[Action] = [
             Log(text=reason, level="warning"),
             Note(name="head.superseded", message=reason, attempt=attempt),
@@ -141,7 +148,7 @@ class Members:
 
 
 def drop(node: str, reason: str) -> list[Action]:
-    """A member that has to go is told so: a connection that closes without a word means a death."""
+    """Tell a member that it is dropped, then close its connection: a close without a message means a dead agent."""
     return [SendToMember(node=node, message=Dropped(reason=reason)), Drop(node=node)]
 
 

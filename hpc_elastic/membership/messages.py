@@ -1,4 +1,4 @@
-"""What agents say to each other, to and from JSON."""
+"""The messages between agents, and their encoding as JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class StopManner(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Member to head, first: who I am. `problem` says why this node cannot take part, if so.
+    """Member to head, the first message: ask to join. `problem` says why this node cannot take part, if so.
 
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
-    `number`: how often this agent has asked; an older question may come after a newer one, on another connection.
+    `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
     """
 
     KIND: ClassVar[str] = "join"
@@ -43,10 +43,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Head to member: you have joined this allocation, with this head.
+    """Head to member: the member has joined this allocation, with this head.
 
-    `is_late`: while a world is at work without you; `gathers`: the head has not opened an attempt yet, and
-    there was one of another head before.
+    `is_late`: a world is at work without the member; `gathers`: the head has not opened an attempt yet, and
+    another head opened one before.
     """
 
     KIND: ClassVar[str] = "welcome"
@@ -58,7 +58,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Head to member: you cannot join, and why."""
+    """Head to an agent that asked to join: it cannot, and why."""
 
     KIND: ClassVar[str] = "refused"
     reason: str
@@ -67,7 +67,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """An agent that is no head to one that asks: this is my head, or who gathers me; then it hangs up."""
+    """Agent that is no head to an agent that asked to join: the address of the head that the sender follows.
+
+    That head may be one that only gathers. The sender closes the connection afterwards.
+    """
 
     KIND: ClassVar[str] = "elsewhere"
     node: str
@@ -76,9 +79,9 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """Member to head: I am here. The head answers with an Echo of the same number.
+    """Member to head: the heartbeat. The head answers with an Echo of the same number.
 
-    `heard` is the number of the newest Echo that came; 0 before the first.
+    `heard` is the number of the newest Echo that the member got; 0 before the first.
     """
 
     KIND: ClassVar[str] = "beat"
@@ -88,7 +91,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """Head to member: I heard this beat."""
+    """Head to member: the answer to the Beat of this number."""
 
     KIND: ClassVar[str] = "echo"
     number: int
@@ -124,7 +127,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Member to head: each of my workers has its process, and the node's record says so durably."""
+    """Member to head: each worker of the node has its process, and the node's record says so durably."""
 
     KIND: ClassVar[str] = "started"
     attempt: int
@@ -132,7 +135,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Member to head: the first of my workers exited 0, and waits for the others now."""
+    """Member to head: the first worker of the node has exited 0, and the wait for the others begins."""
 
     KIND: ClassVar[str] = "ended"
     attempt: int
@@ -149,7 +152,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """Member to head: this node cannot go on with the attempt for a reason that is no worker's."""
+    """Member to head: this node cannot go on with the attempt, for a reason other than a worker's failure."""
 
     KIND: ClassVar[str] = "broken"
     attempt: int
@@ -158,9 +161,9 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Member to head: all my workers exited 0, and the node's record says so durably.
+    """Member to head: all workers of the node exited 0, and the node's record says so durably.
 
-    In a role whose failures are ignored: none of them runs any more.
+    In a role whose failures are ignored it means that no worker of the node runs any more.
     """
 
     KIND: ClassVar[str] = "finished"
@@ -177,7 +180,7 @@ class Terminated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Head to member: stop your workers of this attempt, and why.
+    """Head to member: stop the node's workers of this attempt, and why.
 
     `is_term_coming`: another agent got a TERM from outside, so this node is likely to get one as well.
     """
@@ -191,9 +194,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Member to head: no worker of the attempt is left, and what had failed before the stop.
+    """Member to head: no worker of the attempt is left; `failures` are those from before the stop.
 
-    `store_port` is for the next attempt, if the store is to be here.
+    `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
+    node is to serve it.
     """
 
     KIND: ClassVar[str] = "stopped"
@@ -205,9 +209,9 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """Either way: you are no member, or no head, of mine any more, and why. A close without it is a death.
+    """Either direction: the sender ends the membership, and why. A connection closed without it means a dead agent.
 
-    A member says it when its workers are gone; it may come again.
+    A member sends it when its workers are gone; it may join again.
     """
 
     KIND: ClassVar[str] = "dropped"
@@ -218,9 +222,9 @@ class Dropped:
 class End:
     """Head to member: the run is over; leave with this exit code.
 
-    `ends_job`: this member ends the Slurm job when it leaves, for the script that would have is gone. `is_settled`:
-    the result is durable, or the scheduler starts the job again when this start is over, so workers may take the time
-    of their grace; else other agents may go on with the run at any moment.
+    `ends_job`: this member ends the Slurm job when it leaves, because the script that would have ended it is gone.
+    `is_settled`: the result is durable, or the scheduler starts the job again when this start is over, so workers may
+    use their whole time of grace; else other agents may go on with the run at any moment.
     """
 
     KIND: ClassVar[str] = "end"
@@ -251,7 +255,7 @@ Message = (
 )
 
 Report = Started | Ended | Failed | Broken | Finished | Stopped
-REPORTS = (Started, Ended, Failed, Broken, Finished, Stopped)  # what a member says of the attempt that it works on
+REPORTS = (Started, Ended, Failed, Broken, Finished, Stopped)  # messages about the attempt that a member works on
 
 _BY_KIND: dict[str, type[Message]] = {
     cls.KIND: cls
@@ -278,15 +282,15 @@ _BY_KIND: dict[str, type[Message]] = {
 
 
 def encode_message(message: Message) -> Json:
-    """A message as a JSON object with its kind under `type`."""
+    """Return a message as a JSON object with its kind under `type`."""
     return {"type": message.KIND, **to_json(message)}
 
 
 def decode_message(data: Json) -> Message:
-    """The message in a JSON object.
+    """Return the message in a JSON object.
 
     Raises:
-        DecodeError: it is of no known kind, or a field is missing or of another type.
+        DecodeError: the message is of no known kind, or a field is missing or of another type.
     """
     kind = data.get("type") if isinstance(data, dict) else None
     cls = _BY_KIND.get(kind) if isinstance(kind, str) else None

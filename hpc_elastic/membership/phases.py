@@ -2,13 +2,13 @@
 
 Theory of operation. The head goes through phases:
 
-    GATHERING --all expected joined, or join_timeout and at least `min`--> CLAIMING
-    CLAIMING  --the claim is ours--> RUNNING
+    GATHERING --all expected nodes joined, or join_timeout passed and at least `min` joined--> CLAIMING
+    CLAIMING  --this head has the claim--> RUNNING
     RUNNING   --an observation--> STOPPING (with a Restart or a Finish decided)
     STOPPING  --every member of the world stopped or is lost--> PAUSING, AWAITING_QUORUM or CLOSING
-    PAUSING   --the back-off is over, whoever is lost has fenced--> GATHERING
-    AWAITING_QUORUM  --enough are back--> GATHERING; --nobody else went on in time--> CLOSING
-    CLOSING   --the result is written and everybody told and gone--> OVER
+    PAUSING   --the back-off is over, every lost member has fenced--> GATHERING
+    AWAITING_QUORUM  --enough nodes are back--> PAUSING; --no other head went on in time--> CLOSING
+    CLOSING   --the result is written, every member was told and has left--> OVER
     any       --another head has claimed the next attempt--> OVER, with Superseded
 """
 
@@ -18,7 +18,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """Where a head stands."""
+    """The phase of a head; the module's docstring has the transitions."""
 
     GATHERING = "gathering"
     CLAIMING = "claiming"

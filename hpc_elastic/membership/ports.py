@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def port_sequence(run: str, job_id: str, port_range: Sequence[int], *, count: int = 16) -> list[int]:
-    """Distinct ports of `port_range` (first and last, both included), drawn from run and job id.
+    """Return distinct ports of `port_range` (first and last, both included), drawn from run and job id.
 
     Returns:
         `count` ports, or all of a smaller range.

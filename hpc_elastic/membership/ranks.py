@@ -1,10 +1,10 @@
 """Ranks of a world: which node gets which global, group and role ranks, and which store.
 
-Who stays keeps his place. In the first world of an allocation nodes are in the order of their ids. In
-each one after it, those of the world before that are still here are in the order that they had. The
-place of one that is gone is taken by a newcomer of the same role with as many workers, so that nobody
-else's rank changes; if there is none, by one of the same role with another number of workers; if there
-is none either, the others close up. Newcomers that found no such place come last, while there is room.
+A node that stays keeps its place. In the first world of an allocation nodes are in the order of their ids. In
+each later world, the nodes of the world before that are still here are in the order that they had. The
+place of a node that is gone is taken by a newcomer of the same role with as many workers, so that no other
+node's ranks change; if there is none, by a newcomer of the same role with another number of workers; if there
+is none either, the other nodes close up. Newcomers that found no such place come last, while there is room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESTARTS_ALONE = "restart_role"  # such a role has a store of its own, which no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A node that takes part: what it brings to the world."""
+    """A node that can take part, and what it brings to the world."""
 
     node: str
     node_id: int
@@ -35,7 +35,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLimits:
-    """How many nodes may take part: in all, and of each role; a role that is left out has no limit of its own."""
+    """The number of nodes that may take part: in all, and of each role; a role that is left out has no own limit."""
 
     all_nodes: int
     of_role: Mapping[str, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def assign_worker_ranks(
     before: World | None = None,
     limits: NodeLimits = NO_LIMITS,
 ) -> World:
-    """Chooses who takes part, and gives every worker its ranks.
+    """Choose the nodes that take part, and give every worker its ranks.
 
     Global ranks count through the nodes; role ranks count through the nodes of the same role, as
     torch's `_assign_worker_ranks` does. The store is on the node of rank 0; a role that restarts
@@ -105,7 +105,7 @@ def assign_worker_ranks(
 
 
 def find_swaps(before: World | None, world: World) -> list[tuple[str, str]]:
-    """Each newcomer that has the place of a node of the world before, and that node."""
+    """Return each newcomer that has the place of a node of the world before, paired with that node."""
     if before is None:
         return []
     places, _ = _fill_places(before.nodes, world.nodes)
@@ -114,11 +114,11 @@ def find_swaps(before: World | None, world: World) -> list[tuple[str, str]]:
 
 
 def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -> World:
-    """The next attempt of the same world, in which only these roles start; the others run on.
+    """Return the same world for its next attempt, in which only these roles start; the others run on.
 
     Args:
-        world: of the attempt before.
-        roles: whose workers start.
+        world: the world of the attempt before.
+        roles: the roles whose workers start.
         seats: the same nodes, with the ports of the next stores.
     """
     attempt, ports = world.attempt + 1, {seat.node: seat.store_port for seat in seats}
@@ -132,9 +132,9 @@ def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -
 
 
 def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, head: str) -> list[Seat]:
-    """Who takes part, in the order of the group ranks: those of the world before, then newcomers.
+    """Return the nodes that take part, by group rank: those of the world before, then newcomers.
 
-    The head is always among them, for only who is in a world may open the next one.
+    The head is always among them, because only a node of a world may open the next one.
     """
     places, newcomers = _fill_places(before.nodes if before is not None else (), seats)
     chosen = [seat for seat in places if seat is not None]
@@ -147,7 +147,7 @@ def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, hea
 
 
 def _fill_places(old: Sequence[WorldNode], seats: Sequence[T]) -> tuple[list[T | None], list[T]]:
-    """Who has each place of the world before, None if nobody has; and the other newcomers, by node id."""
+    """Return the node for each place of the world before, None for an empty place, and the other newcomers by id."""
     here = {seat.node: seat for seat in seats}
     places: list[T | None] = [here.pop(node.node, None) for node in old]
     newcomers = sorted(here.values(), key=lambda seat: seat.node_id)

@@ -1,4 +1,4 @@
-"""What a member writes about its own part: the node's record, and the event of a failure."""
+"""The records that a member writes about its own part: the node's result, and the event of a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def node_result(
     failures: Mapping[str, FailureRecord],
     unkillable: tuple[int, ...] = (),
 ) -> NodeResult:
-    """A node's part in an attempt, its times left empty."""
+    """Return the record of a node's part in an attempt, with its times left empty."""
     return NodeResult(
         run=run,
         attempt=assign.attempt,
@@ -39,7 +39,7 @@ def node_result(
 
 
 def failure_note(failure: FailureRecord) -> Note:
-    """The event of a worker's failure."""
+    """Return the event of a worker's failure."""
     return Note(
         name="worker.failed",
         message=failure.message,

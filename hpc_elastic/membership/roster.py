@@ -1,4 +1,4 @@
-"""The agents that joined the head: who is here, who is missing, who has fallen silent."""
+"""The roster of the agents that joined the head: which are present, which are missing, which have fallen silent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Start
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import World
 
-NODES_NAMED = 8  # in one line
+NODES_NAMED = 8  # at most so many names in one line
 
 
 @dataclass(slots=True, kw_only=True)
 class RosterEntry:
     """A joined agent, and its lease by the head's clock.
 
-    `attempt` is the one that its workers belong to. `is_in_world`: it has workers, or had them until
-    the decision on which the head acts. `has_started`: each has its process; `has_ended`: one has exited 0.
-    `store_port`: the node's port for the next attempt's store. `fenced`: the attempt whose workers it was told to kill.
+    `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them until
+    the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has exited 0.
+    `store_port`: the node's port for the next attempt's store. `fenced`: the attempt whose workers the agent was told
+    to kill.
     """
 
     join: Join
@@ -36,14 +37,14 @@ class RosterEntry:
     fenced: int = 0
 
     def __post_init__(self) -> None:
-        self.node = self.join.node  # asked for so often that a property would be felt
+        self.node = self.join.node  # read so often that a property would cost noticeable time
         self.role = self.join.role
 
 
 class Awaited:
-    """Members of the latest world that have yet to do something.
+    """The members of the latest world that have not done something yet.
 
-    The head asks after every report whether there are some: that must not take a look at each of thousands.
+    The head asks after every report whether any are left: the answer must not need a look at each of thousands.
     """
 
     __slots__ = ("_by_role",)
@@ -52,26 +53,26 @@ class Awaited:
         self._by_role: dict[str, dict[str, RosterEntry]] = {}
 
     def add(self, member: RosterEntry) -> None:
-        """It is waited for."""
+        """Add a member to those that are waited for."""
         self._by_role.setdefault(member.role, {})[member.node] = member
 
     def discard(self, member: RosterEntry) -> None:
-        """It has done it, or is gone."""
+        """Remove a member that has done what was awaited, or that is gone."""
         self._by_role.get(member.role, {}).pop(member.node, None)
 
     def clear(self, roles: Collection[str] | None) -> None:
-        """Nobody of these roles is waited for, or, for None, nobody at all."""
+        """Wait for no member of these roles any more, or, for None, for no member at all."""
         for role in tuple(self._by_role) if roles is None else roles:
             self._by_role.pop(role, None)
 
     def of(self, roles: Collection[str] | None = None) -> Iterator[RosterEntry]:
-        """Who is waited for, in these roles or, for None, in all."""
+        """Return the members that are waited for, in these roles or, for None, in all."""
         wanted = self._by_role if roles is None else sorted(roles)
         return chain.from_iterable(self._by_role.get(role, {}).values() for role in wanted)
 
 
 class Roster:
-    """Joined agents by node name.
+    """The agents that have joined, by node name, and the nodes that may still join.
 
     Args:
         expected: the names of the step's nodes, in the order of their ids.
@@ -96,9 +97,9 @@ class Roster:
         self._dead: set[str] = set()
         self.departures = 0
         self._missing = dict.fromkeys(expected)  # as an ordered set
-        self.starting = Awaited()  # not every worker has its process
-        self.unfinished = Awaited()  # not every worker has ended
-        self.unstopped = Awaited()  # whoever has workers, until they are stopped
+        self.starting = Awaited()  # members of which not every worker has its process
+        self.unfinished = Awaited()  # members of which not every worker has ended
+        self.unstopped = Awaited()  # members that have workers which are not stopped yet
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -107,17 +108,20 @@ class Roster:
         return iter(tuple(self._entries.values()))
 
     def get(self, node: str) -> RosterEntry | None:
-        """The entry of a node, None if it has not joined."""
+        """Return the entry of a node, None if it has not joined."""
         return self._entries.get(node)
 
     def add(self, join: Join, now: float) -> None:
-        """A node has joined."""
+        """Add a node that has joined."""
         self._entries[join.node] = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
 
     def remove(self, node: str) -> RosterEntry | None:
-        """A node is gone; Slurm never starts a task of a step again, but an agent that lived may join again."""
+        """Remove a node that is gone, and return its entry, None if it had not joined.
+
+        Slurm never starts a task of a step again, but an agent that is still alive may join again.
+        """
         entry = self._entries.pop(node, None)
         if entry is not None:
             self.departures += 1
@@ -127,21 +131,21 @@ class Roster:
         return entry
 
     def expect(self, node: str) -> None:
-        """A node that went may come again."""
+        """Count a removed node among those that may join again."""
         self._dead.discard(node)
         self._missing[node] = None
 
     def leave_out(self, node: str) -> None:
-        """A node that is not here will not come."""
+        """Stop expecting a node that has not joined."""
         self._dead.add(node)
         self._missing.pop(node, None)
 
     def clear(self) -> None:
-        """Nobody is here any more."""
+        """Remove all agents that have joined."""
         self._entries.clear()
 
     def why_not(self, join: Join) -> str | None:
-        """Why a node cannot join, None if it can."""
+        """Return why a node cannot join, None if it can."""
         if join.node in self._entries:
             return f"an agent of {join.node} has joined already; start exactly one task a node"
         if join.node not in self._names:
@@ -150,46 +154,46 @@ class Roster:
 
     @property
     def possible(self) -> int:
-        """How many nodes are here or can still come."""
+        """Return how many nodes have joined or can still join."""
         return len(self.expected) - len(self._dead)
 
     def missing(self) -> tuple[str, ...]:
-        """Who can still come, in the order of the node ids."""
+        """Return the nodes that can still join, in the order of their ids."""
         return tuple(self._missing)
 
     def is_missing(self, node: str) -> bool:
-        """Whether a node can still come."""
+        """Return whether a node has not joined and can still do so."""
         return node in self._missing
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody can come any more."""
+        """Return whether no other node can still join."""
         return not self._missing
 
     def oldest(self, nodes: Iterable[str]) -> float:
-        """When the one of these nodes did answer that has not for the longest time; endless if none is here."""
+        """Return the earliest `acked` time of these nodes, in monotonic seconds; infinity if none has joined."""
         entries = (self._entries[node] for node in nodes if node in self._entries)
         return min((entry.lease.acked for entry in entries), default=float("inf"))
 
     def names(self) -> set[str]:
-        """Who is here."""
+        """Return the names of the nodes that have joined."""
         return set(self._entries)
 
     def in_world(self) -> list[RosterEntry]:
-        """The members of the latest world that are still here."""
+        """Return the members of the latest world that are still here."""
         return [entry for entry in self._entries.values() if entry.is_in_world]
 
     def silent(self, now: float, lease_s: float) -> list[str]:
-        """The nodes that have not answered for a whole lease."""
+        """Return the nodes that have not answered for a whole lease."""
         return [node for node, entry in self._entries.items() if now - entry.lease.acked >= lease_s]
 
     def short_of(self, least: Mapping[str, int]) -> dict[str, int]:
-        """The roles that have fewer nodes here than they must, and how many are wanting."""
+        """Return the roles that have fewer nodes here than they need, and how many nodes each lacks."""
         here = Counter(entry.role for entry in self._entries.values())
         return {role: nodes - here[role] for role, nodes in least.items() if here[role] < nodes}
 
     def seats(self) -> list[Seat]:
-        """What the nodes bring, in the order of their ids."""
+        """Return what each node brings to a world, in the order of the node ids."""
         entries = sorted(self._entries.values(), key=lambda entry: entry.join.node_id)
         return [
             Seat(
@@ -204,7 +208,7 @@ class Roster:
         ]
 
     def seat(self, world: World, roles: Collection[str]) -> None:
-        """The world's members of these roles begin an attempt; everybody else stays as he is."""
+        """Mark the world's members of these roles as starting an attempt; the other members stay as they are."""
         starting = {node.node for node in world.nodes if node.role in roles}
         for entry in self._entries.values():
             if entry.node in starting:
@@ -215,7 +219,7 @@ class Roster:
                     awaited.add(entry)
 
     def reported(self, member: RosterEntry, message: Report) -> None:
-        """A member of the world said how far its workers are."""
+        """Record what a member of the world reported about its workers."""
         if isinstance(message, Started):
             member.has_started = True
             self.starting.discard(member)
@@ -223,13 +227,13 @@ class Roster:
             member.has_ended = True
         elif isinstance(message, Finished):
             self.unfinished.discard(member)
-            self.starting.discard(member)  # where failures are ignored, it may never get all its processes
+            self.starting.discard(member)  # where failures are ignored, some workers may never start
         elif isinstance(message, Stopped):
             self.unstopped.discard(member)
             member.store_port = message.store_port
 
     def unseat(self, roles: Collection[str] | None) -> None:
-        """No worker of these roles is left; None: of any."""
+        """Mark the members of these roles, or, for None, of all, as having no workers left."""
         for entry in self._entries.values():
             if roles is None or entry.role in roles:
                 entry.is_in_world = False
@@ -238,6 +242,6 @@ class Roster:
 
 
 def name_some(nodes: Sequence[str]) -> str:
-    """The nodes in a line that stays one: the first few by name, the others as a number."""
+    """Return the nodes as text for one line: the first few by name, the others as a number."""
     more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
     return ", ".join(nodes[:NODES_NAMED]) + more

@@ -1,4 +1,4 @@
-"""What opens and ends a round, as values: the claim and roster, each node's part, the result."""
+"""The values that open and end a round: the claim and roster, each node's assignment, the result, the events."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadSettings:
-    """What does not change while an agent is head.
+    """The values that stay the same while an agent is head.
 
     `expected` is in the order of the node ids; `restarts` has the restart policy of each role by its
     name, as `plan.launch_plan.RolePlan` has it. `may_predecessor_live`: an earlier start of the job opened attempts,
-    and some of its agents may work on, on nodes that the scheduler has given up.
+    and some of its agents may still be at work, on nodes that the scheduler has given up.
     """
 
     run: str
@@ -36,9 +36,9 @@ class HeadSettings:
     exit_timeout_s: float | None = None
     rejoin: str = "at_restart"  # or immediately
     restarts: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)  # what the head's node runs
-    role_nodes: Mapping[str, int] = field(default_factory=dict)  # how many nodes each role has at the least
-    role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # and how many at the most
+    versions: Mapping[str, str] = field(default_factory=dict)  # on the head's node
+    role_nodes: Mapping[str, int] = field(default_factory=dict)  # the least number of nodes of each role
+    role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # the greatest number of nodes of each role
     may_predecessor_live: bool = False
     profile: Profile = AGENT
     timing: Timing = field(init=False)
@@ -55,13 +55,13 @@ def open_attempt(
     before: World | None = None,
     roles: frozenset[str] | None = None,
 ) -> tuple[AttemptClaim, World]:
-    """The claim of the next attempt, its time left empty, and its roster.
+    """Return the claim of the next attempt, with its time left empty, and its world.
 
     Args:
-        settings: the head's.
+        settings: the head's settings.
         history: the run so far.
         seats: the nodes that are here.
-        reason: why it is opened.
+        reason: why the attempt is opened.
         before: the world of the attempt before, in which nodes that are still here keep their places; None
             for the first of an allocation.
         roles: the roles that start in it while the others run on; None: every worker starts.
@@ -99,7 +99,7 @@ def open_attempt(
 
 
 def history_after(claim: AttemptClaim) -> History:
-    """What a head goes on from: the run up to and with the attempt of this claim."""
+    """Return the history of the run up to and including the attempt of this claim, from which a head goes on."""
     return History(
         attempts=claim.attempt,
         spend=claim.spend,
@@ -110,12 +110,12 @@ def history_after(claim: AttemptClaim) -> History:
 
 
 def starting_roles(world: World) -> tuple[str, ...]:
-    """The roles whose workers start in the attempt of this world."""
+    """Return the roles whose workers start in the attempt of this world."""
     return tuple(role.role for role in world.roles if role.attempt == world.attempt)
 
 
 def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterator[SendToMember]:
-    """What a decision says to these members: the same word to all whose workers are of one attempt."""
+    """Yield the Stop of a decision for each of these members: the same message for all workers of one attempt."""
     reason = decision.cause if isinstance(decision, Finish) else decision.reason
     is_term_coming = decision.reason == Trigger.TERMINATED.value
     words: dict[int, Stop] = {}
@@ -127,12 +127,12 @@ def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterato
 
 
 def loss_note(node: str, why: str, attempt: int) -> Note:
-    """The event of a lost node."""
+    """Return the event of a lost node."""
     return Note(name="node.lost", message=f"{node}: {why}", attempt=attempt, metadata={"node": node})
 
 
 def opening(world: World, because: str, before: World | None = None) -> list[Action]:
-    """What is said when an attempt opens, `before` it the world of the same allocation, if there was one."""
+    """Return the log lines and events of an attempt that opens; `before` is the world before it, if there was one."""
     starting = starting_roles(world)
     nodes = [node.node for node in world.nodes if node.role in starting]
     ranks = sum(role.size for role in world.roles if role.role in starting)
@@ -158,7 +158,7 @@ def _swap(world: World, node: str, instead_of: str) -> Note:
 
 
 def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Action]:
-    """What is said of a decision; the run's end is told once its result is written."""
+    """Return the log lines and the event of a decision; the end of the run is logged once its result is written."""
     if isinstance(decision, Finish):
         return [Note(name="run.ending", message=decision.cause, attempt=attempt)]
     if isinstance(decision, Ignore):
@@ -170,9 +170,9 @@ def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Acti
 
 
 def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str, Assign]:
-    """Each starting node's own part of the world by node, in the order of the group ranks.
+    """Return each starting node's own part of the world by node, in the order of the group ranks.
 
-    `restarts` is how many the run has used.
+    `restarts` is how many restarts the run has used.
     """
     roles = {role.role: role for role in world.roles}
     parts = {}
@@ -208,9 +208,9 @@ def run_result(
     tally: Tally,
     running: Sequence[RosterEntry] = (),
 ) -> RunResult:
-    """The run's result, its end left empty; all or nothing, as torch's RunResult.
+    """Return the run's result, with its end time left empty; a success names no failures, as in torch's RunResult.
 
-    `running` are the members that still have workers; of a success, those of roles whose failures are ignored.
+    `running` are the members that still have workers; in a success, those of roles whose failures are ignored.
     """
     is_success = decision.state is RunState.SUCCEEDED
     return RunResult(
@@ -231,7 +231,7 @@ def run_result(
 
 
 def _but_for(tally: Tally, running: Sequence[RosterEntry]) -> str:
-    """What a success leaves out, because it is ignored."""
+    """Return the words for what a success leaves out: failed ranks and running ones that are ignored."""
     left_out = [f"{_count(len(tally.failures), 'rank')} that failed"] if tally.failures else []
     if running:
         left_out.append(f"those that still ran on {name_some([member.node for member in running])}")

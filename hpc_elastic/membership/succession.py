@@ -1,4 +1,4 @@
-"""What an agent without a head knows: how it lost the last one, and what the run directory says."""
+"""The knowledge of an agent without a head: how it lost the last one, what the records say, whose turn it is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResult,
 class LostHead:
     """The head that an agent had. `contact`: when its last message came, in monotonic seconds of this agent.
 
-    `node` is None for one that never assigned an attempt; `is_dead`: the kernel of its machine closed the
-    connection without a word of the head, so its agent is dead, and its workers with it. `attempt`: the latest
-    one that it assigned to this node.
+    `node` is None for a head that never assigned an attempt; `is_dead`: the kernel of its machine closed the
+    connection without a message from the head, so its agent is dead, and its workers with it. `attempt`: the latest
+    attempt that it assigned to this node.
     """
 
     node: str | None
@@ -26,10 +26,10 @@ class LostHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What the run directory says, read at once.
+    """The records of the run directory that a search needs, read together.
 
-    `first` is the claim of this allocation, `claim` the latest one of an attempt in it and `world` its
-    roster, both None before the first; `is_finished`: by the node records, every worker of `world` exited 0.
+    `first` is the claim of this allocation, `claim` the latest claim of an attempt in it and `world` that attempt's
+    roster, both None before the first attempt; `is_finished`: by the node records, every worker of `world` exited 0.
     `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
     """
 
@@ -43,7 +43,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """Why a head gathers members for the attempt after `world`: it lost the head of that."""
+    """The reason why a head gathers members for the attempt after `world`: the head of `world` is lost."""
 
     lost: LostHead
     world: World
@@ -51,14 +51,14 @@ class Succession:
 
 
 def order_of_succession(names: Sequence[str]) -> list[str]:
-    """Who takes the place of a lost head, by turns.
+    """Return the nodes that may take the place of a lost head, in the order of their turns.
 
-    The first comes first, then the one in the middle, those of the quarters, of the eighths and so on (the van der
-    Corput sequence): nodes of one rack or switch have names in a row, and when all of them are lost with the head,
-    only a few of the first turns are theirs.
+    The first node comes first, then the one in the middle, then those at the quarters, at the eighths and so on (the
+    van der Corput sequence): nodes of one rack or switch have names in a row, and when all of them are lost with the
+    head, only a few of the first turns are theirs.
 
     Args:
-        names: who may, by node id.
+        names: the nodes that may take its place, by node id.
     """
     bits = max(len(names) - 1, 1).bit_length()
     places = (int(f"{turn:0{bits}b}"[::-1], 2) for turn in range(2**bits))

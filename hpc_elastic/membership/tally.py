@@ -1,4 +1,4 @@
-"""What the members of a world reported of their workers: failures by global rank."""
+"""The tally of failures, by global rank, that the members of a world reported of their workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hpc_elastic.rundir.records import FailureRecord, World
 
 
 class Tally:
-    """The reports of the workers that run or ran last, role by role."""
+    """The failures of the workers that run or ran last, which are forgotten role by role."""
 
     __slots__ = ("failures",)
 
@@ -15,9 +15,10 @@ class Tally:
         self.failures: dict[str, FailureRecord] = {}
 
     def record(self, message: messages.Report) -> None:
-        """A member said something of its workers.
+        """Record the failures in a member's report.
 
-        Its word when they have all stopped counts: a worker that failed may have ended with another exit code.
+        The report after all its workers have stopped replaces earlier ones: a worker that failed may have ended with
+        another exit code.
         """
         if isinstance(message, messages.Failed):
             self.failures.setdefault(str(message.failure.rank), message.failure)
@@ -25,7 +26,7 @@ class Tally:
             self.failures.update({str(failure.rank): failure for failure in message.failures})
 
     def forget(self, world: World) -> None:
-        """The workers of the roles that start in the attempt of this world start anew."""
+        """Forget the failures of the roles whose workers start again in the attempt of this world."""
         if not self.failures:
             return
         running = {role.role for role in world.roles if role.attempt != world.attempt}

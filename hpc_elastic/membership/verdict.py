@@ -1,4 +1,4 @@
-"""What is decided about the attempt, and whose workers it concerns."""
+"""The decision that stands about the attempt, and the roles whose workers it concerns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hpc_elastic.membership.messages import StopManner
 class Verdict:
     """The decision that stands, and the roles whose workers stop or wait for their next start.
 
-    A Finish replaces everything and nothing replaces it. A Restart can only be widened, by a failure
-    in a role that runs on: the roles that wait already start with it. A restart for a lost node takes
-    the place of one for a worker's failure, which most likely came of the loss, and is not paid for then.
+    A Finish replaces any other decision, and no decision replaces it. A Restart can only be widened, by a failure
+    in a role that runs on: the roles that wait already start with that role. A restart for a lost node takes the
+    place of one for a worker's failure, which most likely was a consequence of the loss and is not charged then.
     """
 
     __slots__ = ("_roles", "decision")
@@ -24,25 +24,25 @@ class Verdict:
 
     @property
     def roles(self) -> frozenset[str] | None:
-        """The roles that wait for the next attempt; None for all, and before the first one."""
+        """Return the roles that wait for the next attempt; None for all, and before the first attempt."""
         return self._roles
 
     @property
     def is_final(self) -> bool:
-        """Whether the run ends, whatever comes."""
+        """Return whether the decision is final: the run ends, whatever else happens."""
         return isinstance(self.decision, Finish)
 
     def gathers(self) -> None:
-        """The workers are gone and the next attempt is being opened: the decision is carried out so far."""
+        """Clear the decision, because its workers are gone and the nodes are gathered for the next attempt."""
         self.decision = None
 
     def opens(self) -> None:
-        """Everybody has workers."""
+        """Clear the decision and the roles, because an attempt opens and every member has workers."""
         self.decision = None
         self._roles = frozenset()
 
     def take(self, decision: Decision) -> Restart | Finish | None:
-        """The decision as it stands from now on; None if it changes nothing."""
+        """Take in a decision, and return the decision that stands from now on; None if nothing changes."""
         if isinstance(decision, Ignore) or self.is_final:
             return None
         if isinstance(decision, Restart):

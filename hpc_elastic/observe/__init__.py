@@ -1,1 +1,1 @@
-"""What happened, for people: read from the run directory first, from the scheduler second."""
+"""Shows people the state of runs: read from the run directory first, from the scheduler second."""

@@ -37,13 +37,13 @@ class ArraySnapshot:
 
     @property
     def counts(self) -> dict[RunState, int]:
-        """How many tasks are in each state."""
+        """The number of tasks in each state."""
         found = Counter(task.state for task in self.tasks)
         return {state: found[state] for state in _ORDER if found[state]}
 
     @property
     def is_over(self) -> bool:
-        """Whether every task is."""
+        """Whether every task has ended."""
         return len(self.tasks) == self.size and all(task.is_over for task in self.tasks)
 
     @property

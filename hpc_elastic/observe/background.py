@@ -1,4 +1,4 @@
-"""Asks a scheduler in the background: who watches a run goes on with the run directory while there is no answer."""
+"""Asks a scheduler in the background, so that a watch goes on with the run directory until there is an answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PATIENCE_S = 1.2
 
 
 class BackgroundQuery:
-    """A scheduler whose answer is waited for only shortly; it is kept for whoever asks again.
+    """A scheduler whose answer is waited for only briefly; a later answer is kept for the next query.
 
-    A hung controller keeps a question for tens of seconds, and meanwhile the run may end, which its directory says.
+    A hung controller delays an answer for tens of seconds. Meanwhile the run may end, which its directory shows.
 
     Args:
-        scheduler: whom to ask, one question at a time.
-        patience_s: how long the first one who asks waits for the answer.
+        scheduler: the scheduler, which gets one question at a time.
+        patience_s: how long the first query waits for the answer.
     """
 
     def __init__(self, scheduler: JobQuery, *, patience_s: float = PATIENCE_S) -> None:
@@ -30,7 +30,7 @@ class BackgroundQuery:
         self._question: _Question | None = None
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs.
+        """Return the status of these jobs.
 
         Raises:
             SchedulerError: the scheduler does not answer, or has not answered yet.
@@ -48,7 +48,7 @@ class BackgroundQuery:
 
 
 class _Question:
-    """One question, asked in a thread that does not keep the process."""
+    """One question, asked in a daemon thread, which does not keep the process alive."""
 
     def __init__(self, scheduler: JobQuery, job_ids: Sequence[str]) -> None:
         self.is_answered = threading.Event()
@@ -59,11 +59,11 @@ class _Question:
         threading.Thread(target=self._ask, name="hpc_elastic question", daemon=True).start()
 
     def covers(self, job_ids: Sequence[str]) -> bool:
-        """Whether the answer is about all of these jobs."""
+        """Return whether the answer is about all of these jobs."""
         return set(job_ids) <= set(self._job_ids)
 
     def answer(self) -> Mapping[str, JobStatus]:
-        """What the scheduler said, or raised."""
+        """Return the scheduler's answer, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._found

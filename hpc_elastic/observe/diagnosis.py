@@ -1,4 +1,4 @@
-"""Decides where a run stands, from the run directory's facts and the scheduler's word; pure."""
+"""Decides the state of a run from the run directory's facts and the scheduler's job status; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's las
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What to write for a run whose job ended without a result.
+    """The result to write for a run whose job ended without a result.
 
     `is_certain`: no agent can be about to write one, so nothing has to settle.
     """
@@ -30,7 +30,7 @@ class Ending:
 
 
 def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
-    """The run's state: its result if there is one, else what the scheduler says, else what the claims say.
+    """Decide the run's state: from its result if there is one, else from the scheduler, else from the claims.
 
     A job that ended without a result is still RUNNING here: `missing_result` says what it will be.
     """
@@ -44,7 +44,7 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
 
 
 def missing_result(facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = "") -> Ending | None:
-    """What became of a run whose job is over and that has no result; None if that is not so.
+    """Decide the ending of a run whose job is over and that has no result; None if that is not so.
 
     Args:
         facts: the run directory's.
@@ -77,7 +77,7 @@ def _cancelled(facts: Facts, never_started: bool) -> Ending:
 
 
 def _no_agent_started(job: JobStatus, script_word: str) -> Ending:
-    """The batch script ran, and ended before an agent had claimed the allocation."""
+    """Return the ending of a run whose batch script ended before an agent had claimed the allocation."""
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
     return Ending(
         state=RunState.FAILED,
@@ -89,7 +89,7 @@ def _no_agent_started(job: JobStatus, script_word: str) -> Ending:
 
 
 def _gave_up(complaint: str) -> Ending:
-    """The head could not go on and could not write it down: almost always the disk is full or gone."""
+    """Return the ending of a run whose head failed and could not write a result: usually the disk is full or gone."""
     return Ending(
         state=RunState.FAILED,
         reason="agent_failed",
@@ -130,7 +130,7 @@ def _with_exit_code(job: JobStatus) -> str:
 
 
 def _final_state(text: object) -> RunState:
-    """The state of a result; one that a newer version wrote and this one does not know is UNKNOWN."""
+    """Return the state of a result; UNKNOWN for a state that only a newer version knows."""
     try:
         return RunState(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads what a run directory says so far, as plain facts that decide nothing.
+"""Reads the facts of a run directory, without deciding the run's state.
 
 It takes the JSON as it stands and picks the fields it needs, tolerant of absent files and torn lines: the
 records' own classes cost more start-up time than `status` may take in all.
@@ -43,7 +43,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that the run directory says; `submission`, `allocation`, `result` are the records' JSON objects."""
+    """All facts of the run directory; `submission`, `allocation`, `result` are the records' JSON objects."""
 
     run_dir: str
     submission: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Facts:
 
 
 class FactReader:
-    """Reads a run directory again and again; what can not change any more is read once."""
+    """Reads a run directory repeatedly; files that cannot change any more are read once."""
 
     def __init__(self, layout: RunLayout) -> None:
         self.layout = layout
@@ -75,7 +75,7 @@ class FactReader:
         self._unreadable: list[str] = []
 
     def read(self) -> Facts:
-        """What the directory says now.
+        """Read the current facts.
 
         Raises:
             RunDirectoryError: it is there and cannot be read.
@@ -109,7 +109,7 @@ class FactReader:
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
-        """Who claimed the latest start by the scheduler, by allocation: more than one if the first was only slow."""
+        """Return, by allocation, the nodes that claimed the scheduler's latest start: several if the first was slow."""
         start: dict[int, str] = {}
         latest = None
         for number in reversed(allocations):
@@ -163,14 +163,14 @@ class FactReader:
 
 
 def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:
-    """The attempt in which the worker started that had this rank in an attempt: an older one if its role ran on."""
+    """Return the attempt in which the worker with this rank was started: an older one if its role ran on."""
     world = _object(layout.world(attempt))
     role = next((item.get("role") for item in world.get("ranks", ()) if item.get("rank") == rank), None)
     return next((int(item["attempt"]) for item in world.get("roles", ()) if item.get("role") == role), attempt)
 
 
 def latest_change(layout: RunLayout) -> float:
-    """When anything of the run was last written, by the file system's clock, in Unix seconds."""
+    """Return when any file of the run was last written, by the file system's clock, in Unix seconds."""
     paths = [layout.submission, layout.requests]
     for folder in (layout.root, layout.agents, layout.allocations, layout.attempts):
         paths += [entry.path for entry in _entries(folder) if not entry.name.startswith(".")]
@@ -184,7 +184,7 @@ def last_line(path: str) -> str:
 
 
 def agent_complaint(facts: Facts) -> str:
-    """What the latest head said when it gave up for an error; empty if it said nothing."""
+    """Return the error for which the latest head gave up; empty if it reported none."""
     if not facts.head:
         return ""
     job_id, restart_count = facts.allocation.get("job_id"), facts.allocation.get("restart_count")

@@ -1,4 +1,4 @@
-"""Looks at many runs together: each scheduler that does not keep its own books gets one question for all of them.
+"""Takes snapshots of many runs together, with one question to each scheduler that another program has to answer.
 
 Theory of operation: a round reads every run directory first and asks afterwards, as a look at one run does: an answer
 from before a start, beside the start's claim, would look like a requeue. The first run that is due asks for all
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SharedQuestion:
-    """A scheduler that is asked once a round, for all jobs that were announced."""
+    """A scheduler that is asked once each round, about all announced jobs."""
 
     def __init__(self, scheduler: JobQuery) -> None:
         self._scheduler = scheduler
@@ -35,11 +35,11 @@ class SharedQuestion:
         self._announced, self._answers, self.error = {}, None, None
 
     def announce(self, job_id: str) -> None:
-        """Says that this job will be asked for."""
+        """Announce that this job will be asked for in this round."""
         self._announced[job_id] = None
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs.
+        """Return the status of these jobs.
 
         Raises:
             SchedulerError: the scheduler does not answer; it is not asked again in this round.
@@ -82,11 +82,11 @@ class ManyWatch:
 
     @property
     def trouble(self) -> str | None:
-        """What a scheduler said in the last round that did not answer."""
+        """The error of a scheduler that did not answer in the last round; None if all answered."""
         return next((each.error.message for each in self._questions.values() if each.error), None)
 
     def look(self) -> list[Snapshot | None]:
-        """The runs now, None for one that cannot be read; writes the results that nobody else will."""
+        """Return a snapshot of each run, None for one that cannot be read; write results that no agent will write."""
         for question in self._questions.values():
             question.begin()
         facts = {number: self._read(number) for number in range(len(self._watches)) if number not in self._over}

@@ -9,7 +9,7 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
 
 _NODES_SHOWN = 6
-NO_LIMIT = 1_000_000_000  # in a plan: somebody else counts, as torchrun does
+NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
 
 
 def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which nodes wait beside the world and which are lost, by the claims and by what the heads noted.
+"""Finds the nodes that are spare and those that are lost, from the claims and from the heads' events.
 
 Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
 latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
@@ -22,7 +22,7 @@ _NAMES = (_LOST, "node.joined", "node.returned", "node.parked")
 
 
 class NodeNote(NamedTuple):
-    """What a head noted of a node."""
+    """A head's note that a node joined or was lost."""
 
     allocation: int
     attempt: int
@@ -33,7 +33,7 @@ class NodeNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The nodes of an attempt, and who claimed it."""
+    """The nodes of an attempt, and the head that claimed it."""
 
     attempt: int
     head: str
@@ -49,7 +49,7 @@ class NodesBeside:
 
 
 class NodeNotes:
-    """Reads the notes of heads again and again; what was read is not read again."""
+    """Reads the notes of heads repeatedly; each note is read once."""
 
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout
@@ -67,7 +67,7 @@ class NodeNotes:
 
 
 def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
-    """Who waits and who is lost now.
+    """Return the nodes that are spare and those that are lost now.
 
     Args:
         worlds: of one allocation.
@@ -101,7 +101,7 @@ def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], orde
 
 
 def _left_out(before: Claimed | None, world: Claimed, joined: Mapping[str, int]) -> set[str]:
-    """Who was in a world and is not in the next one: lost, unless it has joined again in between."""
+    """Return the nodes lost between two worlds: those of the first that are not in the next and have not rejoined."""
     if before is None:
         return set()
     gone = set(before.nodes) - set(world.nodes)

@@ -138,7 +138,7 @@ def rich_list(listed: Sequence[Snapshot | ArraySnapshot], width: int) -> Rendera
 
 
 def _telling_state(array: ArraySnapshot) -> RunState:
-    """The one whose colour an array has: a failure shows while others still run."""
+    """Return the state whose colour an array has: a failure shows while other tasks still run."""
     order = (RunState.FAILED, RunState.UNKNOWN, RunState.RUNNING, RunState.REQUEUED, RunState.PENDING)
     return next((state for state in (*order, RunState.CANCELLED) if state in array.counts), RunState.SUCCEEDED)
 

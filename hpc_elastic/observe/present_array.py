@@ -20,7 +20,7 @@ _STATE = 1
 
 
 def array_rows(snapshot: ArraySnapshot) -> list[tuple[str, str]]:
-    """Label and text of each line of `status` of an array, above its tasks."""
+    """Return label and text of each line of an array's `status`, above its tasks."""
     limit = f", at most {snapshot.limit} at a time" if snapshot.limit else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     return [

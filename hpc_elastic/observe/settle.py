@@ -1,4 +1,4 @@
-"""Writes the result of a run whose job ended and whose agents wrote none: the login side's one write."""
+"""Writes the result of a run whose job ended and whose agents wrote none; the login side writes nothing else."""
 
 from __future__ import annotations
 

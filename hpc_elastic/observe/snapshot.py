@@ -85,7 +85,7 @@ def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
 
 
 def elsewhere(facts: Facts) -> str | None:
-    """The machine that a local run is on, if it is another one: here its processes would look dead."""
+    """Return the machine of a local run if it is not this one, where its processes would look dead; else None."""
     host = facts.submission.get("host")
     is_here = facts.plan.get("scheduler") != "local" or host in (None, os.uname().nodename)
     return None if is_here else str(host)
@@ -155,7 +155,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _node_losses(facts: Facts) -> int:
-    """How many the latest claim counts, and how many of its world are lost since."""
+    """Return the node losses that the latest claim counts, plus the nodes of its world that were lost since."""
     if not facts.attempts:
         return 0
     latest = facts.attempts[-1]

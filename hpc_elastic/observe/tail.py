@@ -16,7 +16,7 @@ class Tail:
         self._partial = b""
 
     def read(self) -> bytes:
-        """What is new, at most a MiB; empty when there is nothing."""
+        """Return the new bytes, at most a MiB; empty when there are none."""
         try:
             with open(self.path, "rb") as file:
                 size = file.seek(0, 2)
@@ -30,7 +30,7 @@ class Tail:
         return content
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
-        """The new complete lines; an incomplete one waits for its end, or for `is_last`."""
+        """Return the new complete lines; an incomplete line is kept until its end comes, or until `is_last`."""
         *lines, self._partial = _split(self._partial, self)
         if is_last and self._partial:
             lines.append(self._partial)
@@ -59,5 +59,5 @@ def _split(partial: bytes, tail: Tail) -> list[bytes]:
 
 
 def _shown(line: bytes) -> str:
-    """What a terminal would still show of a line that a progress bar wrote over and over."""
+    """Return what a terminal would still show of a line that a progress bar has overwritten."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Looks at a run again and again until it is over: often at the run directory, seldom at the scheduler.
+"""Watches a run until it is over: reads the run directory often, and asks the scheduler seldom.
 
 Theory of operation: each look reads the run directory. The scheduler is asked when the pause since the last
 question is over, and when the job was started since; the pause grows from 1 s to 10 s while its answer stays the
@@ -26,7 +26,7 @@ _FIRST_PAUSE_S, _PAUSE_FACTOR, _LONGEST_PAUSE_S = 1.0, 1.5, 10.0
 
 
 class QuestionPace:
-    """When the scheduler may be asked again."""
+    """The pacing of questions to the scheduler."""
 
     def __init__(self) -> None:
         self._due = float("-inf")
@@ -75,7 +75,7 @@ class RunWatch:
         self._refreshed = clock()
 
     def look(self) -> Snapshot:
-        """The run now; writes its result if nobody else will.
+        """Return a snapshot of the run; write its result if no agent will.
 
         Raises:
             RunDirectoryError: the run directory cannot be read.
@@ -104,7 +104,7 @@ class RunWatch:
         return make_snapshot(facts, self.job, self._note if facts.result is None else None)
 
     def _refresh(self) -> None:
-        """Makes an NFS client forget, now and then, that `result.json` was not there; no job that waits writes one."""
+        """Make an NFS client drop its cached absence of `result.json` now and then, unless the job is pending."""
         is_pending = self.job is not None and self.job.state.value == "PENDING"  # as most tasks of a large array
         if not is_pending and self._clock() - self._refreshed >= REFRESH_S:
             from hpc_elastic.observe.settle import file_system_now
@@ -127,7 +127,7 @@ class RunWatch:
             self._over_since = now
 
     def _settle(self, facts: Facts) -> bool:
-        """Makes the missing result if it is time; whether there is one now."""
+        """Write the missing result if it is time; return whether there is a result now."""
         if self._over_since is None:
             return False
         from hpc_elastic.observe import settle

@@ -1,1 +1,1 @@
-"""What will happen: the launch plan, and the grammars of its values."""
+"""The launch plan of a run, and the grammars of its values."""

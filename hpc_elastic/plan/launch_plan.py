@@ -1,4 +1,4 @@
-"""The launch plan: every value decided, written at submission, read by every agent of the run."""
+"""The launch plan: all decided values of a run, written at its submission and read by every agent."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SchedulerName = Literal["slurm", "local"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesPlan:
-    """What one node gives, and how the scheduler is asked for it.
+    """The resources of one node, and the scheduler options that request them.
 
-    The first group says what is there, for the agent. The second group holds the values of the
+    The first group of fields tells the agent what the node has. The second group holds the values of the
     scheduler's options of that name; None: the option is not given. At most one of the three
-    `memory_per_...` is set. They were lifted out of `sbatch`, so that no option stands twice.
+    `memory_per_...` is set. These options are taken out of `sbatch`, so that none is given twice.
     """
 
     gpus_per_node: int | None = None
     cpus_per_worker: int | None = None
     exclusive: bool = False
 
-    cpus_per_task: int | None = None  # a node's agent is its one task: the CPUs of all workers of a node
+    cpus_per_task: int | None = None  # the CPUs of all workers of a node, because a node's one task is its agent
     gpus_per_node_option: str | None = None  # --gpus-per-node: 4, a100:4
     gres: str | None = None  # --gres: gpu:4,lscratch:100
-    memory_per_node: str | None = None  # --mem: 64G; 0 is all of the node's
+    memory_per_node: str | None = None  # --mem: 64G; 0 is all memory of the node
     memory_per_cpu: str | None = None  # --mem-per-cpu
     memory_per_gpu: str | None = None  # --mem-per-gpu
 
@@ -70,7 +70,7 @@ class ElasticPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalsPlan:
-    """`grace_s` is between TERM and KILL at a stop, `restart_grace_s` at a restart after a failure."""
+    """The times between TERM and KILL: `grace_s` at a stop, `restart_grace_s` at a restart after a failure."""
 
     notice: str
     lead_s: float
@@ -88,10 +88,10 @@ class RequeuePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsPlan:
-    """Where workers write, and what of it the agent's log repeats.
+    """The files that workers write, and which of their lines the agent's log repeats.
 
-    `tee_ranks` are global ranks, whose both streams are repeated; `tee` and `redirects` go by local
-    rank. What is teed is redirected too. `local_ranks_filter` None: no worker is left out.
+    `tee_ranks` are global ranks, both of whose streams are repeated; `tee` and `redirects` are by local
+    rank. A teed stream is redirected too. `local_ranks_filter` None: no worker is left out.
     """
 
     per: Literal["rank", "node"]
@@ -107,7 +107,7 @@ class LogsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """What the site says of its network. `hostname_transform` is a suffix such as `i` in Juelich."""
+    """The site's network settings; `hostname_transform` is a suffix such as `i` in Juelich."""
 
     interface: str | None = None
     hostname_transform: str | None = None
@@ -117,11 +117,11 @@ class NetworkPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """One run, with nothing left to decide. Durations are seconds, sizes bytes, paths absolute.
+    """The plan of one run, with no value left to decide; durations are seconds, sizes bytes, paths absolute.
 
     `env`, `workdir`, `metrics_textfile` and the roles' `env` and arguments keep `${NAME}` and `$$`, which
-    `plan.references` expands on the node; in a path a dollar sign of the file system stands as `$$`
-    already. `roles` has at least one; `nodes` is the sum of theirs, and the spares.
+    `plan.references` expands on the node; a dollar sign that is part of a path is already written as
+    `$$`. `roles` has at least one role; `nodes` is the sum of the roles' nodes, with the spares.
     `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
     `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
     """
@@ -158,37 +158,37 @@ class LaunchPlan:
     metrics_textfile: str | None = None
     network: NetworkPlan
     sbatch: Mapping[str, str | None]
-    srun: tuple[str, ...] = ()  # more srun arguments of the site, verbatim
+    srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim
 
     def role_on(self, node_id: int, nodes: int) -> RolePlan:
-        """The role of the node with this id (0, 1, 2 ...) in a step of so many nodes."""
+        """Return the role of the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""
         return place_roles(self.roles, nodes)[node_id]
 
     def workers_on(self, node_id: int, nodes: int) -> int:
-        """The number of workers on the node with this id (0, 1, 2 ...) in a step of so many nodes."""
+        """Return the number of workers on the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""
         placed = place_roles(self.roles, nodes)
         return placed[node_id].workers_at(node_id - placed.index(placed[node_id]))
 
     def key_in(self, role: RolePlan, key: str) -> str:
-        """A key of a role as the job file has it, for messages."""
+        """Return the name of a role's key as the job file has it, for messages."""
         return key if len(self.roles) == 1 else f"roles[{self.roles.index(role)}].{key}"
 
     @property
     def most_workers_on_a_node(self) -> int:
-        """What CPUs are asked for: the largest number of workers of any node."""
+        """The largest number of workers of any node, for which CPUs are requested."""
         return max(role.most_workers_on_a_node for role in self.roles)
 
 
 def dump_plan(plan: LaunchPlan) -> str:
-    """The plan as the text of `plan.json`."""
+    """Return the plan as the text of `plan.json`."""
     return json.dumps(to_json(plan), indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_plan(text: str) -> LaunchPlan:
-    """The plan from the text of `plan.json`.
+    """Parse the text of `plan.json`.
 
     Raises:
-        RunDirectoryError: it is not a plan, or of a version that this package does not know.
+        RunDirectoryError: the text is not a plan, or has a version that this package does not know.
     """
     try:
         data = json.loads(text)

@@ -1,6 +1,6 @@
-"""How long a lease may be; `membership.timing` says what is made of one."""
+"""The limits of a lease's length; `membership.timing` derives other times from the lease."""
 
 from __future__ import annotations
 
-SHORTEST_LEASE_S = 1.0  # two thirds of it are a node's patience, and machines stand still for tenths of a second
-LONGEST_LEASE_S = 600.0  # a node that was cut off works on for two thirds of it, while the others wait
+SHORTEST_LEASE_S = 1.0  # a node waits two thirds of it, and machines pause for tenths of a second
+LONGEST_LEASE_S = 600.0  # a node that was cut off works on for two thirds of it while the others wait

@@ -1,4 +1,4 @@
-"""The template of what stands before each line that an agent's log repeats of a worker.
+"""Checks and fills the template of the prefix of each worker's line that an agent's log repeats.
 
 The grammar is that of torch's TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, which is `string.Template`'s:
 `${name}` or `$name`, and `$$` for a dollar sign. torch leaves a name that it does not know as it is;
@@ -18,7 +18,7 @@ def check_prefix(template: str) -> str:
     """Checks the grammar and the names, and returns the template.
 
     Raises:
-        ValueError: there is a name that is not in `NAMES`, or a dollar sign that stands alone.
+        ValueError: there is a name that is not in `NAMES`, or a single dollar sign without a name.
     """
     for match in string.Template.pattern.finditer(template):
         if match["invalid"] is not None:
@@ -31,5 +31,5 @@ def check_prefix(template: str) -> str:
 
 
 def fill_prefix(template: str, values: Mapping[str, object]) -> str:
-    """The prefix of one worker; `values` has every one of `NAMES`."""
+    """Return the prefix of one worker; `values` has a value for each of `NAMES`."""
     return string.Template(template).substitute(values)

@@ -1,7 +1,7 @@
-"""`${NAME}` in args, env and workdir: its grammar, and its expansion on the node.
+"""Checks and expands `${NAME}` references in args, env and workdir.
 
 `${NAME}` is the value of an environment variable, `$$` is a dollar sign, and any other `$` is an error:
-whoever means the shell's `$NAME` or `$(...)` is told so at submission, not by a strange argument on the node.
+a user who means the shell's `$NAME` or `$(...)` gets the error at submission, not a wrong argument on the node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class BadReferenceError(ValueError):
 
 
 def check_references(text: str) -> None:
-    """Checks the grammar.
+    """Check the grammar of the references in a text.
 
     Raises:
         BadReferenceError: there is a `$` that is neither `${NAME}` nor `$$`.
@@ -33,12 +33,12 @@ def check_references(text: str) -> None:
 def expand_references(
     text: str, environ: Mapping[str, str], *, advice: str = "is not set on this node; set it in setup or env"
 ) -> str:
-    """The text with each `${NAME}` replaced by the variable, each `$$` by a dollar sign; values are not expanded again.
+    """Replace each `${NAME}` by the variable's value and each `$$` by a dollar sign; values are not expanded again.
 
     Args:
         text: the text.
         environ: the variables.
-        advice: what to say of one that is not set.
+        advice: the message about a variable that is not set.
 
     Raises:
         BadReferenceError: the grammar is violated, or a variable is not set.
@@ -57,17 +57,17 @@ def expand_references(
 
 
 def has_reference(text: str) -> bool:
-    """Whether the text names a variable."""
+    """Return whether the text references a variable."""
     return bool(referenced_names(text))
 
 
 def referenced_names(text: str) -> list[str]:
-    """The variables that the text names, in their order."""
+    """Return the names of the variables that the text references, in their order."""
     return [match["name"] for match in _DOLLAR.finditer(text) if match["name"]]
 
 
 def bind_references(text: str, values: Mapping[str, str]) -> str:
-    """The text with the names that have a value here replaced by it, so that the expansion is the value itself."""
+    """Replace the references to names in `values` by the values, quoted so that they expand to themselves."""
 
     def replace(match: re.Match[str]) -> str:
         name = match["name"]
@@ -77,5 +77,5 @@ def bind_references(text: str, values: Mapping[str, str]) -> str:
 
 
 def quote_dollars(text: str) -> str:
-    """The text so that its expansion is the text itself."""
+    """Double each dollar sign, so that the result expands to the text itself."""
     return text.replace("$", "$$")

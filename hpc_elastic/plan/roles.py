@@ -1,4 +1,4 @@
-"""The roles of a run: what each runs, on how many nodes, and which node has which role."""
+"""The roles of a run: what each role runs, on how many nodes, and which node has which role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EntrypointKind = Literal["script", "module", "command", "function"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesPlan:
-    """How many nodes the world or a role may have, and how many more wait beside it."""
+    """The numbers of nodes that the world or a role may have, and the number of spares."""
 
     min: int
     max: int
@@ -21,10 +21,10 @@ class NodesPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntrypointPlan:
-    """What a worker runs. `target` is a script's path, a module's name or a command's first word.
+    """The program of a worker; `target` is a script's path, a module's name or a command's first word.
 
-    Of a function it is the name for people, `module:name`; the function itself is in the run directory.
-    `restart_args` stand behind `args` in every attempt but the first.
+    For a function, `target` is its name for people, `module:name`; the function itself is in the run directory.
+    `restart_args` are appended to `args` in every attempt but the first.
     """
 
     kind: EntrypointKind
@@ -35,11 +35,11 @@ class EntrypointPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolePlan:
-    """Workers that run the same on nodes of their own.
+    """A role: workers that run the same program on nodes of their own.
 
     `workers_per_node` is a number, or one number for each node by its place among the role's nodes; the
-    last one also serves the nodes after it. `env` stands on
-    top of the plan's; None takes one of those away. `restart` is what a
+    last one also holds for the nodes after it. `env` is merged over
+    the plan's `env`; None removes one of its variables. `restart` is what a
     failure in this role does: restart every worker of the run, or this role's workers only, or nothing.
     """
 
@@ -51,7 +51,7 @@ class RolePlan:
     env: Mapping[str, str | None] = field(default_factory=dict)
 
     def workers_at(self, place: int) -> int:
-        """The number of workers on the role's node with this place (0, 1, 2 ...) among its nodes."""
+        """Return the number of workers on the role's node with this place (0, 1, 2 ...) among its nodes."""
         if isinstance(self.workers_per_node, int):
             return self.workers_per_node
         return self.workers_per_node[min(place, len(self.workers_per_node) - 1)]
@@ -63,10 +63,10 @@ class RolePlan:
 
 
 def place_roles(roles: Sequence[RolePlan], count: int) -> tuple[RolePlan, ...]:
-    """Gives each of `count` nodes a role, the first role's nodes first.
+    """Give each of `count` nodes a role, the first role's nodes first.
 
     Every role gets its `min`, then the rest fills role by role up to `max`. Nodes beyond the sum of the
-    `max` (spares) have the last role; with fewer than the sum of the `min` the last roles come short.
+    `max` (spares) have the last role; with fewer nodes than the sum of the `min` the last roles get too few.
 
     Returns:
         The role of each node, by node id.
@@ -85,9 +85,9 @@ def place_roles(roles: Sequence[RolePlan], count: int) -> tuple[RolePlan, ...]:
 
 
 def store_nodes(roles: Sequence[RolePlan], count: int) -> frozenset[int]:
-    """The ids of the nodes that serve a store when all of `count` nodes take part.
+    """Return the ids of the nodes that serve a store when all of `count` nodes take part.
 
-    A role that restarts alone has one on its own first node, all others share one.
+    A role that restarts alone has a store on its own first node; all other roles share one.
     """
     first: dict[str | None, int] = {}
     for node_id, role in enumerate(place_roles(roles, count)):

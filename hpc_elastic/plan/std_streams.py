@@ -1,4 +1,4 @@
-"""Which of a worker's two streams something is about, by local rank, in torch's words and spellings.
+"""Selects worker streams (standard output, standard error) by local rank, in torch's names and spellings.
 
 `Std`, `from_str` and `to_map` are those of torch.distributed.elastic.multiprocessing.api (torch 2.13).
 """
@@ -18,7 +18,7 @@ _EXPECTED = "expected out, err, both, none, 0 to 3, or local ranks such as 0:3,1
 
 
 class Std(IntFlag):
-    """Standard output, standard error, both or none."""
+    """A selection of a worker's streams: standard output, standard error, both or none."""
 
     NONE = 0
     OUT = 1
@@ -28,36 +28,36 @@ class Std(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalStreams:
-    """Streams of the workers of every node: of all of them, or by local rank.
+    """The selected streams of every node's workers: the same for all workers, or by local rank.
 
-    torch has `Std | dict[int, Std]` for it: with a dict, `others` is NONE.
+    torch's type for this is `Std | dict[int, Std]`: with a dict, `others` is NONE.
     """
 
     others: Std = Std.NONE
     by_local_rank: Mapping[int, Std] = field(default_factory=dict)
 
     def of(self, local_rank: int) -> Std:
-        """The streams of one worker."""
+        """Return the selected streams of one worker."""
         return self.by_local_rank.get(local_rank, self.others)
 
     def to_map(self, local_world_size: int) -> dict[int, Std]:
-        """The streams of each of a node's workers."""
+        """Return the selected streams of each of a node's workers."""
         return {local_rank: self.of(local_rank) for local_rank in range(local_world_size)}
 
     def __str__(self) -> str:
-        """As a job file spells it."""
+        """Format the selection as a job file spells it."""
         if not self.by_local_rank:
             return _word(self.others)
         return ",".join(f"{local_rank}:{_word(std)}" for local_rank, std in sorted(self.by_local_rank.items()))
 
     @classmethod
     def from_str(cls, text: str) -> LocalStreams:
-        """Reads `3`, `both`, `0:3,1:2` or `0:both,1:err`.
+        """Parse `3`, `both`, `0:3,1:2` or `0:both,1:err`.
 
-        torch takes single digits as local ranks only, and the last one of a local rank that is given twice.
+        torch accepts only single digits as local ranks, and uses the last entry of a local rank that is given twice.
 
         Raises:
-            ValueError: it is none of these, or has a local rank twice.
+            ValueError: the text is none of these, or has a local rank twice.
         """
         if re.fullmatch(STD_PATTERN, text, re.A):
             return cls(others=_std(text))
@@ -68,10 +68,10 @@ class LocalStreams:
 
     @classmethod
     def from_value(cls, value: Any) -> LocalStreams:
-        """Reads what a job file may hold: text as above, a number, or a map of local ranks to words or numbers.
+        """Parse a job file's value: text as for `from_str`, a number, or a map of local ranks to words or numbers.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: the value is none of these.
         """
         if isinstance(value, LocalStreams):
             return value

@@ -1,4 +1,4 @@
-"""What Slurm is asked for: the plan as options of `#SBATCH` lines and of the one srun."""
+"""Turns the plan into the options of the `#SBATCH` lines and of the one srun."""
 
 from __future__ import annotations
 

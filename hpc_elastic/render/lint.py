@@ -1,4 +1,4 @@
-"""What a template must keep to, found in its source: blocks, and no substitution inside shell quotes."""
+"""Checks a template's source: its blocks, and that no substitution is inside shell quotes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"\\]?)([A-Za-z_]\w*)")
 
 
 class ShellQuotes:
-    """Where in a shell text one is: between words, inside quotes, in a comment or a here-document.
+    """Tracks the position in a shell text: between words, inside quotes, in a comment or a here-document.
 
     Fed with the text of a template piece by piece. It knows enough of the shell to say whether a
     quoted word may stand at this place, and errs on the side of no: a command substitution inside

@@ -1,1 +1,1 @@
-"""Job and site become a launch plan: every default and every limit is applied here, once."""
+"""Turns job and site into a launch plan: every default and every limit is applied here, once."""

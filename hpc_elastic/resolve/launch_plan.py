@@ -1,4 +1,4 @@
-"""Job and site as a LaunchPlan: every default and every limit is applied here, once."""
+"""Turns job and site into a LaunchPlan: every default and every limit is applied here, once."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.units import format_duration
 
 T = TypeVar("T")
-LEAST_NODE_LOSSES = 64  # that a run survives by default; a larger one survives as many as it has nodes
+LEAST_NODE_LOSSES = 64  # default of survived node losses; a larger run survives as many as it has nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionContext:
-    """What is known only when a run is made.
+    """The values that are known only when a run is made.
 
     `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
     """
@@ -53,10 +53,10 @@ class SubmissionContext:
 
 
 def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
-    """Decides every value of a run: the job's, else the site's, else ours.
+    """Decide every value of a run: the job's, else the site's, else the package's default.
 
     Raises:
-        JobError: job and site do not go together; it holds all problems, a line each.
+        JobError: job and site contradict each other; the error holds all problems, one on each line.
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
     roles = _role_specs(asked)
@@ -109,7 +109,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
 
 
 def _known(value: T | None) -> T:
-    """A value that is there because the parser or DEFAULTS saw to it."""
+    """Return a value that cannot be None, because the parser or DEFAULTS has set it."""
     if value is None:
         raise TypeError("a key without a value after the defaults: DEFAULTS lacks it")
     return value
@@ -120,7 +120,7 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def _role_specs(asked: JobSpec) -> tuple[RoleSpec, ...]:
-    """Every role with all its defaults; a job without roles is one."""
+    """Return every role with all its defaults; a job without roles counts as one role."""
     lower = RoleSpec(nodes=asked.nodes, workers_per_node=asked.workers_per_node)
     if asked.roles is None:
         name = asked.role or _known(DEFAULTS.role)
@@ -128,12 +128,12 @@ def _role_specs(asked: JobSpec) -> tuple[RoleSpec, ...]:
     else:
         roles = asked.roles
     merged = (merge_sections(merge_sections(role, lower), ROLE_DEFAULTS) for role in roles)
-    # A null in a role's env stands: it takes away what the job's own env says.
+    # A null in a role's env is kept: it removes a variable of the job's own env.
     return tuple(role.model_copy(update={"env": given.env}) for role, given in zip(merged, roles, strict=True))
 
 
 def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
-    """What a site's defaults make impossible; the job alone was checked when it was parsed."""
+    """Yield the conflicts that a site's defaults cause; the job alone was checked when it was parsed."""
     work = check_entrypoint(asked.entrypoint) if asked.roles is None else check_roles(roles)
     for conflict in (*work, *find_conflicts(asked)):
         yield f"{format_path(conflict.path)}: {conflict.message}"
@@ -177,7 +177,7 @@ def _textfile(metrics: MetricsSpec | None, job_dir: str) -> str | None:
 
 
 def _node_path(path: str, job_dir: str) -> str:
-    """An absolute path, but for the variables in it."""
+    """Return an absolute path, in which variables stay as they are."""
     if path.startswith("${"):
         return path
     joined = os.path.join(quote_dollars(job_dir), path)
@@ -185,7 +185,7 @@ def _node_path(path: str, job_dir: str) -> str:
 
 
 def _python(python: str, job_dir: str) -> str:
-    """A bare name stays one, to be found after setup; a path is taken from the job file's folder."""
+    """Keep a bare name, which is searched for after setup; make a path relative to the job file's folder absolute."""
     return os.path.normpath(os.path.join(job_dir, python)) if os.sep in python else python
 
 
@@ -216,7 +216,7 @@ def _elastic(spec: JobSpec) -> ElasticPlan:
 
 
 def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -> SignalsPlan:
-    """With a short time limit the defaults of lead and grace are shorter; what was asked for stands."""
+    """Resolve the signals: a short time limit shortens the defaults of lead and grace; given values are kept."""
     lead = default_lead(time) if asked.lead is None else asked.lead
     grace = default_grace(lead) if asked.grace is None else asked.grace
     return SignalsPlan(
@@ -228,9 +228,9 @@ def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -
 
 
 def _gang_start(job: JobSpec, site: SiteConfig) -> dict[str, str]:
-    """Whether Slurm waits for the last node's boot before it starts the job, where the site says it.
+    """Return the option by which Slurm waits for all nodes to boot before the job starts, if the site sets it.
 
-    What a job's open map says of it wins, and null there takes it away.
+    The job's own `sbatch` map overrides it, and null there removes it.
     """
     is_asked = "wait-all-nodes" in (job.sbatch or {})
     return {} if is_asked or site.wait_all_nodes is None else {"wait-all-nodes": str(int(site.wait_all_nodes))}

@@ -1,4 +1,4 @@
-"""The `logs` section of a job as a LogsPlan, and what torch's own variable says of it."""
+"""Resolves the `logs` section of a job, and torch's variable for log prefixes, into a LogsPlan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hpc_elastic.resolve.merge import merge_sections
 
 
 def resolve_logs(asked: JobSpec) -> LogsPlan:
-    """Decides where the workers' output goes.
+    """Decide where the workers' output goes.
 
     Args:
-        asked: the job over its site, without our defaults: a prefix there outranks torch's variable,
-            which outranks our default.
+        asked: the job merged over its site, without our defaults: a prefix there overrides torch's variable,
+            which overrides our default.
     """
     given = asked.logs or LogsSpec()
     logs = merge_sections(given, DEFAULTS.logs or LogsSpec())
@@ -40,7 +40,7 @@ def resolve_logs(asked: JobSpec) -> LogsPlan:
 
 
 def resolve_env(env: Mapping[str, str | None]) -> dict[str, str]:
-    """The workers' variables; torch's template of prefixes reaches them as it is, its names are no variables."""
+    """Return the workers' variables; torch's prefix template reaches them unexpanded, its names are no variables."""
     given = {name: value for name, value in env.items() if value is not None}
     if PREFIX_VARIABLE in given:
         given[PREFIX_VARIABLE] = quote_dollars(_unquoted(given[PREFIX_VARIABLE]))
@@ -48,5 +48,5 @@ def resolve_env(env: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _unquoted(template: str) -> str:
-    """A template in `env`, where a dollar sign may be written twice."""
+    """Undo the doubled dollar signs of a template in `env`."""
     return template.replace("$$", "$")

@@ -1,4 +1,4 @@
-"""Job over site over our defaults: one set of keys, where no resource is asked for twice."""
+"""Merges job, site and the package's defaults into one set of keys, in which no resource is requested twice."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Upper = TypeVar("Upper", bound=Section)
 
 
 def merge_sections(upper: Upper, lower: Section) -> Upper:
-    """What `upper` says, and where it says nothing what `lower` says.
+    """Merge two sections: the values of `upper`, and those of `lower` for keys that `upper` does not give.
 
-    Maps are merged key by key, `setup` runs the lines of `lower` first, any other list or value is
-    taken whole. A key that is null in `upper` takes the value of `lower` away and is left open.
+    Maps are merged key by key, `setup` has the lines of `lower` first, any other list or value is
+    taken whole. A key that is null in `upper` removes the value of `lower` and is left unset.
     """
     merged = {}
     for name in type(upper).model_fields:
@@ -34,7 +34,7 @@ def _merge_values(name: str, upper: Any, lower: Any) -> Any:
     if isinstance(either, Section) and not isinstance(either, NodesSpec):
         nothing = type(either)()
         return merge_sections(upper or nothing, lower or nothing)
-    if isinstance(either, Mapping):  # env, sbatch: null takes one entry away
+    if isinstance(either, Mapping):  # env, sbatch: null removes an entry
         return {key: value for key, value in {**(lower or {}), **(upper or {})}.items() if value is not None}
     if name == "setup" and upper is not None and lower is not None:
         return (*lower, *upper)
@@ -42,7 +42,7 @@ def _merge_values(name: str, upper: Any, lower: Any) -> Any:
 
 
 def without_rivals(lower: JobDefaults, upper: JobDefaults) -> JobDefaults:
-    """A site's defaults without those that ask, in another way, for a resource that the job asks for."""
+    """Return a site's defaults without those that request, in another way, a resource that the job requests."""
     resources = lower.resources or ResourcesSpec()
     sbatch = dict(lower.sbatch or {})
     for key, options in SAME_AS_RESOURCE.items():

@@ -1,4 +1,4 @@
-"""What a node must give, in the options of this site's scheduler."""
+"""Resolves the resources of a node into the options of this site's scheduler."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _LIFTED = frozenset({"cpus-per-task", "gpus-per-node", "gres", "mem", "mem-per-c
 
 
 def resolve_workers(spec: JobDefaults, asked: int | tuple[int, ...] | str | None) -> int | tuple[int, ...]:
-    """The workers of a node: for `auto` one for each of its GPUs, one if there are none."""
+    """Return the number of workers of a node: for `auto` one for each of its GPUs, or one if there are none."""
     if isinstance(asked, (int, tuple)):
         return asked
     return _gpus(spec) or 1
 
 
 def resolve_resources(spec: JobDefaults, site: SiteConfig, most_workers: int) -> ResourcesPlan:
-    """The resources of a node and the options that ask for them, each of which stands once.
+    """Return the resources of a node and the options that request them, each option once.
 
     Args:
         spec: the job with all defaults.
-        site: how this site wants to be asked.
+        site: the site, which says how resources are requested.
         most_workers: the largest number of workers of any node.
 
     Raises:
-        JobError: the site is asked for memory by CPU, and the number of CPUs is not known.
+        JobError: the site wants memory requested per CPU, and the number of CPUs is not known.
     """
     resources, sbatch = spec.resources or ResourcesSpec(), _options(spec)
     cpus = read_count(sbatch["cpus-per-task"]) if "cpus-per-task" in sbatch else None
@@ -55,7 +55,7 @@ def resolve_resources(spec: JobDefaults, site: SiteConfig, most_workers: int) ->
 
 
 def remaining_options(spec: JobDefaults) -> dict[str, str]:
-    """The options of `sbatch:` that are passed on as they are: all that ask for no resource of ours."""
+    """Return the options of `sbatch:` that are passed on unchanged: those that have no key in `resources`."""
     return {
         option: value
         for option, value in _options(spec).items()
@@ -68,7 +68,7 @@ def _options(spec: JobDefaults) -> dict[str, str]:
 
 
 def _gpus(spec: JobDefaults) -> int | None:
-    """How many GPUs a node has, however they are asked for."""
+    """Return how many GPUs a node has, in whichever way they are requested."""
     sbatch = _options(spec)
     if spec.resources is not None and spec.resources.gpus_per_node is not None:
         return spec.resources.gpus_per_node
@@ -80,7 +80,7 @@ def _gpus(spec: JobDefaults) -> int | None:
 def _gpu_options(
     resources: ResourcesSpec, site: SiteConfig, sbatch: Mapping[str, str]
 ) -> tuple[str | None, str | None]:
-    """The values of --gpus-per-node and of --gres."""
+    """Return the values of --gpus-per-node and of --gres."""
     option, gres = sbatch.get("gpus-per-node"), sbatch.get("gres")
     if resources.gpus_per_node is None:
         return option, gres
@@ -96,7 +96,7 @@ def _gpu_options(
 def _memory_options(
     resources: ResourcesSpec, site: SiteConfig, sbatch: Mapping[str, str], cpus: int | None
 ) -> dict[str, str]:
-    """At most one of --mem, --mem-per-cpu and --mem-per-gpu, with its value."""
+    """Return at most one of --mem, --mem-per-cpu and --mem-per-gpu, with its value."""
     lifted = {
         option: read_memory(value) for option, value in sbatch.items() if option.startswith("mem") and option in _LIFTED
     }

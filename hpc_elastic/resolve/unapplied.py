@@ -1,4 +1,4 @@
-"""The keys of a job on which nothing acts on this machine, where there is no scheduler to give what they ask for."""
+"""Finds the keys of a job that have no effect on this machine, because no scheduler grants what they request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AS_OUR_KEYS = frozenset({"cpus-per-task", "gpus-per-node"})
 
 
 def find_unapplied(job: JobSpec, site: SiteConfig) -> tuple[str, ...]:
-    """The keys, of the job or of the site's defaults; none where Slurm is asked."""
+    """Return these keys, of the job or of the site's defaults; none where the scheduler is Slurm."""
     return (
         () if site.scheduler == "slurm" else tuple(_unapplied(merge_sections(job, without_rivals(site.defaults, job))))
     )

@@ -1,4 +1,4 @@
-"""How an agent says for what error it gave up, and how that is found again in its output."""
+"""Formats the line in which an agent reports the error it gave up for, and finds it again in the agent's output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _COMPLAINT = re.compile(r"hpc-elastic agent \(job (\S+), start (\d+)\): error: (
 
 
 def complaint(message: str, start: tuple[str, int] | None) -> str:
-    """The line of an agent of this job and restart count; None: it does not know them.
+    """Format the error line of an agent of this job and restart count; `start` is None if the agent does not know them.
 
-    Later starts of a run append to the same file, and so do agents of another job that were refused.
+    Later starts of a run append to the same file, and so do refused agents of another job.
     """
     return f"hpc-elastic agent{f' (job {start[0]}, start {start[1]})' if start else ''}: error: {message}"
 
 
 def read_complaint(path: str, start: tuple[str, int]) -> str:
-    """The error for which the agent of that start gave up; empty if it did not, or the file cannot be read."""
+    """Return the error for which the agent of that start gave up; empty if there is none or the file is unreadable."""
     found = (_COMPLAINT.fullmatch(line) for line in reversed(last_lines(path)))
     return next((match[3] for match in found if match and (match[1], int(match[2])) == start), "")
 
 
 def last_lines(path: str) -> list[str]:
-    """The lines in the last 8 KiB of a file, the first one perhaps cut; none if it cannot be read."""
+    """Return the lines in the last 8 KiB of a file, the first one perhaps cut; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))

@@ -18,7 +18,7 @@ _TIP = "choose another --run-dir, or leave it out: every run gets a directory of
 
 
 def run_identity(name: str, moment: datetime, token: str) -> str:
-    """The run's id, and its directory's name: `<name>-<timestamp>-<4 hex>`, safe as a file name.
+    """Return the run's id, which names its directory: `<name>-<timestamp>-<4 hex>`, safe as a file name.
 
     Args:
         name: the job's name, any text.
@@ -30,10 +30,10 @@ def run_identity(name: str, moment: datetime, token: str) -> str:
 
 
 def check_vacant(root: str) -> None:
-    """Looks whether a run could have this directory, which may not exist yet.
+    """Check that a new run could use this directory, which may not exist yet.
 
     Raises:
-        RunDirectoryError: it is not empty, or no directory.
+        RunDirectoryError: the path is no directory, or the directory is not empty.
     """
     with store.file_system_errors(root, "read"):
         if os.path.lexists(root) and os.listdir(root):
@@ -41,14 +41,14 @@ def check_vacant(root: str) -> None:
 
 
 class CreatedRunDirectory:
-    """A run directory that was just made, and can be unmade as long as nothing uses it."""
+    """A run directory that was just made, and can be removed as long as nothing uses it."""
 
     def __init__(self, layout: RunLayout, made_above: tuple[str, ...]) -> None:
         self.layout = layout
         self._made_above = made_above  # the root and its parents, as far as we made them; deepest first
 
     def remove(self) -> None:
-        """Takes away what was made, and nothing else; what cannot be removed stays."""
+        """Remove what was made here, and nothing else; what cannot be removed stays."""
         layout = self.layout
         made = (layout.job_yaml, layout.plan, layout.script, layout.secret, layout.requests, layout.function)
         for path in (*made, layout.submission):
@@ -57,24 +57,24 @@ class CreatedRunDirectory:
         for path in _folders(layout):
             shutil.rmtree(path, ignore_errors=True)
         for path in self._made_above:
-            with contextlib.suppress(OSError):  # another run may have moved in beside
+            with contextlib.suppress(OSError):  # another run may have been made in the same parent
                 os.rmdir(path)
 
 
 def create_run_directory(
     root: str, *, job_yaml: str, plan: LaunchPlan, script: str, function: bytes | None = None
 ) -> CreatedRunDirectory:
-    """Makes the directory with all that a run needs before it is submitted.
+    """Make the directory with all files that a run needs before it is submitted.
 
     Args:
-        root: where; it may exist if it is empty.
+        root: the directory's path; it may exist if it is empty.
         job_yaml: the job file's text, kept as the user wrote it.
-        plan: becomes `plan.json`.
-        script: the rendered script, becomes `job.sh`.
-        function: becomes `function.pkl`, if the workers are to call one.
+        plan: the launch plan, which becomes `plan.json`.
+        script: the rendered script, which becomes `job.sh`.
+        function: the content of `function.pkl`, if the workers are to call a function.
 
     Raises:
-        RunDirectoryError: it is not empty, or cannot be made; what was made is gone again.
+        RunDirectoryError: the directory is not empty, or cannot be made; what was made is removed again.
     """
     layout = RunLayout(root)
     made_above = _missing_directories(layout.root)
@@ -99,7 +99,7 @@ def create_run_directory(
 
 
 def _occupy(layout: RunLayout) -> None:
-    """Takes the directory for this run; of two submissions into one directory, one gets here."""
+    """Take the directory for this run; of two submissions into one directory, only one succeeds."""
     check_vacant(layout.root)
     try:
         os.mkdir(layout.allocations, store.DIRECTORY_MODE)
@@ -119,12 +119,12 @@ def _fill(layout: RunLayout, *, job_yaml: str, plan: LaunchPlan, script: str) ->
 
 
 def _folders(layout: RunLayout) -> tuple[str, ...]:
-    """They exist from the start, so that `srun --output` has its place."""
+    """Return the folders that exist from the start, so that `srun --output` can write its files."""
     return (layout.allocations, layout.agents, layout.nodes, layout.attempts)
 
 
 def _missing_directories(path: str) -> tuple[str, ...]:
-    """`path` and those of its parents that do not exist yet, deepest first."""
+    """Return `path` and those of its parents that do not exist yet, deepest first."""
     missing = []
     while not os.path.lexists(path):
         missing.append(path)

@@ -13,14 +13,14 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 
 class CreatedArray:
-    """An array's folder that was just made, and can be unmade as long as nothing uses it."""
+    """An array's folder that was just made, and can be removed as long as nothing uses it."""
 
     def __init__(self, layout: ArrayLayout) -> None:
         self.layout = layout
         self.runs: list[CreatedRunDirectory] = []
 
     def remove(self) -> None:
-        """Takes away what was made, and nothing else; what cannot be removed stays."""
+        """Remove what was made here, and nothing else; what cannot be removed stays."""
         for path in (self.layout.record, self.layout.job_yaml, self.layout.script):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -31,16 +31,16 @@ class CreatedArray:
 def create_array(
     layout: ArrayLayout, *, job_yaml: str, script: str, runs: Iterable[Callable[[], CreatedRunDirectory]]
 ) -> CreatedArray:
-    """Makes the folder with all that an array needs before it is submitted.
+    """Make the folder with all files that an array needs before it is submitted.
 
     Args:
-        layout: where; the folder may exist if it is empty.
+        layout: the array's paths; the folder may exist if it is empty.
         job_yaml: the job file's text, kept as the user wrote it.
-        script: what the scheduler gets, becomes `job.sh`.
-        runs: each makes the next task's run directory.
+        script: the script for the scheduler, which becomes `job.sh`.
+        runs: functions, each of which makes the next task's run directory.
 
     Raises:
-        RunDirectoryError: it is not empty, or cannot be made; what was made is gone again.
+        RunDirectoryError: the folder is not empty, or cannot be made; what was made is removed again.
     """
     with store.file_system_errors(layout.root, "read"):
         if os.path.isdir(layout.root) and os.listdir(layout.root):

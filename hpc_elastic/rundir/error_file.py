@@ -1,8 +1,8 @@
-"""The format of `error.json`: torch's, so that torch's own tools read it, and more for ours.
+"""The format of `error.json`: torch's own, so that torch's tools read it, with more fields for this package.
 
 torch's part is `{"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": ...}}}`
-(torch.distributed.elastic.multiprocessing.errors, `ErrorHandler` and `ProcessFailure`). Ours stands
-beside `message`: class, exit_code, signal, who it was, time_ns, and the end of standard error.
+(torch.distributed.elastic.multiprocessing.errors, `ErrorHandler` and `ProcessFailure`). Our fields stand
+beside `message`: class, exit_code, signal, the worker's identity, time_ns, and the end of standard error.
 
 The worker's bootstrap writes the file for an exception; the agent for everything else.
 """
@@ -29,7 +29,7 @@ FailureClass = Literal["exception", "exit_code", "signal", "start_failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedWorker:
-    """Which worker process an error file is about."""
+    """The identity of the worker process that an error file is about."""
 
     rank: int
     local_rank: int
@@ -40,7 +40,7 @@ class FailedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedError:
-    """What every error file says, whoever wrote it. `timestamp` is in Unix seconds."""
+    """The fields that every error file has, whichever program wrote it; `timestamp` is in Unix seconds."""
 
     message: str
     timestamp: float
@@ -58,20 +58,20 @@ def build_error(
     callstack: str = "",
     stderr_tail: str = "",
 ) -> Json:
-    """The content of an error file; texts of any length and with any characters are made to fit.
+    """Build the content of an error file; texts of any length and with any characters are made to fit.
 
     Args:
-        worker: who failed.
-        failure_class: how.
+        worker: the worker that failed.
+        failure_class: the kind of failure.
         message: one line for people; for an exception `TypeName: text`, as torch has it.
-        time_ns: when, in Unix nanoseconds.
+        time_ns: the time of the failure, in Unix nanoseconds.
         exit_code: the exit status, None if a signal ended the process.
         signal_name: that signal, such as `SIGKILL`.
-        callstack: the traceback of an exception; the message stands for one that is not there.
+        callstack: the traceback of an exception; without one the message takes its place.
         stderr_tail: the last part of standard error.
     """
     extra_info = {
-        "py_callstack": clip(callstack or message, CALLSTACK_LIMIT),  # torch's summary shows nothing else
+        "py_callstack": clip(callstack or message, CALLSTACK_LIMIT),  # torch's summary shows only this field
         "timestamp": str(time_ns // 1_000_000_000),
     }
     return {
@@ -91,9 +91,9 @@ def build_error(
 
 
 def merge_error(existing: Json, ours: Json) -> Json:
-    """Adds our fields to an error file that torch's `@record` wrote first, and keeps what it says.
+    """Add our fields to an error file that torch's `@record` wrote first, and keep its own fields.
 
-    A file that is torn, or is no error file, is replaced.
+    A file that is incomplete, or is no error file, is replaced.
     """
     if not isinstance(existing, dict) or "message" not in existing:
         return ours
@@ -101,9 +101,9 @@ def merge_error(existing: Json, ours: Json) -> Json:
 
 
 def parse_error(data: Json) -> ParsedError | None:
-    """Reads an error file of torch's two formats or ours; None if it is none of them.
+    """Parse an error file of torch's two formats or of ours; return None if it is none of them.
 
-    torch's `@record` bounds no message: what is read here is clipped as `build_error` clips its own.
+    torch's `@record` does not limit messages, so they are clipped here as in `build_error`.
     """
     if not isinstance(data, dict):
         return None
@@ -123,7 +123,7 @@ def parse_error(data: Json) -> ParsedError | None:
 
 
 def clip(text: str, limit: int) -> str:
-    """At most about `limit` characters, beginning and end; what UTF-8 cannot hold is escaped."""
+    """Clip a text to about `limit` characters, its beginning and its end; what UTF-8 cannot hold is escaped."""
     if len(text) > limit:
         head, tail = limit // 4, limit - limit // 4
         text = f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[-tail:]}"
@@ -131,7 +131,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def read_tail(path: str, limit: int = STDERR_TAIL_LIMIT) -> str:
-    """The last `limit` bytes of a regular file, from the start of a line on; "" if it cannot be read."""
+    """Return the last `limit` bytes of a regular file, from the start of a line on; "" if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -153,7 +153,7 @@ def read_tail(path: str, limit: int = STDERR_TAIL_LIMIT) -> str:
 
 
 def read_log_tail(log: str, limit: int = STDERR_TAIL_LIMIT) -> str:
-    """The end of a rank's log, also where it was cut for its size a moment ago; "" if there is no such file."""
+    """Return the end of a rank's log, also if the log has just been cut for its size; "" if there is no such file."""
     tail = read_tail(log, limit)
     missing = limit - len(tail.encode())
     return (read_tail(RunLayout.earlier(log), missing) if missing > 0 else "") + tail

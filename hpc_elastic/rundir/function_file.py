@@ -1,6 +1,6 @@
-"""The file with the function that a run's workers call: a line of JSON about it, then the pickle.
+"""Writes and reads the file with the function that a run's workers call: a header line of JSON, then the pickle.
 
-The line can be read by any Python, which the pickle cannot: what is by value in it is bytecode.
+Any Python can read the header. Not every Python can read the pickle, because it may hold bytecode.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionHeader:
-    """Where a function comes from, and what it needs on a node.
+    """The header: where a function comes from, and what it needs on a node.
 
     `function` is `module:name`. `is_by_value`: bytecode is in the pickle, which only the same minor version of
     Python runs. `packages` are the versions of the distributions that the pickle names. `path` is the
-    `sys.path` of who submitted it.
+    `sys.path` of the process that submitted the function.
     """
 
     format_version: int = FORMAT_VERSION
@@ -33,20 +33,20 @@ class FunctionHeader:
 
 
 def dump_function(header: FunctionHeader, pickled: bytes) -> bytes:
-    """The file's content.
+    """Build the file's content.
 
     Args:
-        header: about the function.
+        header: the function's header.
         pickled: function, positional and keyword arguments, as one tuple.
     """
     return json.dumps(to_json(header)).encode() + b"\n" + pickled
 
 
 def read_function(path: str) -> tuple[FunctionHeader, bytes]:
-    """The header and the pickle.
+    """Read the header and the pickle.
 
     Raises:
-        RunDirectoryError: there is no such file, or it is of another version.
+        RunDirectoryError: there is no such file, or it has another format version.
     """
     try:
         with open(path, "rb") as file:
@@ -56,7 +56,7 @@ def read_function(path: str) -> tuple[FunctionHeader, bytes]:
 
 
 def read_header(path: str) -> FunctionHeader:
-    """The header alone.
+    """Read the header alone.
 
     Raises:
         RunDirectoryError: as `read_function`.
@@ -69,7 +69,7 @@ def read_header(path: str) -> FunctionHeader:
 
 
 def python_mismatch(header: FunctionHeader, python: str) -> str | None:
-    """Why a Python of this version cannot call the function; None if it can."""
+    """Return why a Python of this version cannot call the function; None if it can."""
     if not header.is_by_value or _minor(header.python) == _minor(python):
         return None
     return (
@@ -79,11 +79,11 @@ def python_mismatch(header: FunctionHeader, python: str) -> str | None:
 
 
 def package_mismatches(header: FunctionHeader, version_of: Callable[[str], str | None]) -> list[str]:
-    """The packages that are others here than where the function was pickled, a text each.
+    """Describe each package whose version here differs from that where the function was pickled.
 
     Args:
         header: about the function.
-        version_of: a distribution's version here, None if it is not installed.
+        version_of: returns a distribution's version here, None if it is not installed.
     """
     found = ((name, version, version_of(name)) for name, version in sorted(header.packages.items()))
     return [

@@ -1,8 +1,8 @@
-"""The index of a user's runs, below the user's state folder: which there are, and where.
+"""Writes and reads the index of a user's runs and their directories, a file below the user's state folder.
 
-One line a run, or an array of runs, appended at submission. It is a convenience: a run directory is
-complete without it, so a broken or unwritable index stops nothing, and directories that vanished are
-passed over.
+A line is appended for each run, or array of runs, at its submission. The index is a convenience: a run directory
+is complete without it, so a broken or unwritable index stops nothing, and entries whose directory has vanished
+are skipped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One submitted run, or an array of `tasks` runs, whose folder `run_dir` is then and whose id `run`.
+    """One submitted run, or an array of `tasks` runs; for an array `run_dir` is its folder and `run` its id.
 
-    `folder` is the working directory of the submission, on the machine `host`; `folder_number` is its inode, by which
-    machines that share it know it from another one of its name. Empty and 0 in an index that an older version wrote.
+    `folder` is the working directory of the submission, on the machine `host`. `folder_number` is its inode, which
+    tells it from a folder of the same name on a machine that does not share it. An older version left them out: then
+    they are empty and 0.
     """
 
     run: str
@@ -40,13 +41,13 @@ class IndexEntry:
     folder_number: int = 0
 
 
-_LATER = ("tasks", "folder", "host", "folder_number")  # an older version did not write them
+_LATER = ("tasks", "folder", "host", "folder_number")  # fields that an older version did not write
 _FIELDS = tuple(field.name for field in fields(IndexEntry) if field.name not in _LATER)
 _RUN_DIR = re.compile(r'"run_dir": ("(?:[^"\\]|\\.)*")')
 
 
 def index_path(environ: Mapping[str, str]) -> str:
-    """Where the index is, by the XDG base directory specification: relative values are ignored."""
+    """Return the index's path, by the XDG base directory specification: relative values are ignored."""
     state_home = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state_home):
         state_home = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
@@ -54,20 +55,20 @@ def index_path(environ: Mapping[str, str]) -> str:
 
 
 def append_entry(path: str, entry: IndexEntry) -> None:
-    """Adds a run.
+    """Append an entry to the index.
 
     Raises:
-        RunDirectoryError: the index cannot be written; the caller says so and goes on.
+        RunDirectoryError: the index cannot be written; the caller reports that and goes on.
     """
     store.append_line(path, {"format_version": FORMAT_VERSION, **asdict(entry)})
 
 
 def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:
-    """The runs whose directory is still there, newest first, each directory once.
+    """Yield the runs whose directory still exists, newest first, each directory once.
 
     Args:
         path: the index.
-        containing: only lines with this text are parsed: thousands of runs cost no time.
+        containing: only lines with this text are parsed, so that thousands of runs cost no time.
     """
     seen: set[str] = set()
     for line in reversed(_lines(path)):
@@ -78,13 +79,13 @@ def read_entries(path: str, *, containing: str = "") -> Iterator[IndexEntry]:
 
 
 def indexed_directories(path: str, *, among: Collection[str]) -> set[str]:
-    """Which of these directories are those of runs and arrays in the index; only their lines are parsed."""
+    """Return those of the directories that belong to runs or arrays in the index; only their lines are parsed."""
     found = set()
     for line in _lines(path):
         if match := _RUN_DIR.search(line):
             with contextlib.suppress(ValueError):
                 directory = json.loads(match[1])
-                if directory in among and _parse(line):  # of a torn line the run is in no list
+                if directory in among and _parse(line):  # a run whose line is incomplete counts as not indexed
                     found.add(directory)
     return found
 
@@ -98,7 +99,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _parse(line: str) -> IndexEntry | None:
-    """An entry, or None for a line that is torn or of somebody else."""
+    """Parse an entry; None for a line that is incomplete or was not written by this package."""
     try:
         data = json.loads(line)
     except ValueError:

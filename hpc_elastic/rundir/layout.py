@@ -1,4 +1,4 @@
-"""Every file name below a run directory; nothing else in the package spells one."""
+"""Defines every file name below a run directory; no other module of the package spells one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpc_elastic.job_ids import is_local
 
 
 class RunLayout:
-    """The paths of one run, as absolute strings; makes and reads nothing."""
+    """The paths of one run, as absolute strings; the class makes and reads no file."""
 
     __slots__ = ("root",)
 
@@ -18,7 +18,7 @@ class RunLayout:
     def __repr__(self) -> str:
         return f"RunLayout({self.root!r})"
 
-    # What was submitted.
+    # Files of the submission.
 
     @property
     def job_yaml(self) -> str:
@@ -37,29 +37,29 @@ class RunLayout:
 
     @property
     def submission(self) -> str:
-        """The Submission record."""
+        """The file of the Submission record."""
         return os.path.join(self.root, "submission.json")
 
     @property
     def function(self) -> str:
-        """The function that the workers call and its arguments, as `rundir.function_file` says; only of such runs."""
+        """The function that the workers call and its arguments (`rundir.function_file`), in runs of a function only."""
         return os.path.join(self.root, "function.pkl")
 
     @property
     def secret(self) -> str:
-        """32 random bytes, mode 0600, from which connections are authenticated."""
+        """The secret with which connections are authenticated: 32 random bytes, mode 0600."""
         return os.path.join(self.root, "secret")
 
     @property
     def requests(self) -> str:
-        """Request records, a line each: what people ask of the running agents.
+        """The file of Request records, one on each line: what people ask of the running agents.
 
         It exists from the submission on. The head reads it again and again, and NFS answers an
         open of a file that exists with what is in it now, but may hide a new name for 30 s.
         """
         return os.path.join(self.root, "requests.jsonl")
 
-    # What happened.
+    # Files that the run writes.
 
     @property
     def result(self) -> str:
@@ -68,12 +68,12 @@ class RunLayout:
 
     @property
     def exit_code(self) -> str:
-        """One line for the shell."""
+        """The run's exit code, one line for the shell."""
         return os.path.join(self.root, "exit_code")
 
     @property
     def budget(self) -> str:
-        """The latest claim's spend, for people."""
+        """The spend of the latest claim, for people."""
         return os.path.join(self.root, "budget.json")
 
     @property
@@ -92,29 +92,29 @@ class RunLayout:
 
     @property
     def launch_agent(self) -> str:
-        """One line: process id of the agent on srun's own machine, and its start in clock ticks since boot."""
+        """The file with the process id of the agent on srun's own machine, and its start in clock ticks since boot."""
         return os.path.join(self.agents, "launch_agent")
 
     def agent_output(self, node: str) -> str:
-        """The output of a node's agent, and of the ranks that are teed; `%N` for Slurm's pattern."""
+        """Return the file of a node's agent output and teed ranks; `node` is `%N` for Slurm's pattern."""
         return os.path.join(self.agents, f"{node}.out")
 
     def script_output(self, job_id: str) -> str:
-        """The batch script's output; `%j` for Slurm's pattern."""
+        """Return the path of the batch script's output; `job_id` is `%j` for Slurm's pattern."""
         name = job_id if is_local(job_id) else f"slurm-{job_id}"
         return os.path.join(self.root, f"{name}.out")
 
     @property
     def nodes(self) -> str:
-        """The folder with a folder a node."""
+        """The folder that has a folder for each node."""
         return os.path.join(self.root, "nodes")
 
     def events(self, node: str) -> str:
-        """Event records of one node, a line each; its agent alone writes them."""
+        """Return the file of one node's Event records, one on each line; only its agent writes them."""
         return os.path.join(self.nodes, node, "events.jsonl")
 
     def metrics(self, node: str) -> str:
-        """MetricData records of one node, a line each; its agent alone writes them."""
+        """Return the file of one node's MetricData records, one on each line; only its agent writes them."""
         return os.path.join(self.nodes, node, "metrics.jsonl")
 
     def rendezvous(self, node: str) -> str:
@@ -122,12 +122,12 @@ class RunLayout:
         return os.path.join(self.nodes, node, "rendezvous.json")
 
     def left(self, node: str) -> str:
-        """There once a node's torchrun has seen the end of the run."""
+        """Return the file that exists once a node's torchrun has seen the end of the run."""
         return os.path.join(self.nodes, node, "left")
 
     @property
     def attempts(self) -> str:
-        """The folder with a folder an attempt."""
+        """The folder that has a folder for each attempt."""
         return os.path.join(self.root, "attempts")
 
     def attempt(self, attempt: int) -> str:
@@ -139,11 +139,11 @@ class RunLayout:
         return os.path.join(self.attempt(attempt), "claim.json")
 
     def world(self, attempt: int) -> str:
-        """The World record: the roster."""
+        """Return the file of the World record, the attempt's roster."""
         return os.path.join(self.attempt(attempt), "world.json")
 
     def proposed_world(self, attempt: int, node: str) -> str:
-        """The roster of a head on this node, which is `world` once the attempt's claim is its own."""
+        """Return the roster file of a head on this node; it becomes `world` once the head has the attempt's claim."""
         return os.path.join(self.attempt(attempt), f".world.{node}.json")
 
     def node_result(self, attempt: int, node: str) -> str:
@@ -159,7 +159,7 @@ class RunLayout:
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
 
     def ranks(self, attempt: int) -> str:
-        """The folder with a folder a global rank."""
+        """Return the folder that has a folder for each global rank."""
         return os.path.join(self.attempt(attempt), "ranks")
 
     def rank(self, attempt: int, rank: int) -> str:
@@ -176,19 +176,19 @@ class RunLayout:
 
     @staticmethod
     def earlier(log: str) -> str:
-        """What stood in a rank's log before it was cut for its size; only there if it was."""
+        """Return the file with a rank's earlier log, which exists only if the log was cut for its size."""
         return f"{log}.1"
 
     def return_value(self, attempt: int, rank: int) -> str:
-        """What a function returned on a rank, pickled."""
+        """Return the file with the pickled return value of a function on a rank."""
         return os.path.join(self.rank(attempt, rank), "return_value.pkl")
 
     def submitit_result(self, attempt: int, rank: int) -> str:
-        """What a rank's function returned or raised, pickled by submitit's worker program, if it is one."""
+        """Return the file where submitit's worker, if it runs, pickles what a rank's function returned or raised."""
         return os.path.join(self.rank(attempt, rank), "submitit_result.pkl")
 
     def relative(self, path: str) -> str:
-        """A path in the run directory as records name it."""
+        """Return a path relative to the run directory, as records name it."""
         return os.path.relpath(path, self.root)
 
     def error(self, attempt: int, rank: int) -> str:
@@ -197,7 +197,7 @@ class RunLayout:
 
 
 class ArrayLayout:
-    """The paths of an array of runs, as absolute strings; makes and reads nothing."""
+    """The paths of an array of runs, as absolute strings; the class makes and reads no file."""
 
     __slots__ = ("root",)
 
@@ -219,9 +219,9 @@ class ArrayLayout:
 
     @property
     def script(self) -> str:
-        """What the scheduler starts for each task; it goes on with the task's own script."""
+        """The script that the scheduler starts for each task; it continues with the task's own script."""
         return os.path.join(self.root, "job.sh")
 
     def task(self, number: int) -> RunLayout:
-        """The run of task 0, 1, 2 ..."""
+        """Return the paths of the run of task 0, 1, 2 ..."""
         return RunLayout(os.path.join(self.root, str(number)))

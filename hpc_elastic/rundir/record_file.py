@@ -1,6 +1,6 @@
-"""Reads records for whoever shows a run: a record that is there and makes no sense is an error, not an absent one.
+"""Reads records for display: a record that exists and cannot be parsed is an error, not an absent record.
 
-The agents' own reader takes a torn record for an absent one and reads again. For a person that would hide a result: a
+The agents' own reader treats an incomplete record as absent and reads again. For a person that would hide a result: a
 run whose `result.json` is empty looked as if it ran for ever.
 """
 
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.rundir.submissions import FORMAT_VERSION
 
-_BEING_WRITTEN_S = 0.5  # without hard links a claim has its name before it is complete
+_BEING_WRITTEN_S = 0.5  # on a file system without hard links a claim has its name before it is complete
 _NEW_S = 60.0  # the clock that dates files may be another machine's
 _PAUSE_S = 0.05
 
 
 class Shape(NamedTuple):
-    """The types of what is read of a record; the records' own classes cost more time than `status` may take.
+    """The types of the fields that are read of a record; the records' own classes load slower than `status` may take.
 
-    `list` is one of texts. What is not in `needed` may be absent or null.
+    `list` is a list of texts. Fields that are not in `needed` may be absent or null.
     """
 
     needed: Mapping[str, type]
@@ -70,15 +70,15 @@ _NAMES = {str: "text", int: "a number", bool: "true or false", dict: "an object"
 
 
 def read_record(path: str, shape: Shape, *, tip: str | None = None) -> Mapping[str, Any] | None:
-    """A record as the JSON object that it is; None if there is no such file.
+    """Read a record as a JSON object; None if there is no such file.
 
     Args:
         path: the file.
-        shape: what will be read of it.
-        tip: what to do if it makes no sense.
+        shape: the fields that will be read of it.
+        tip: what to do if it cannot be parsed.
 
     Raises:
-        RunDirectoryError: it is there and cannot be read: the file system refuses, it is torn, or of another version.
+        RunDirectoryError: the file exists and cannot be read: refused, incomplete, or of another version.
     """
     deadline: float | None = None
     while True:
@@ -106,7 +106,7 @@ def _read(path: str) -> bytes | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            # On NFS the file that was opened may be gone: another one has its name meanwhile.
+            # On NFS the opened file may be gone, because another file has its name meanwhile.
             if error.errno != errno.ESTALE or time.monotonic() >= deadline:
                 raise _refused(path, error) from error
             time.sleep(_PAUSE_S)
@@ -121,7 +121,7 @@ def _refused(path: str, error: OSError) -> RunDirectoryError:
 
 
 def _is_new(path: str) -> bool:
-    """Whether somebody may still be writing it."""
+    """Return whether the file is so new that its writer may not be done."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < _NEW_S
     except OSError:
@@ -129,10 +129,10 @@ def _is_new(path: str) -> bool:
 
 
 def _parse(content: bytes, shape: Shape) -> Mapping[str, Any]:
-    """The record.
+    """Parse a record.
 
     Raises:
-        ValueError: it is none; a JSONDecodeError if it may be one that is not complete yet.
+        ValueError: the content is no record; a JSONDecodeError if it may be a record that is not complete yet.
     """
     try:
         record = json.loads(content)

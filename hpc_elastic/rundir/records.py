@@ -18,7 +18,7 @@ from hpc_elastic.rundir.submissions import Submission as Submission
 
 
 def utc_text(unix_seconds: float) -> str:
-    """A point in time as every record writes it: UTC, ISO 8601, microseconds."""
+    """Format a point in time as every record has it: UTC, ISO 8601, microseconds."""
     moment = datetime.fromtimestamp(unix_seconds, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -27,9 +27,9 @@ def utc_text(unix_seconds: float) -> str:
 class Request:
     """A line of `requests.jsonl`, which running agents read once a second.
 
-    A `stop` is a person's, or the script's; `by` says who asked, as user@host. A `start` is an agent's, on the node
-    `by`, that has claimed this `allocation`: agents of an earlier one, if they live, are to leave. `left` is a head's:
-    no worker of its allocation is left.
+    A `stop` comes from a person or from the script; `by` says who asked, as user@host. A `start` comes from the agent
+    on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
+    leave. `left` comes from a head: no worker of its allocation is left.
     """
 
     format_version: int = FORMAT_VERSION
@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where an agent listens."""
+    """The address at which an agent listens."""
 
     address: str
     port: int
@@ -52,7 +52,7 @@ class Endpoint:
 class AllocationClaim:
     """`allocations/NNNN.json`: one start by the scheduler, and its first head.
 
-    `host` is the machine of `node`, which has another name on the local backend only.
+    `host` is the name of the machine of `node`; the two differ on the local backend only.
     """
 
     format_version: int = FORMAT_VERSION
@@ -70,10 +70,10 @@ class AllocationClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RendezvousRecord:
-    """`nodes/<node>/rendezvous.json`: why a node is not with the head, as its own agent finds it.
+    """`nodes/<node>/rendezvous.json`: why a node has not joined the head, as its own agent sees it.
 
-    It is there while that is so. `job_id` and `restart_count` say of which start by the scheduler;
-    `detail` goes on from the node's name; `address` and `port` are where the head was looked for;
+    The file exists while that is so. `job_id` and `restart_count` name the start by the scheduler;
+    `detail` continues a sentence that begins with the node's name; `address` and `port` are those tried for the head;
     `gave_up`: the agent has ended, after so many `tries`.
     """
 
@@ -95,19 +95,19 @@ class RendezvousRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """What the run has used up, over all its attempts."""
+    """The part of the run's budget that all its attempts so far have used up."""
 
     restarts: int = 0  # worker failures that were answered with a restart
-    node_losses: int = 0  # nodes of a world that were lost, with their agent or with the way to it
+    node_losses: int = 0  # nodes of a world that were lost, because their agent or the connection to it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptClaim:
-    """`attempts/NNNN/claim.json`: who opened the attempt, after which, and the spend so far.
+    """`attempts/NNNN/claim.json`: which head opened the attempt, after which other one, and the spend so far.
 
     `roles` names the roles whose workers start in this attempt; the others run on from an older one.
     `same_failures` counts how often in a row the run failed with `failure_signature` and no
-    progress in between; it is what `restart.no_progress_limit` is held against.
+    progress in between; it is compared with `restart.no_progress_limit`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -162,7 +162,7 @@ class WorldRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldRole:
-    """One role of a world: its workers' store, and the attempt in which they started."""
+    """One role of a world: its workers' store, and the attempt in which its workers started."""
 
     role: str
     size: int
@@ -177,7 +177,7 @@ class World:
     """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks.
 
     `launch_node` is the node of the step on which srun runs, None if it runs elsewhere or is not known;
-    `is_launch_node_lost`: it fell silent, and nobody but the agents will end the Slurm job.
+    `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job.
     """
 
     format_version: int = FORMAT_VERSION
@@ -194,7 +194,7 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """How one worker failed. `exitcode` is negative for a signal, as in torch's ProcessFailure.
+    """The failure of one worker; `exitcode` is negative for a signal, as in torch's ProcessFailure.
 
     `failure_class` is `exception`, `exit_code`, `signal` or `start_failed`; `timestamp` is in Unix
     seconds, with their fraction.
@@ -221,9 +221,9 @@ class NodeResult:
     All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that
     failed of one that FAILED; a worker that the agent stopped is in neither. Where a function returned, its value's
     pickle is the file that `return_values` names, by its path in the run directory; scripts have none.
-    It is HEALTHY, with no end, from when every worker has its process until they are gone. `pids` are
+    The state is HEALTHY, with no end, from when every worker has its process until they are gone. `pids` are
     the workers' process ids by global rank; `unkillable` lists process ids that survived KILL. `detail`
-    is the traceback of an agent that failed itself, and empty else.
+    is the traceback of an agent that itself failed, else empty.
     """
 
     format_version: int = FORMAT_VERSION
@@ -249,7 +249,7 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """`result.json`: how the run ended. `failures` is by global rank, of the last attempt.
+    """`result.json`: how the run ended; `failures` is by global rank, of the last attempt.
 
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
     and workers that the agents stopped are in neither. `return_values` names files, as a NodeResult's does.
@@ -296,7 +296,7 @@ RESULT_REASONS = {
 
 
 class EventSource(str, Enum):
-    """Who an event of a worker group's life is about, as in torch: the agent, or one of its workers."""
+    """The subject of an event of a worker group, as in torch: the agent, or one of its workers."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"

@@ -1,4 +1,4 @@
-"""Room on the disk for a record that must not fail: it is written after the scheduler was given what it records."""
+"""Reserves disk space for a record that must not fail, because it is written after the job was submitted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _SIZE = 4096
 
 
 class Reservation:
-    """A file of random bytes beside `path`, which becomes the record in place: that takes no more room on most disks.
+    """A file of random bytes beside `path`, later overwritten with the record, which takes no more space on most disks.
 
     Args:
-        path: the record's.
+        path: the record's path.
 
     Raises:
-        RunDirectoryError: there is no room.
+        RunDirectoryError: there is no disk space.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,10 +37,10 @@ class Reservation:
             raise
 
     def fill(self, content: bytes) -> None:
-        """Makes it the record, at once and durably.
+        """Turn the file into the record, atomically and durably.
 
         Raises:
-            RunDirectoryError: the file system failed all the same.
+            RunDirectoryError: the file system failed in spite of the reservation.
         """
         with store.file_system_errors(self.path):
             descriptor = os.open(self._temporary, os.O_WRONLY)
@@ -53,6 +53,6 @@ class Reservation:
         store.rename(self._temporary, self.path)
 
     def give_up(self) -> None:
-        """Frees the room."""
+        """Free the reserved space."""
         with contextlib.suppress(OSError):
             os.unlink(self._temporary)

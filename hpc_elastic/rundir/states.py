@@ -8,7 +8,7 @@ from typing import overload
 
 
 class RunState(str, Enum):
-    """Where a run stands. The first four are final and stand in `result.json`."""
+    """The state of a run; the first four states are final, and `result.json` has one of them."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -28,7 +28,7 @@ _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, Run
 
 
 class _IsRunning:
-    """`state.is_running`, and `WorkerState.is_running(state)` as torch's callers write it."""
+    """A descriptor for both `state.is_running` and `WorkerState.is_running(state)`, which torch's callers write."""
 
     @overload
     def __get__(self, state: None, owner: type[WorkerState]) -> Callable[[WorkerState], bool]: ...

@@ -1,9 +1,9 @@
-"""Reads and writes of the run directory: atomic replacement, exclusive claims, tolerant readers.
+"""Reads and writes files of the run directory: atomic replacement, exclusive claims, tolerant readers.
 
 The shared file system may be NFS. A rename there is atomic, a hard link is exclusive also when the
 reply is lost and the request sent again, and a name that was absent may stay absent for 30 s and
 more in a client's cache. Hence: every write is a complete temporary file and a rename; a claim is
-a hard link to a complete temporary file; whoever wants to know a claim's state tries to make it.
+a hard link to a complete temporary file; to learn whether a claim exists, a process tries to make it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 def dump_json(data: Json) -> bytes:
-    """A record as it stands in a file: a line for each field, and one for each item of a list.
+    """Format a record as a file's content: a line for each field, and one for each item of a list.
 
-    json's own `indent` takes several times as long, which a round of thousands of nodes waits for.
+    json's own `indent` takes several times as long, for which a round of thousands of nodes would wait.
     """
     return f"{_lay_out(data, '')}\n".encode()
 
@@ -45,10 +45,10 @@ def _lay_out(data: Json, indent: str) -> str:
 
 
 def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE) -> None:
-    """Puts `content` at `path` at once and durably: a reader finds the old file or the new one.
+    """Write `content` to `path` atomically and durably: a reader finds the old file or the new one.
 
     Raises:
-        RunDirectoryError: it cannot be written; the old file is as it was.
+        RunDirectoryError: the file cannot be written; the old file is unchanged.
     """
     with file_system_errors(path), _complete_temporary_file(path, content, mode) as temporary:
         os.replace(temporary, path)
@@ -56,15 +56,15 @@ def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE) -> None:
 
 
 def write_json(path: str, data: Json) -> None:
-    """`write_bytes` of a record."""
+    """Write a record as `write_bytes` does."""
     write_bytes(path, dump_json(data))
 
 
 def rename(old: str, new: str) -> None:
-    """Gives a complete file its name, at once and durably, in the same directory.
+    """Rename a complete file within its directory, atomically and durably.
 
     Raises:
-        RunDirectoryError: it cannot be renamed; it has its old name.
+        RunDirectoryError: the file cannot be renamed; it keeps its old name.
     """
     with file_system_errors(new):
         os.replace(old, new)
@@ -72,30 +72,30 @@ def rename(old: str, new: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file; fine if there is none.
+    """Remove a file; do nothing if there is none.
 
     Raises:
-        RunDirectoryError: it is there and cannot be removed.
+        RunDirectoryError: the file exists and cannot be removed.
     """
     with file_system_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def claim(path: str, data: Json) -> bool:
-    """Creates `path` with a record in it, if nobody did before.
+    """Create `path` with a record in it, unless the file exists.
 
     Returns:
-        Whether the file is ours: of all callers on all machines, one gets True. It gets it again if it
-        asks again with the same content, as it has to where the file system failed in the middle.
+        Whether the claim is the caller's: of all callers on all machines, one gets True. That caller gets True
+        again if it calls again with the same content, as it has to after a failure of the file system.
 
     Raises:
-        RunDirectoryError: the file system failed; nobody knows whose the claim is.
+        RunDirectoryError: the file system failed; the claim's owner is unknown.
     """
     return claim_bytes(path, dump_json(data))
 
 
 def claim_bytes(path: str, content: bytes) -> bool:
-    """`claim` with any content."""
+    """Claim `path` as `claim` does, with any content."""
     with file_system_errors(path), _complete_temporary_file(path, content, FILE_MODE) as temporary:
         try:
             os.link(temporary, path)
@@ -113,9 +113,9 @@ def claim_bytes(path: str, content: bytes) -> bool:
 
 
 def _is_made(temporary: str, path: str, content: bytes) -> bool:
-    """Whether the claim is ours although it was refused: it was made, and then its answer was lost or an error.
+    """Return whether the claim is ours although the link failed: it may have been made and only its reply lost.
 
-    Count the names; or this try comes after another one, and what stands there is what it claimed.
+    It is ours if the temporary file has two names, or if an earlier try has left the same content there.
     """
     if os.stat(temporary).st_nlink == 2:
         return True
@@ -127,21 +127,21 @@ def _is_made(temporary: str, path: str, content: bytes) -> bool:
 
 
 def append_line(path: str, data: Json) -> None:
-    """Appends a record as one line.
+    """Append a record as one line.
 
     Raises:
-        RunDirectoryError: it cannot be written.
+        RunDirectoryError: the line cannot be written.
     """
     append_lines(path, [data])
 
 
 def append_lines(path: str, records: Iterable[Json]) -> None:
-    """Appends records, a line each; one `write` call, so that lines do not mix.
+    """Append records, one on each line, with one `write` call, so that lines of several writers do not mix.
 
-    A full disk takes what fits: all or nothing is left of it, for a torn line would spoil the next one.
+    A full disk may take only a part. The part is removed again, because an incomplete line would corrupt the next one.
 
     Raises:
-        RunDirectoryError: they cannot be written.
+        RunDirectoryError: the lines cannot be written.
     """
     lines = "".join(json.dumps(data, ensure_ascii=False) + "\n" for data in records).encode()
     with file_system_errors(path):
@@ -159,14 +159,14 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
 
 
 def _take_back(descriptor: int, written: int) -> None:
-    """Cuts a torn line off again, unless somebody has appended to it since."""
+    """Cut an incomplete line off again, unless another process has appended since."""
     end = os.lseek(descriptor, 0, os.SEEK_CUR)
     if end == os.fstat(descriptor).st_size:
         os.ftruncate(descriptor, end - written)
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory and its parents, each with mode 0700; an existing one is fine."""
+    """Make a directory and its parents, each with mode 0700, unless they exist."""
     if not os.path.isdir(path):
         parent = os.path.dirname(path)
         if parent and parent != path:
@@ -176,10 +176,10 @@ def make_directory(path: str) -> None:
 
 
 def read_json(path: str) -> Any:
-    """The JSON value in a file; None if there is no such file, or a torn one.
+    """Read the JSON value in a file; None if there is no such file, or its content is incomplete.
 
     Raises:
-        RunDirectoryError: it is there and cannot be read.
+        RunDirectoryError: the file exists and cannot be read.
     """
     with file_system_errors(path, "read"):
         try:
@@ -190,9 +190,9 @@ def read_json(path: str) -> Any:
 
 
 def find_json(path: str) -> Any:
-    """The same, of a file that another machine may have created just now.
+    """Read the JSON value in a file that another machine may have created just now, else as `read_json`.
 
-    An NFS client may go on saying for 30 s that a name is absent, unless it opens the directory: then it asks again.
+    An NFS client may report a new name as absent for 30 s. Opening the directory makes it ask the server again.
     """
     if (data := read_json(path)) is not None:
         return data
@@ -206,7 +206,7 @@ def find_json(path: str) -> Any:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """The JSON values in a file of lines; none if there is no such file; torn lines are left out."""
+    """Yield the JSON values in a file of lines; none if there is no such file; incomplete lines are left out."""
     with file_system_errors(path, "read"):
         try:
             with open(path, "rb") as file:
@@ -219,14 +219,14 @@ def read_lines(path: str) -> Iterator[Any]:
 
 
 def list_numbers(directory: str, *, above: int = -1) -> list[int]:
-    """The numbers of the entries `0001`, `0002.json` ... of a directory, in order.
+    """Return the numbers of a directory's entries `0001`, `0002.json` ..., in order.
 
     Args:
-        directory: which.
-        above: only these are wanted; no memory is taken for the others, of which there may be thousands.
+        directory: the directory's path.
+        above: only larger numbers are returned; the others, perhaps thousands, take no memory.
 
     Raises:
-        RunDirectoryError: the directory is there and cannot be read.
+        RunDirectoryError: the directory exists and cannot be read.
     """
     with file_system_errors(directory, "read"):
         try:
@@ -239,7 +239,7 @@ def list_numbers(directory: str, *, above: int = -1) -> list[int]:
 
 @contextlib.contextmanager
 def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
-    """A file beside `path` that holds all of `content` on disk; its name is gone afterwards."""
+    """Make a temporary file beside `path` with all of `content` on disk; its name is removed afterwards."""
     directory, name = os.path.split(path)
     make_directory(directory)
     temporary = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.tmp")
@@ -257,14 +257,14 @@ def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[s
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Writes to a descriptor, past Python's buffers, until nothing is left."""
+    """Write all of `content` to a descriptor, past Python's buffers."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def _create_exclusively(path: str, content: bytes) -> bool:
-    """The claim of a file system without hard links; a reader may find it before it is complete."""
+    """Claim `path` on a file system without hard links; a reader may find the file before it is complete."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
     except FileExistsError:
@@ -276,7 +276,7 @@ def _create_exclusively(path: str, content: bytes) -> bool:
         finally:
             os.close(descriptor)
     except OSError:
-        os.unlink(path)  # a torn claim would be nobody's for ever
+        os.unlink(path)  # an incomplete claim would belong to no agent for ever
         raise
     return True
 
@@ -286,7 +286,7 @@ def _sync_directory(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that cannot sync a directory
+        if error.errno != errno.EINVAL:  # EINVAL: the file system cannot sync a directory
             raise
     finally:
         os.close(descriptor)
@@ -294,7 +294,7 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def file_system_errors(path: str, verb: str = "write") -> Iterator[None]:
-    """Turns what the file system refuses at `path` into one FileSystemError with a tip."""
+    """Turn an error of the file system at `path` into a FileSystemError with a tip."""
     try:
         yield
     except OSError as error:

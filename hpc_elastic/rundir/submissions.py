@@ -1,4 +1,4 @@
-"""The records of what a scheduler was given: one run, or an array of runs."""
+"""The records of a submission to a scheduler: one run, or an array of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """`submission.json`: what the scheduler was given. `job_id` is Slurm's, or `local-...`.
+    """`submission.json`: the submission of one run; `job_id` is Slurm's, or `local-...`.
 
     `foreground`: `hpc-elastic run` started it inside a job that is not ours to cancel. `array` is the
     folder of the array that the run is a task of, `array_task` its number there, `parameters` what the
@@ -43,10 +43,10 @@ class ArrayTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySubmission:
-    """`array.json`: an array of runs, as the scheduler was given it.
+    """`array.json`: the submission of an array of runs.
 
-    The run of task 4 is in the folder `4` beside the record, its job id is `<job_id>_4`. `limit`: so
-    many tasks run at a time; None: as many as there is room for.
+    The run of task 4 is in the folder `4` beside the record, its job id is `<job_id>_4`. `limit` is how
+    many tasks may run at a time; None means no limit.
     """
 
     format_version: int = FORMAT_VERSION

@@ -1,1 +1,1 @@
-"""Hands a rendered script over, and asks what became of it."""
+"""Submits a rendered script to a scheduler, and asks for the state of its job."""

@@ -1,4 +1,4 @@
-"""A node's place in what a scheduler has given to a run; pure."""
+"""A node's place in a scheduler's allocation; pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Allocation:
     """This node's place in one start by the scheduler.
 
     `nodes` are the names of all nodes of the step, by node id. `is_local` is the local backend,
-    where every node is this machine, with a loopback address of its own, and shares it with other runs of
-    an array: so many are at work at once, this one among them. The `job_id` of a task of an array is
+    where every node is this machine, with a loopback address of its own. There `runs_at_once` is how many
+    runs of an array share the machine, this one among them. The `job_id` of a task of an array is
     `<array>_<task>`.
     """
 
@@ -34,15 +34,15 @@ class Allocation:
         return self.nodes[self.node_id]
 
     def local_address(self, node_id: int) -> str:
-        """A node's loopback address on the local backend: 127.0.0.2, 127.0.0.3 ..."""
+        """Return a node's loopback address on the local backend: 127.0.0.2, 127.0.0.3 ..."""
         return f"{LOCAL_NETWORK}{node_id + 2}"
 
 
 def read_number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:
-    """A number from the environment.
+    """Read a number from the environment.
 
     Raises:
-        AllocationError: it is none, or is not there and has no default.
+        AllocationError: the value is no number, or the variable is not set and there is no default.
     """
     text = environ.get(name)
     if text is None and default is not None:

@@ -1,4 +1,4 @@
-"""What a job must not inherit from the shell that submits it: another job's identity."""
+"""Removes another job's identity from the environment that a job inherits from the submitting shell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = frozenset(
         "HPC_ELASTIC_ATTEMPT",
     }
 )
-# How to reach Slurm, and whom to charge: people and sites set these in profiles, no job ever does.
+# How to reach Slurm, and which account to charge: people and sites set these in profiles, no job ever does.
 _ALLOWED = frozenset(
     {
         "SLURM_CONF",
@@ -51,7 +51,7 @@ _ALLOWED = frozenset(
 
 
 def scrub_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what names a rank, a step or a job, or would steer sbatch behind the plan's back."""
+    """Return the environment without variables that name a rank, a step or a job, or that would override the plan."""
     return {name: value for name, value in environ.items() if not _leaks(name)}
 
 

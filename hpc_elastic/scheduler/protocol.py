@@ -1,4 +1,4 @@
-"""What a scheduler does for a run: submit, query, cancel; and what a node asks it."""
+"""The protocols of a scheduler: submit, query and cancel for the login side, and the questions of a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class JobState(str, Enum):
-    """What the scheduler says of a job. GONE: it does not know it (any more)."""
+    """The state of a job, as the scheduler reports it; GONE: the scheduler does not know the job (any more)."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -34,7 +34,7 @@ class JobState(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One job. `native_state` is the scheduler's own word, `exit_code` as `code:signal`."""
+    """The status of one job; `native_state` is the scheduler's own word, `exit_code` is `code:signal`."""
 
     job_id: str
     state: JobState
@@ -46,10 +46,10 @@ class JobStatus:
 
 
 class JobQuery(Protocol):
-    """Who can be asked about jobs."""
+    """An object that can be asked for the status of jobs."""
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs, in one question; every id has an answer.
+        """Return the status of each of these jobs, asked for in one question; every id has an answer.
 
         Raises:
             SchedulerError: the scheduler does not answer.
@@ -57,64 +57,64 @@ class JobQuery(Protocol):
 
 
 class Scheduler(JobQuery, Protocol):
-    """Slurm, or this machine.
+    """A scheduler: Slurm, or this machine.
 
-    `answers_at_once`: no question waits for anybody.
+    `answers_at_once`: queries return without waiting for another process or machine.
     """
 
     name: str
     answers_at_once: bool
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
-        """Hands the script at this path over.
+        """Submit the script at this path.
 
         Returns:
             The job id.
 
         Raises:
-            SchedulerError: it was refused, or the scheduler does not answer.
+            SchedulerError: the scheduler refused, or does not answer.
         """
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job, pending or running, or an array with all its tasks; fine if it is over.
+        """End a pending or running job, or an array with all its tasks; do nothing if it has ended.
 
         Raises:
-            SchedulerError: it was refused, or the scheduler does not answer.
+            SchedulerError: the scheduler refused, or does not answer.
         """
 
 
 class ArrayScheduler(Scheduler, Protocol):
-    """One that arrays can be given to, by the same `submit`; task 4 of job 12 is job `12_4`."""
+    """A scheduler that also takes arrays, by the same `submit`; task 4 of job 12 is job `12_4`."""
 
     def cancel_pending(self, job_id: str) -> None:
-        """Sees to it that no more tasks of an array start; those that run go on.
+        """Cancel an array's pending tasks, so that no more of them start; running tasks go on.
 
         Raises:
-            SchedulerError: it was refused, or the scheduler does not answer.
+            SchedulerError: the scheduler refused, or does not answer.
         """
 
 
 class NodeQuestions(Protocol):
-    """What a node asks about jobs of its run; `scheduler.questions.JobQuestions` asks for real."""
+    """The questions of a node about jobs of its run; `scheduler.questions.JobQuestions` asks a real scheduler."""
 
     def is_over(self, job_id: str) -> bool | None:
-        """Return whether nothing of a job can be running any more; None if nobody can tell."""
+        """Return whether nothing of a job can be running any more; None if that is unknown."""
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
-        """Return whether this start of a job is stopped in order to start it again; None if nobody can tell."""
+        """Return whether the scheduler stops this start of a job in order to requeue it; None if that is unknown."""
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
-        """Return whether the scheduler means this start of a job to go on; None if nobody can tell."""
+        """Return whether the scheduler means this start of a job to go on; None if that is unknown."""
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
-        """Return those of a job's nodes that the scheduler has given up for good; none if nobody can tell."""
+        """Return those of a job's nodes that the scheduler has given up for good; none if that is unknown."""
 
 
 class SchedulerModule(Protocol):
     """The module `scheduler` of a scheduler's folder."""
 
     def make_scheduler(self, *, run_dir: str | None, timeout_s: float) -> ArrayScheduler:
-        """Make one; `registry.make_scheduler` says what the arguments mean."""
+        """Make the scheduler; `registry.make_scheduler` says what the arguments mean."""
 
 
 class StepModule(Protocol):
@@ -124,40 +124,40 @@ class StepModule(Protocol):
         """Return whether this is the environment of a job of this scheduler."""
 
     def derive_start(self, environ: Mapping[str, str]) -> tuple[str, int]:
-        """Return the job, and how often it was started again.
+        """Return the job's id, and how often the job was started again.
 
         Raises:
             AllocationError: there is no job.
         """
 
     def derive_allocation(self, environ: Mapping[str, str]) -> Allocation:
-        """Return this node's place.
+        """Return this node's place in the allocation.
 
         Raises:
-            AllocationError: there is none, or it is not one agent a node.
+            AllocationError: there is no step, or it has not exactly one agent a node.
         """
 
 
 class FromNodeModule(Protocol):
-    """The module `from_node` of a scheduler's folder; each answer raises SchedulerError if it is unknown."""
+    """The module `from_node` of a scheduler's folder; each question raises SchedulerError if the answer is unknown."""
 
     def is_over(self, job_id: str) -> bool:
         """Return whether nothing of a job can be running any more."""
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool:
-        """Return whether this start of a job is stopped in order to start it again."""
+        """Return whether the scheduler stops this start of a job in order to requeue it."""
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool:
-        """Return whether this start of a job is meant to go on."""
+        """Return whether the scheduler means this start of a job to go on."""
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
-        """Return those of a job's nodes that were given up for good."""
+        """Return those of a job's nodes that the scheduler has given up for good."""
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether a node should and could end the job when its script is gone."""
 
     def end_job(self, job_id: str, *, timeout_s: float) -> None:
-        """End a job; fine if it is over."""
+        """End a job; do nothing if it has ended."""
 
     def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
         """Have a job stopped and started again."""

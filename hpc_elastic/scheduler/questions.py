@@ -1,8 +1,8 @@
-"""What a node asks the scheduler about jobs of its run: is one over, will one start again, which nodes has it lost.
+"""Asks the scheduler, from a node, about jobs of its run: is one over, is one requeued, which nodes has it lost.
 
-Theory of operation. What the scheduler says can hasten or inform, and never costs a result: a refusal, a time-out, a
-missing program and an answer that cannot be read are all "unknown", which decides nothing. Why an answer is unknown is
-said once, and again only if there was a good answer to that question in between.
+Theory of operation. An answer of the scheduler can speed up a decision or inform people, but no result depends on it:
+a refusal, a time-out, a missing program and an answer that cannot be read are all "unknown", which decides nothing. The
+reason for an unknown answer is reported once, and again only if there was a good answer to that question in between.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ _T = TypeVar("_T")
 
 
 class JobQuestions:
-    """Asks about jobs of whichever scheduler; no question raises.
+    """Asks any scheduler about its jobs; no question raises.
 
-    Either kind of scheduler may have started the other allocation of a run: somebody may run the job.sh of a Slurm run
-    by hand.
+    The allocations of a run may be of different schedulers: somebody may run the job.sh of a Slurm run by hand.
 
     Args:
-        complain: takes a line about an answer that decides nothing.
+        complain: takes a line about an answer that is unknown.
     """
 
     def __init__(self, complain: Callable[[str], None] = lambda _: None) -> None:
@@ -31,18 +30,18 @@ class JobQuestions:
         self._unknown: set[str] = set()
 
     def is_over(self, job_id: str) -> bool | None:
-        """Return whether nothing of this job can be running any more; None if nobody can tell from here."""
+        """Return whether nothing of this job can be running any more; None if that is unknown."""
         return self._ask(f"whether job {job_id} is over", lambda: from_node(job_id).is_over(job_id))
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
-        """Return whether the scheduler stops this start of a job in order to start it again; None if unknown."""
+        """Return whether the scheduler stops this start of a job in order to requeue it; None if that is unknown."""
         question = f"whether job {job_id} starts again"
         return self._ask(question, lambda: from_node(job_id).is_requeued(job_id, restart_count))
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
-        """Return whether the scheduler means this start of a job to go on; None if unknown.
+        """Return whether the scheduler means this start of a job to go on; None if that is unknown.
 
-        It does not if it ends the job (cancelled, out of time, preempted), or starts it again.
+        The answer is False if the scheduler ends the job (cancelled, out of time, preempted) or requeues it.
         """
         question = f"whether job {job_id} is at work"
         return self._ask(question, lambda: from_node(job_id).is_at_work(job_id, restart_count))
@@ -50,8 +49,8 @@ class JobQuestions:
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of the job's nodes that the scheduler has given up for this job, for good.
 
-        Takes 5 s at most. A node that is not in the answer may be alive or dead: nobody may need this
-        answer, it can only spare the wait for a lease.
+        Takes 5 s at most. A node that is not in the answer may be alive or dead: nothing may depend on this
+        answer, which can only save the wait for a lease.
         """
         if not nodes:
             return frozenset()
@@ -59,7 +58,7 @@ class JobQuestions:
         return self._ask(question, lambda: from_node(job_id).dead_nodes(job_id, nodes)) or frozenset()
 
     def can_end_job(self, job_id: str) -> bool:
-        """Return whether this node could end the job if its script were gone: takes 5 s at most."""
+        """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""
         return self._ask("whether it is there", lambda: from_node(job_id).can_end_job(job_id)) is True
 
     def _ask(self, question: str, ask: Callable[[], _T]) -> _T | None:
@@ -75,18 +74,18 @@ class JobQuestions:
 
 
 def end_job(job_id: str, *, timeout_s: float = 30.0) -> None:
-    """End a job; fine if it is over.
+    """End a job; do nothing if it has ended.
 
     Raises:
-        SchedulerError: it was refused, or the scheduler does not answer.
+        SchedulerError: the scheduler refused, or does not answer.
     """
     from_node(job_id).end_job(job_id, timeout_s=timeout_s)
 
 
 def requeue_job(job_id: str, *, timeout_s: float = 30.0) -> None:
-    """Have a job stopped and started again; Slurm's TERM that follows reaches every process of its steps.
+    """Requeue a job; Slurm's TERM that follows reaches every process of its steps.
 
     Raises:
-        SchedulerError: it was refused, or the scheduler does not answer.
+        SchedulerError: the scheduler refused, or does not answer.
     """
     from_node(job_id).requeue_job(job_id, timeout_s=timeout_s)

@@ -1,10 +1,10 @@
-"""Which schedulers there are, a row for each; all that is special about one stands in its folder.
+"""The table of schedulers, with a row for each; everything specific to one scheduler is in its folder.
 
-A folder has three modules, each with what the protocol of that name in `scheduler.protocol` asks for:
+A folder has three modules, each with the functions of a protocol in `scheduler.protocol`:
 
-    scheduler.py   SchedulerModule: hand a script over, ask what became of it, cancel it; for the login side
-    step.py        StepModule: what the environment of its jobs says; pure
-    from_node.py   FromNodeModule: what a node of a job asks, or has done
+    scheduler.py   SchedulerModule: submit a script, query its job, cancel it; for the login side
+    step.py        StepModule: reads the environment of its jobs; pure
+    from_node.py   FromNodeModule: questions and requests of a node of a job
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from hpc_elastic.scheduler.allocation import Allocation
 if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import ArrayScheduler, FromNodeModule, SchedulerModule, StepModule
 
-# Whether a job id is of this scheduler's shape; the first row that says so has the job.
+# Whether a job id has this scheduler's form; a job belongs to the first row that returns True.
 SCHEDULERS: dict[str, Callable[[str], bool]] = {
     "local": is_local,
-    "slurm": lambda _: True,  # numbers, and whatever else a record of its holds
+    "slurm": lambda _: True,  # numbers, and any other id that a record holds
 }
 
 
 def make_scheduler(name: str, *, run_dir: str | None = None, timeout_s: float = 30.0) -> ArrayScheduler:
-    """The scheduler with this name, which a plan has.
+    """Make the scheduler with this name, which the plan gives.
 
     Args:
         name: a key of `SCHEDULERS`.
-        run_dir: where the local scheduler finds how a job ended that another process started.
-        timeout_s: for a question, or a cancellation.
+        run_dir: the run directory, where the local scheduler reads the exit code of a job that another process started.
+        timeout_s: the limit of a query or a cancellation.
 
     Raises:
-        RunDirectoryError: there is no such scheduler; the plan is of another version.
+        RunDirectoryError: there is no such scheduler, because the plan is of another version.
     """
     if name not in SCHEDULERS:
         from hpc_elastic.errors import RunDirectoryError
@@ -49,13 +49,13 @@ def make_scheduler(name: str, *, run_dir: str | None = None, timeout_s: float = 
 
 
 def from_node(job_id: str) -> FromNodeModule:
-    """What a node can ask the scheduler of this job."""
+    """Return the module with which a node questions the scheduler of this job."""
     name = next(name for name, owns in SCHEDULERS.items() if owns(job_id))
     return cast("FromNodeModule", _module(name, "from_node"))
 
 
 def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
-    """The job, and how often its scheduler has started it again: in the environment of its script or of a step.
+    """Return the job's id and how often it was started again, from the environment of its script or step.
 
     Raises:
         AllocationError: there is no job.
@@ -64,17 +64,17 @@ def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def derive_allocation(environ: Mapping[str, str]) -> Allocation:
-    """This node's place, from the environment of an agent.
+    """Return this node's place in the allocation, from the environment of an agent.
 
     Raises:
-        AllocationError: there is no place, or it is not one agent a node.
+        AllocationError: there is no step, or it has not exactly one agent a node.
     """
     return _step(environ).derive_allocation(environ)
 
 
 def _step(environ: Mapping[str, str]) -> StepModule:
     steps = [cast("StepModule", _module(name, "step")) for name in SCHEDULERS]
-    return next((step for step in steps if step.is_here(environ)), steps[-1])  # whose error says what is missing
+    return next((step for step in steps if step.is_here(environ)), steps[-1])  # its error says what is missing
 
 
 def _module(name: str, module: str) -> object:

@@ -1,1 +1,1 @@
-"""What runs inside every rank, and beside it: the only part of the package that may import torch."""
+"""The programs inside and beside every rank: the only part of the package that may import torch."""

@@ -1,4 +1,4 @@
-"""Makes a fork of the server what `python script.py` is when its first line runs.
+"""Resets a fork of the server to the state of `python script.py` when its first line runs.
 
 What is not undone: modules that the server has imported are loaded, what they have changed in the
 interpreter (warning filters, log handlers) is changed, and the hashes of strings are the same in all
@@ -24,26 +24,26 @@ from hpc_elastic.worker import own_variables
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
-# Slurm sends these to every process of a step; what they mean is for the agent to say.
+# Slurm sends these signals to every process of a step; the agent decides what to do about them.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class SignalKeeper:
-    """Ignores Slurm's signals in the server, and remembers what a fork shall do about them."""
+    """Ignores Slurm's signals in the server, and keeps their original handlers for the forks."""
 
     def __init__(self) -> None:
         self._handlers: dict[signal.Signals, Handler] = {}
         self.ignore()
 
     def ignore(self) -> None:
-        """Ignores them, also those for which an import has set a handler meanwhile."""
+        """Ignore these signals, also those for which an import has set a handler meanwhile."""
         for number in IGNORED:
             handler = signal.signal(number, signal.SIG_IGN)
             if number not in self._handlers or handler is not signal.SIG_IGN:
                 self._handlers[number] = handler
 
     def restore(self) -> None:
-        """Makes them what they would be without the server."""
+        """Restore the handlers that the signals would have without the server."""
         for number, handler in self._handlers.items():
             if handler is not None:  # else it was not set by Python, and cannot be set again
                 signal.signal(number, handler)
@@ -112,7 +112,7 @@ def set_environment(
 
 
 def renew_interpreter_state() -> None:
-    """Forgets what this interpreter has found out, drawn or begun before the fork.
+    """Reset interpreter state that must not come from before the fork, such as caches, random seeds and start times.
 
     `random` draws a fresh seed by itself, and so do the names of temporary files.
     """
@@ -133,7 +133,7 @@ def renew_interpreter_state() -> None:
 
 
 def keep_finalizers_here() -> None:
-    """Leaves to the server what `weakref.finalize` has been told until now to do at the end.
+    """Keep the fork from running, at its exit, the `weakref.finalize` callbacks that were registered in the server.
 
     A temporary folder that a preloaded module has made is not a fork's to delete. torch's are without
     effect at the end of a process, and cost 40 ms there and 30 MiB of pages that are shared until then.

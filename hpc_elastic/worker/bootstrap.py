@@ -1,4 +1,4 @@
-"""What a worker process is before the user's code: it prepares itself and then runs what the user wants run.
+"""Prepares a worker process and then runs the user's program in it.
 
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID [--deadline DESCRIPTOR]
         (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ties:
-    """What a worker's life hangs on: the agent (0: not checked), and the descriptor of the node's deadline."""
+    """The conditions of a worker's life: the agent's process id (0: not checked), and the deadline's descriptor."""
 
     parent: int
     deadline: int | None = None

@@ -1,4 +1,4 @@
-"""Becomes a program that is not Python."""
+"""Replaces the worker process by a program that is not Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a process that has torch loaded where nothing of the user's is left to do.
+"""Ends a process that has loaded torch, after the user's code is done, without the interpreter's own teardown.
 
 torch 2.13 does not survive the end of its own interpreter every time. A gloo thread drops the
 tensors of a collective a moment after the collective is complete and asks for the GIL to do so;
@@ -51,15 +51,15 @@ class Ending:
         atexit.register(self._leave)
 
     def begin(self) -> None:
-        """What is imported from now on may be the user's."""
+        """Mark the point from which on imported modules may be the user's."""
         self._loaded_before = len(sys.modules)
 
     def remember_open_files(self) -> None:
-        """To be called before a `gc.freeze`, which hides these files from whoever looks for what is open."""
+        """Remember the open files before a `gc.freeze`, which hides them from a later search."""
         self._files = [weakref.ref(file) for file in _find_files()]
 
     def set_exit_code(self, error: BaseException | None) -> None:
-        """The exit code that Python gives a script which ended with `error`; None: with its last line."""
+        """Set the exit code that Python gives a script that ended with `error`, or normally if `error` is None."""
         if error is None:
             self._exit_code = 0
         elif isinstance(error, SystemExit):
@@ -84,7 +84,7 @@ class Ending:
 
 
 def has_process_group() -> bool:
-    """Whether threads of a process group run in this process, which something of the user's may hold."""
+    """Return whether threads of a process group run in this process; a name of the user's may hold the group."""
     for thread in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
@@ -112,7 +112,7 @@ def _exit_code_of(code: object) -> int:
 
 
 def _drop_users_names(loaded_before: int) -> None:
-    """As CPython does: what `sys` holds for the user, each module's names, then what only cycles hold."""
+    """Drop the user's objects as CPython does: those that `sys` holds, each module's names, then cycles."""
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             setattr(sys, name, None)
@@ -126,7 +126,7 @@ def _drop_users_names(loaded_before: int) -> None:
 
 
 def _installed() -> tuple[str, ...]:
-    """Where what is not the user's own is: this Python, and torch, which a module system puts on PYTHONPATH."""
+    """Return the folders of modules that are not the user's: this Python, and torch, perhaps from PYTHONPATH."""
     torch = [os.path.dirname(path) + os.sep for path in getattr(sys.modules["torch"], "__path__", ())]
     return (sys.base_prefix, sys.prefix, PACKAGE_DIRECTORY, *torch)
 
@@ -140,7 +140,7 @@ def _is_users(module: object, installed: tuple[str, ...]) -> bool:
 
 
 def _drop_names(names: dict[str, Any]) -> None:
-    """Those with one underscore first."""
+    """Set all names of a module to None, those with one underscore first."""
     for name in [*(name for name in names if name[:1] == "_" != name[1:2]), *names]:
         if name != "__builtins__":
             names[name] = None
@@ -164,7 +164,7 @@ def _find_files() -> list[io.IOBase]:
 
 
 def _flush(files: Sequence[io.IOBase]) -> None:
-    """What other modules than `__main__` hold open, Python would flush when it drops them."""
+    """Flush the files that modules other than `__main__` hold open, as Python would when it drops them."""
     for file in files:
         try:
             if not file.closed:

@@ -20,7 +20,7 @@ from hpc_elastic.rundir.layout import RunLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReporter:
-    """Who this process is and where its error file belongs, as it was told when it started.
+    """The identity of this worker and the path of its error file, as the agent set them at its start.
 
     It is taken from the environment before the user's code runs, which may change it.
     """
@@ -94,7 +94,7 @@ class ErrorReporter:
             time_ns=time.time_ns(),
             stderr_tail=read_log_tail(self.stderr) if self.stderr else "",
         )
-        # torch's @record may have been here first.
+        # torch's @record may have written the file already.
         store.write_json(path, merge_error(store.read_json(path), record))
 
 

@@ -1,4 +1,4 @@
-"""Looks whether forks of this process can work, and be told from fresh processes by nobody."""
+"""Checks whether forks of this process work, and behave like fresh processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DRIVER = b"/libcuda.so"
 
 
 def find_danger() -> str | None:
-    """Why no fork may be made of this process; None if all is well. Forks once."""
+    """Return why this process must not be forked; None if it may be. Forks once to try."""
     return _find_half_torch() or _find_trace() or _find_gpu() or _try_fork() or _find_children() or _find_threads()
 
 

@@ -1,4 +1,4 @@
-"""Imports torch once a node; workers and the store host are forks of it.
+"""Imports torch once on each node, and forks the workers and the store host from that process.
 
     PYTHON <package>/launch.py hpc_elastic.worker.fork_server --parent PID [--deadline DESCRIPTOR]
         [--preload MODULE]...
@@ -115,7 +115,7 @@ class ForkServer:
         self._is_collapsed = False
 
     def warm_up(self, modules: Sequence[str], began: float) -> bool:
-        """Imports everything and says that it is ready; whether there is still somebody to say it to."""
+        """Import everything and tell the agent that the server is ready; return whether the agent is still there."""
         preloaded = self._preloaded = import_preloads(modules)
         self._ending.remember_open_files()
         gc.freeze()
@@ -126,7 +126,7 @@ class ForkServer:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        ctypes.CDLL(None).fflush(None)  # C's: what an import has left there would come out of every fork
+        ctypes.CDLL(None).fflush(None)  # C's buffers: every fork would write what an import has left in them
         message = {
             "state": "ready",
             "torch": preloaded.torch,
@@ -161,7 +161,7 @@ class ForkServer:
         return bool(names)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Waits for the next order; what makes forks cheaper is done in the first pause, and left for an order."""
+        """Wait for the next order; the first pause is used to collapse memory, until an order interrupts it."""
         if not self._is_collapsed and not self._has_order(PAUSE_S):
             collapse_memory(is_interrupted=self._has_order)
             self._is_collapsed = not self._has_order()
@@ -220,7 +220,7 @@ class ForkServer:
         return lambda: bootstrap.run(target, self._ending, deadline=self._deadline)
 
     def _ties(self) -> bootstrap.Ties:
-        """Of a fork that becomes a spawned worker; it inherits the descriptor."""
+        """Return the ties of a fork that becomes a spawned worker and inherits the deadline's descriptor."""
         if self._deadline is not None:
             os.set_inheritable(self._deadline, True)
         return bootstrap.Ties(parent=os.getppid(), deadline=self._deadline)

@@ -1,4 +1,4 @@
-"""Forks a process that becomes the agent's own child, set up or not there at all.
+"""Forks a process that becomes the agent's own child, and is either fully set up or does not exist.
 
 Theory of operation. The server forks a middle process and that one the new one, which sets itself up
 while the middle waits for it. If that fails, the new one says so and ends, and the middle collects it

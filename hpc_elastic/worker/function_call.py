@@ -31,12 +31,12 @@ _kept: list[FrameType | None] = []
 
 
 class FunctionError(RuntimeError):
-    """The function of this run cannot be had here, or what it returned cannot be kept."""
+    """The function of this run cannot be loaded here, or its return value cannot be stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionCall:
-    """What this rank is to call, and where the value goes, taken before the user's code can change the environment."""
+    """The function of this rank and the file of its value, read before the user's code can change the environment."""
 
     function_file: str
     value_file: str | None
@@ -117,7 +117,7 @@ def _unpickle(header: FunctionHeader, pickled: bytes) -> tuple[Any, Sequence[Any
 
 
 def _pickle(header: FunctionHeader, value: Any) -> bytes:
-    """By cloudpickle, which also takes what is defined in the function; it is here if the function came by it."""
+    """Pickle a value with cloudpickle, which also takes local definitions, and is here if the function came by it."""
     try:
         import cloudpickle
     except ImportError:

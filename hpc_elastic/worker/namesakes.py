@@ -16,7 +16,7 @@ from typing import NoReturn
 
 
 def first_folder(kind: str, target: str, directory: str) -> str | None:
-    """What `sys.path` will begin with; None if nothing is put there, by -I, -P or PYTHONSAFEPATH.
+    """Return the folder that `sys.path` will begin with; None if -I, -P or PYTHONSAFEPATH forbids one.
 
     Args:
         kind: `script`, `module` or `function`.

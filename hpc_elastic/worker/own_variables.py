@@ -1,4 +1,4 @@
-"""Notices an import that asks for what only a worker has, its rank say: in the fork server there is no answer yet.
+"""Notices an import in the fork server that reads a variable which only workers have, such as RANK.
 
 A module that keeps the answer, as `RANK = int(os.environ.get("RANK", 0))` does, would make every fork rank 0.
 """

@@ -1,4 +1,4 @@
-"""What is imported once a node, for all its workers: torch, what a first training step imports, what the job asks."""
+"""Imports modules once a node for all its workers: torch, a first training step's modules, and the job's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TORCH_MODULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preloaded:
-    """How the imports went.
+    """The outcome of the imports.
 
     `torch` is its version; `no_torch` says why there is none. `environment` has the variables that the
     job's modules set, each with its value before and after (None: unset), and `reads` what they asked for and only

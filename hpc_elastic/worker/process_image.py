@@ -1,4 +1,4 @@
-"""Lets /proc tell the truth about a fork: its own command line and environment, not its server's."""
+"""Makes /proc show a fork's own command line and environment instead of the fork server's."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     PYTHON <package>/launch.py hpc_elastic.worker.store_host --parent PID
 
-It is started so, or is a fork of the fork server, which comes to `host`.
+The process is started with this command, or is a fork of the fork server, which calls `host`.
 
 Theory of operation: the agent (process PID) has no torch, and the store must outlive every worker, so
 it lives here. Standard input is a SOCK_SEQPACKET unix socket; each packet is one JSON object.
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def host(agent: socket.socket) -> int:
-    """Says whether there is torch and, if so, serves the agent until it goes away; then the process is over."""
+    """Tell the agent whether there is torch and, if so, serve it until it goes away; then end the process."""
     # torch looks up the name of every client; a name server that is silent would stop all of them.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     with agent:

@@ -1,4 +1,4 @@
-"""Lets Python end a process as it always does after an exception, without a trace of our frames."""
+"""Lets Python end a process as usual after an exception, without this package's frames in the traceback."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Drive the machines of `membership` with real clocks, connections, disks and workers."""
+"""Drivers of the machines of `membership`, with real clocks, connections, disks and workers."""

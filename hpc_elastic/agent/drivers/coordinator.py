@@ -1,9 +1,9 @@
-"""Runs the head on the node that has it: its connections, its disk work, its clock.
+"""Drives the head machine on the node that is head: its connections, its disk work, its clock.
 
 Theory of operation. The machine (`membership.head`) is called with what happened and returns actions.
-Whatever the clock has made due comes first, before anything else is told: a head that was paused must
-know that its leases ran out before it acts on what was said meanwhile. Once another head has taken the
-run over (`Superseded`), or this one is closed, it passes over all that still comes.
+Timers that are due are always handled before any other event: a head that was paused must
+know that its leases ran out before it acts on messages that came meanwhile. Once another head has taken the
+run over (`Superseded`), or this one is closed, every further event is ignored.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from hpc_elastic.rundir.records import AttemptClaim
 T = TypeVar("T")
 SCHEDULER_ANSWERS_WITHIN_S = 10.0  # of the 30 s that Slurm gives a job between TERM and KILL (KillWait) by default
 ASKS_AGAIN_AFTER_S = 0.5
-HANGS_UP_WITHIN_S = 5.0  # on a member that was told why: the other machine may not answer any more
+HANGS_UP_WITHIN_S = 5.0  # a member that was told why: its machine may not answer any more
 
 
 class Coordinator:
-    """Drives a Head; the receiver of the other agents' connections.
+    """The driver of a `Head`, and the receiver of the other agents' connections.
 
     Args:
         head: the machine.
-        node: this node.
+        node: this node's name.
         journal: the run directory.
-        disk: the thread for it.
-        telemetry: told how long a claim took, and how the run ended.
-        outputs: whom it tells.
-        diagnose: looks why nodes have not joined; blocking.
+        disk: the thread for access to the run directory.
+        telemetry: is told how long a claim took, and how the run ended.
+        outputs: the callbacks to the agent around it.
+        diagnose: finds out why nodes have not joined; blocks.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
-        self._judging: Counter[str] = Counter()  # by node, failures that wait for the disk
-        self._finished: dict[str, Finished] = {}  # by node, what waits for these
+        self._judging: Counter[str] = Counter()  # by node, the number of failures that wait for the disk
+        self._finished: dict[str, Finished] = {}  # by node, a message that waits for these failures
         self._is_closed = False
-        self._is_settling = False  # the timer and the deadline are looked at in a moment
+        self._is_settling = False  # whether `_settle` is scheduled
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
@@ -99,20 +99,20 @@ class Coordinator:
         self._set_timer()
 
     def fence_deadline(self) -> float:
-        """Until when this node's workers may run without another look at the leases."""
+        """Returns until when this node's workers may run if the leases are not checked again."""
         return self._head.fence_deadline()
 
     def step_down(self, reason: str) -> None:
-        """Another agent is to be the head: tells everybody."""
+        """Ends this head because another agent is to be head, and tells all members."""
         self._do(lambda _: self._head.superseded(reason))
 
-    # Of transport.Receiver.
+    # Implementation of transport.Receiver.
 
     def opened(self, connection: Connection) -> None:
-        """An agent connected; it says who it is next."""
+        """Does nothing yet: an agent has connected, and its join comes next."""
 
     def received(self, connection: Connection, message: Message) -> None:
-        """An agent sent something."""
+        """Handles a message of another agent; the first one has to be its join."""
         join = self._joins.get(connection)
         if join is not None:
             self._deliver(join.node, message)
@@ -122,16 +122,16 @@ class Coordinator:
             connection.refuse("the first message was not a join")
 
     def closed(self, connection: Connection, why: str) -> None:
-        """An agent's connection is over."""
+        """Tells the head that the member on this connection is lost, if it was a member's."""
         if (node := self._forget(connection)) is not None:
             self._do(lambda now: self._head.lost(node, why, now, is_gone=connection.is_closed_by_peer))
 
     # This node's own member.
 
     def received_from_own(self, message: Message) -> None:
-        """This node's member sent something."""
+        """Handles a message of this node's own member."""
         if isinstance(message, Join) and (refusal := self._head.refusal(message)) is not None:
-            self._send(self._node, refusal)  # it was lost, and joins again while the run ends
+            self._send(self._node, refusal)  # the member was lost, and joins again while the run ends
         elif isinstance(message, Join):
             self._own = message
             self._do(lambda now: self._head.joined(message, now))
@@ -139,17 +139,17 @@ class Coordinator:
             self._deliver(self._node, message)
 
     def own_member_left(self, why: str) -> None:
-        """This node's member has no workers and goes; it may come back."""
+        """Tells the head that this node's member has left, without workers; it may join again."""
         self._do(lambda now: self._head.lost(self._node, why, now, is_gone=True))
 
     def abandon(self) -> None:
-        """Hangs up on everybody without a word, as a process that is killed."""
+        """Closes all connections without a message, as when this process is killed."""
         self._is_closed = True
         for connection in tuple(self._joins):
             connection.abort("this agent goes")
 
     async def close(self) -> None:
-        """Ends what is still under way."""
+        """Cancels the timer and all tasks."""
         self._is_closed = True
         self._watch.close()
         if self._timer is not None:
@@ -166,7 +166,7 @@ class Coordinator:
             self._say(f"refused {join.node}: {refusal.reason}", "warning")
             connection.send(refusal)
             connection.close()
-            self._do(self._head.tick)  # there may be nobody left to wait for
+            self._do(self._head.tick)  # there may be no node left to wait for
             return
         self._joins[connection] = join
         self._connections[join.node] = connection
@@ -174,16 +174,16 @@ class Coordinator:
         self._do(lambda now: self._head.joined(join, now))
 
     def _replace(self, join: Join) -> None:
-        """An agent that joins again has lost its old connection and has no workers: it is lost there first."""
+        """Counts the old connection of an agent that joins again as lost; such an agent has no workers."""
         old = self._connections.get(join.node)
         if old is not None and self._joins[old].agent == join.agent and self._joins[old].number <= join.number:
-            old.send(Dropped(reason="its agent has joined again"))  # for one that hung up on the new one meanwhile
+            old.send(Dropped(reason="its agent has joined again"))  # if it has closed the new one meanwhile
             self._hang_up(old, "its agent has joined again")
             why = "its agent lost the connection, and joins again"
             self._do(lambda now: self._head.lost(join.node, why, now, is_gone=True, may_return=True))
 
     def _forget(self, connection: Connection) -> str | None:
-        """The node whose connection this was, None if it was nobody's any more."""
+        """Removes a connection; returns the node that it belonged to, None if it belonged to none any more."""
         join = self._joins.pop(connection, None)
         if join is None:
             return None
@@ -192,7 +192,7 @@ class Coordinator:
         return join.node
 
     def _hang_up(self, connection: Connection, why: str) -> None:
-        """Closes a member's connection after its last words, and at last without them."""
+        """Closes a member's connection once its last messages are sent, or aborts it after `HANGS_UP_WITHIN_S`."""
         self._forget(connection)
         connection.close(why)
         self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
@@ -202,12 +202,12 @@ class Coordinator:
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
         elif isinstance(message, Finished) and self._judging[node]:
-            self._finished[node] = message  # else the run could succeed before it knows of the failure
+            self._finished[node] = message  # else the run could succeed before the head knows of the failure
         else:
             self._do(lambda now: self._head.received(node, message, now))
 
     async def _deliver_failure(self, node: str, message: Failed | Broken) -> None:
-        """A failure is judged with the progress that the run had made when it came."""
+        """Passes a failure on to the head together with the progress that the run has made, read from disk first."""
         self._head.progress_seen(await self._disk.call(self._journal.progress, is_urgent=True))
         self._do(lambda now: self._head.received(node, message, now))
         self._judging[node] -= 1
@@ -226,7 +226,7 @@ class Coordinator:
             self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        """After all that was told in one turn of the event loop, thousands of reports perhaps."""
+        """Updates deadline and timer once after all events of one turn of the event loop, which may be thousands."""
         self._is_settling = False
         self._outputs.moved()
         self._set_timer()
@@ -267,7 +267,7 @@ class Coordinator:
             self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     def _check_end(self) -> None:
-        """Says once, before it matters, if nobody could end the job in the place of the batch script."""
+        """Warns once, at a claim, if no agent could end the job in place of the batch script."""
         joins = [*self._joins.values(), *([self._own] if self._own is not None else [])]
         have_asked = [join for join in joins if join.node_id in ASKING_NODES]
         is_known, self._has_checked_end = self._has_checked_end, True
@@ -284,18 +284,19 @@ class Coordinator:
             connection.send(message)
 
     async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
-        """What it has given up is lost now; whether the workers there are dead it does not know."""
+        """Counts the nodes that the scheduler has given up as lost; it does not know whether their workers are dead."""
         why = "the scheduler has taken it out of the job"
         for node in await self._loop.run_in_executor(None, self._journal.dead_nodes, nodes):
             lost = partial(self._head.lost, node, why, is_gone=False)
             self._do(lambda now, lost=lost, node=node: [*lost(now), *drop(node, why)])  # type: ignore[misc]
 
     async def _find_open_end(self) -> tuple[ExitCode, str] | None:
-        """Why a stop from outside is not the run's end; None if it is.
+        """Returns exit code and reason if a stop from outside does not end the run, None if it does.
 
-        As long as the scheduler cannot be asked, the next start of the job may be on its way, which a result would
-        end: without an answer in time nothing is written, and whoever looks at the run later finds out. Nor is the job
-        ended then, for it may be in the queue again. If a person asks for the end, no start goes on with the run.
+        As long as the scheduler does not answer, the next start of the job may be on its way, and a result would
+        end the run for it. So without an answer in time no result is written, and later observers find out what became
+        of the run. Nor is the job ended then, for it may be in the queue again. If a person asks for the end, no
+        further start continues the run.
         """
         ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
         ask = partial(self._loop.run_in_executor, None, self._journal.is_requeued)
@@ -340,7 +341,7 @@ class Coordinator:
         self._do(lambda now: self._head.result_written(*answer, now))
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Nothing can go on without it: one refusal of the file system ends no run."""
+        """Runs disk work that the run depends on, and retries it: one file system error does not end the run."""
         say = partial(self._say, level="warning")
         return await retry(work, say=say, is_wanted=lambda: not self._is_closed)
 
@@ -362,4 +363,4 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._timer = None
-        self._do(lambda _: [])  # what is due comes first
+        self._do(lambda _: [])  # handles the timers that are due

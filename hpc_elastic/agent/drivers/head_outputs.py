@@ -1,4 +1,4 @@
-"""Whom a head on this node tells what its members do not hear."""
+"""Callbacks with which a head on this node informs the agent around it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hpc_elastic.membership.messages import Message
 
 
 def _ignore(*_: object) -> None:
-    """Whom nobody tells anything."""
+    """Does nothing: the default of a callback that is not needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOutputs:
-    """Whom a head on this node tells what its members do not hear.
+    """The callbacks of a head on this node, for what is not sent to members over connections.
 
     Args:
         to_own_member: delivers a message to this node's member, which is reached without a connection.
-        claiming: it claims an attempt, or ends the run.
-        superseded: another one has taken its place, and why; it has told its other members.
-        moved: the moment may have moved until when this node's workers may run.
+        claiming: is called when the head claims an attempt, or ends the run.
+        superseded: is called with the reason when another head has taken its place, after its other members were told.
+        moved: is called when the time until which this node's workers may run may have changed.
     """
 
     to_own_member: Callable[[Message], None]

@@ -1,15 +1,15 @@
-"""The heads of this node's member, one after the other: the one that is found, the one that is here, the next one.
+"""Keeps this node's member connected to its head, which may be on another node or on this one, and may change.
 
-Theory of operation. At any time the member has at most one head, here or on another node:
+Theory of operation. At any time the member has at most one head. It is remote (on another node) or local (on this one):
 
-    finding   --an agent answers--> there, on a connection; --the allocation is ours--> here, a Coordinator
-    there     --lost, and the member has no workers any more--> seeking
-    here      --superseded, and the member has no workers any more--> seeking
-    seeking   --an agent answers--> there; --it is this node's turn--> here, while the search goes on until
-                                                                       the next attempt is claimed
+    first search --an agent answers--> remote, on a connection; --the allocation is ours--> local, a Coordinator
+    remote       --lost, and the member has no workers any more--> discovery
+    local        --superseded, and the member has no workers any more--> discovery
+    discovery    --an agent answers--> remote; --it is this node's turn--> local, while the discovery goes on until
+                                                                           the next attempt is claimed
 
-What comes on a connection that is not the head's any more, or from a head that is here no more, is
-passed over. The agents that dial this one are the members of the head that is here.
+Messages on a connection that is not the head's any more, or from a local head that has ended, are
+ignored. The agents that dial this one are the members of the local head.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ NEVER = float("inf")
 
 
 class HeadSide(Receiver):
-    """Finds heads, is one, and passes on what a head and its member say to each other.
+    """Finds the head or starts one here, and passes messages between it and this node's member.
 
     Args:
         plan: the launch plan.
         place: this node's place.
         member: this node's member.
-        own: where this agent listens.
-        ports: where node 0 may listen.
+        own: the address and port on which this agent listens.
+        ports: the ports on which node 0 may listen.
         journal: the run directory.
-        disk: the thread for it.
-        head_start: makes heads.
+        disk: the thread for access to the run directory.
+        head_start: creates heads.
         make: makes connections.
-        moved: is told when the moment may have moved until when the workers may run.
-        say: takes a line for people.
+        moved: is called when the time until which the workers may run may have changed.
+        say: logs a line for people.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class HeadSide(Receiver):
         self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._connection: Connection | None = None  # to a head elsewhere
-        self._head_node = ""  # that head's, once it has said so
+        self._head_node = ""  # the node of the head elsewhere, once its Welcome has named it
         self._head: Coordinator | None = None  # the head here
         self._refuser: Refuser | None = None
         self._successor: Successor | None = None
-        self._making: object = None  # the head that is being made, and not called off
+        self._making: object = None  # marks the head under creation; replaced if that is called off
         self._is_stepping_down = False
 
     def fence_deadline(self) -> float:
-        """Until when the workers may run without another look of the head that is here, if one is."""
+        """Returns until when a local head lets the workers run if it does not check its leases again."""
         return self._head.fence_deadline() if self._head is not None else NEVER
 
     async def find(self) -> None:
-        """Joins the first head, or becomes it.
+        """Joins the first head, or becomes the first head.
 
         Raises:
-            HpcElasticError: there is no head to be joined, and none to become.
+            HpcElasticError: no head could be joined, and this agent cannot become head.
         """
         search = HeadSearch(
             self._plan,
@@ -125,7 +125,7 @@ class HeadSide(Receiver):
             await self._become_head(None)
 
     async def _refuse(self, error: RunDirectoryError) -> None:
-        """Tells a person, and the others, who look for their head here."""
+        """Reports the error to people and, on node 0, to the other agents, which look for their head here."""
         if self._place.node_id == 0:
             self._refuser = Refuser(error, len(self._place.nodes) - 1)
             self._journal.is_head = True
@@ -133,7 +133,7 @@ class HeadSide(Receiver):
             await self._refuser.wait()
 
     def seek(self, lost: LostHead) -> None:
-        """The member has lost its head and has no workers: finds it another one, unless that goes on already."""
+        """Starts the discovery of another head, unless one runs; the member has lost its head and has no workers."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close("its head is lost")
@@ -158,22 +158,22 @@ class HeadSide(Receiver):
         )
 
     def _rejoin(self, head: Coordinator, lost: LostHead) -> None:
-        """The head is on this node, and the member lost it because this process was paused."""
+        """Joins the member to the local head again, which it lost because this process was paused."""
         if head is self._head:
             head.own_member_left(lost.why)
             self._member.connected(is_joined=False)
         else:
-            self.seek(lost)  # another one has taken its place since, which the member could not hear of
+            self.seek(lost)  # another head has taken its place since; the member could not hear of it
 
     def tell(self, message: Message) -> None:
-        """The member says something to its head."""
+        """Sends a message of the member to its head, if there is one."""
         if self._head is not None:
             self._loop.call_soon(self._head.received_from_own, message)
         elif self._connection is not None:
             self._connection.send(message)
 
     async def close(self) -> None:
-        """The member has left: the head that is here goes last of all."""
+        """Ends this part after the member has left; a local head stays until all other members have left."""
         self._making = None
         if self._successor is not None:
             await self._successor.close()
@@ -186,7 +186,7 @@ class HeadSide(Receiver):
         await self._tasks.cancel()
 
     async def abandon(self) -> None:
-        """Goes without a word, as a process that is killed."""
+        """Closes all connections without a message, as when this process is killed."""
         self._making = None
         if self._successor is not None:
             await self._successor.close()
@@ -197,52 +197,52 @@ class HeadSide(Receiver):
             self._connection.abort("this agent goes")
         await self._tasks.cancel()
 
-    # Of transport.Receiver: other agents' connections, which are the head's if it is here.
+    # Implementation of transport.Receiver: connections of other agents, which a local head takes over.
 
     def opened(self, connection: Connection) -> None:
-        """Another agent connected."""
+        """Closes another agent's connection if there is no local head, and tells it where this node's head is."""
         if self._answering is None:
             self._send_on(connection)
             connection.close("this agent is not the head")
 
     def received(self, connection: Connection, message: Message) -> None:
-        """Another agent sent something."""
+        """Passes a message of another agent on to the local head."""
         if self._answering is not None:
             self._answering.received(connection, message)
         else:
             connection.close("this agent is not the head any more")
 
     def closed(self, connection: Connection, why: str) -> None:
-        """Another agent's connection is over."""
+        """Tells the local head that another agent's connection has closed."""
         if self._answering is not None:
             self._answering.closed(connection, why)
 
     def _send_on(self, connection: Connection) -> None:
-        """Says where this node's own head is, if it has one: with a rack of dead nodes there are many to ask."""
+        """Tells an agent where this node's head is, if it has one: dialling a rack of dead nodes would take long."""
         remote = self._connection.remote if self._connection is not None else None
         if remote is not None and self._head_node:
             connection.send(Elsewhere(node=self._head_node, agent=remote))
 
     @property
     def _answering(self) -> Receiver | None:
-        """Who talks to the other agents, if this one does."""
+        """The receiver that answers other agents: the local head or the refuser; None if there is neither."""
         return self._head or self._refuser
 
-    # Of head_link.HeadListener: this node's connection to the head.
+    # Implementation of head_link.HeadListener: this node's connection to a remote head.
 
     def head_found(self, connection: Connection) -> None:
-        """There is a head, and it is another agent."""
+        """Connects the member to a remote head that has answered its join."""
         self._successor = None
         self._connection, self._head_node = connection, ""
         self._member.connected(is_joined=True, asked=connection.opened_at)
 
     def head_said(self, connection: Connection, message: Message) -> None:
-        """The head sent something."""
+        """Passes a message of the remote head on to the member."""
         if connection is self._connection:
             self._hear(message)
 
     def head_lost(self, connection: Connection, why: str) -> None:
-        """The connection to the head is over."""
+        """Tells the member that the connection to its head has closed."""
         if connection is self._connection:
             self._connection = None
             self._member.disconnected(why, is_dead=connection.is_closed_by_peer)
@@ -253,18 +253,18 @@ class HeadSide(Receiver):
             self._head_node = message.head
         self._member.received(message)
 
-    # Of successor.Headship: a head on this node.
+    # Implementation of successor.Headship: a head on this node.
 
     def gather(self, succession: Succession) -> None:
-        """Be a head that gathers the members of the lost one."""
+        """Starts a head on this node that gathers the members of the lost head."""
         self._tasks.run(self._become_head(succession))
 
     def claim_allocation(self, after: int) -> None:
-        """Claim the allocation after this one, and be its head."""
+        """Claims the allocation after the one with this number, and starts its head on this node."""
         self._tasks.run(self._claim_allocation(after))
 
     def step_down(self, reason: str) -> None:
-        """Be a head no more; those who have joined are told so. The search goes on."""
+        """Ends the local head, which tells the members that have joined it. The discovery goes on."""
         self._making = None
         if self._head is not None:
             self._is_stepping_down = True
@@ -272,12 +272,12 @@ class HeadSide(Receiver):
             self._is_stepping_down = False
 
     def give_up(self, exit_code: int, cause: str) -> None:
-        """There is no head to be found, or the run is over."""
+        """Tells the member to leave: no head was found, or the run is over."""
         self._successor = None
         self._member.leaves(exit_code, cause)
 
     async def _become_head(self, succession: Succession | None) -> None:
-        """Is the head here, unless that is called off or the claims have gone on meanwhile."""
+        """Starts a head on this node, unless it is called off or another head has claimed meanwhile."""
         making = self._making = object()
         try:
             past = await retry(self._head_start.read, say=self._warn, is_wanted=lambda: making is self._making)
@@ -326,13 +326,13 @@ class HeadSide(Receiver):
             self._hear(message)
 
     def _claiming(self) -> None:
-        """The head here claims an attempt or ends the run: the search for another one is over."""
+        """Ends the search for another head, as the local head claims an attempt or ends the run."""
         self._journal.is_head = True
         if self._successor is not None:
             self._successor.claiming()
 
     def _superseded(self, head: Coordinator, reason: str) -> None:
-        """The head here has told everybody else that it is none any more; its own member is the last to hear."""
+        """Removes the local head after it has told all other members of its end, and tells its own member last."""
         if head is not self._head:
             return
         self._head = None
@@ -340,5 +340,5 @@ class HeadSide(Receiver):
         self._tasks.run(head.close())
         if self._successor is not None and not self._is_stepping_down:
             self._successor.stop()
-            self._successor = None  # the member asks for a new search
+            self._successor = None  # the member will ask for a new discovery
         self._member.disconnected(reason, is_dead=False)

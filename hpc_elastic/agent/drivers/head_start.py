@@ -1,4 +1,4 @@
-"""Makes a head on this node, from the plan and the run's latest claim."""
+"""Creates a head on this node, from the plan and the run's latest claim."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from hpc_elastic.scheduler.allocation import Allocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What the run went through, and when it began; `opened` is the latest attempt of this start of the job.
+    """The run's history that a new head continues.
 
-    `may_predecessor_live`: agents of an earlier start of it may be at work.
+    `started`: when the run began. `opened`: the latest attempt of this start of the job.
+    `may_predecessor_live`: agents of an earlier start of the job may still be at work.
     """
 
     history: History
@@ -37,23 +38,26 @@ class Past:
     may_predecessor_live: bool
 
     def is_followed_by(self, succession: Succession | None) -> bool:
-        """Whether a head may go on from here: a first one only before any attempt of this start was opened."""
+        """Returns whether this head may still start: its latest attempt is the one that `succession` goes on from.
+
+        A first head, which has no succession, may start only if this start of the job has opened no attempt.
+        """
         if succession is None:
             return self.opened is None
         return self.history.attempts == succession.world.attempt
 
 
 class HeadStart:
-    """Makes heads of this agent, one at a time.
+    """Creates the heads of this agent, one at a time.
 
     Args:
         plan: the launch plan.
         place: this node's place.
         journal: the run directory.
-        disk: the thread for it.
+        disk: the thread for access to the run directory.
         telemetry: is told what the head does.
         profile: how fast the fences of the run's agents are.
-        decide: the policy, if not the plan's.
+        decide: the restart policy, if not the plan's.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class HeadStart:
         self._decide = decide
 
     async def read(self) -> Past:
-        """What a head goes on from."""
+        """Reads the history that a new head continues."""
         return await self._disk.call(self._read)
 
     def _read(self) -> Past:
@@ -91,13 +95,13 @@ class HeadStart:
         )
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
-        """A head that gathers.
+        """Creates a head that gathers nodes for the next attempt.
 
         Args:
-            own: who this node is.
-            past: what it goes on from.
-            succession: the head whose place it takes, if it does.
-            outputs: whom it tells.
+            own: this node's join message.
+            past: the run's history, which the head continues.
+            succession: the lost head whose place it takes, None for a first head.
+            outputs: the callbacks to the agent around it.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)

@@ -1,4 +1,4 @@
-"""What a head looks for in the run directory again and again: requests, another head's claims, missing nodes."""
+"""Polls the run directory for a head: requests of people, another head's claims, reports of missing nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpc_elastic.membership.phases import Phase
 from hpc_elastic.rundir.records import AttemptClaim, RunResult
 
 LOOK_EVERY_S = 1.0
-DIAGNOSE_AFTER_S = 3.0  # an agent writes what it found after 2 s; a look before would hide that on NFS
+DIAGNOSE_AFTER_S = 3.0  # an agent writes its finding after 2 s; a look before that could hide the file on NFS
 DIAGNOSE_EVERY_S = 5.0
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
@@ -26,7 +26,11 @@ Do = Callable[[Callable[[float], list[Action]]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was found: who asked for the end, a later start of the job, a later attempt, how the run ended."""
+    """What one look into the run directory found.
+
+    `stop_by`: who asked for the end. `started`: the allocation of a later start of the job.
+    `later`: a later attempt's claim. `result`: how the run ended.
+    """
 
     stop_by: str | None = None
     started: int | None = None
@@ -35,19 +39,19 @@ class Look:
 
 
 class HeadWatch:
-    """Tells a head what it cannot learn from its members.
+    """Tells a head what it cannot learn from its members, but only from the run directory.
 
     Theory of operation. A thread of its own looks into the run directory once a second, and wakes the event
-    loop only if there is something: a head that waits costs one wake-up then and not three. What the
-    thread saw is looked at again by the disk's thread, in its turn after a claim or a result of this head's own; but
-    not a new start of the job, which waits a lease and no longer, whatever the disk does.
+    loop only if it finds something: a head that waits then costs one wake-up and not three. The disk's thread
+    then looks again, in order after any claim or result that this head itself is writing. The exception is a new
+    start of the job: it is acted on at once, because that start waits for one lease only, whatever the disk does.
 
     Args:
         head: the machine.
-        do: gives it something, and carries out what it decides.
+        do: calls the machine with the time, and carries out the actions that it returns.
         journal: the run directory.
-        disk: the thread for it.
-        diagnose: looks why nodes have not joined; blocking.
+        disk: the thread for access to the run directory.
+        diagnose: finds out why nodes have not joined; blocks.
     """
 
     def __init__(self, head: Head, *, do: Do, journal: Journal, disk: BackgroundThread, diagnose: Diagnose) -> None:
@@ -57,17 +61,17 @@ class HeadWatch:
         self._disk = disk
         self._diagnose = diagnose
         self._is_stop_told = False
-        self.is_stop_requested = False  # as soon as the thread has seen it, whatever the head is doing
-        self._started: int | None = None  # likewise, a later start of the job
+        self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
+        self._started: int | None = None  # likewise, the allocation of a later start of the job
         self._has_found = asyncio.Event()
         self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=LOOK_EVERY_S)
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops watching."""
         self._stop_watching()
 
     async def watch_run(self) -> None:
-        """Requests of people, and whether another head has taken the run over."""
+        """Tells the head about requests of people, and about another head that has taken the run over."""
         while True:
             await self._has_found.wait()
             self._has_found.clear()
@@ -77,25 +81,25 @@ class HeadWatch:
             self._judge(await self._disk.call(lambda attempt=attempt: self._look(attempt)))  # type: ignore[misc]
 
     async def watch_missing(self) -> None:
-        """While nodes are missing, what their agents have found out."""
+        """Tells the head, while nodes are missing, what their agents have found out."""
         await asyncio.sleep(DIAGNOSE_AFTER_S)
         while True:
             missing = self._head.gathering.waits_for()
             if missing and self._head.phase is Phase.GATHERING:
                 diagnoses = await self._disk.call(partial(self._diagnose, missing))
                 self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
-                self._do(self._head.tick)  # there may be nobody left to wait for
+                self._do(self._head.tick)  # there may be no node left to wait for
             await asyncio.sleep(DIAGNOSE_EVERY_S)
 
     def _has_something(self) -> bool:
-        """Blocks."""
+        """Returns whether a look found anything; blocks."""
         look = self._look(self._head.attempt)
         self.is_stop_requested |= look.stop_by is not None
         self._started = look.started
         return look != Look()
 
     def _look(self, attempt: int) -> Look:
-        """Blocks. A file system in trouble (ESTALE, EIO) is asked again; it is no failure yet."""
+        """Looks into the run directory once; blocks. After an error (ESTALE, EIO) the next look tries again."""
         journal = self._journal
         try:
             stop_by, started = journal.requests()
@@ -111,7 +115,7 @@ class HeadWatch:
     def _judge(self, look: Look) -> None:
         head, by, later, result = self._head, look.stop_by, look.later, look.result
         if head.phase in (Phase.CLOSING, Phase.OVER):
-            return  # whoever writes a result looks at the claims itself
+            return  # the code that writes a result checks the claims itself
         if result is not None:
             self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
         elif look.started is not None:

@@ -1,8 +1,8 @@
-"""This node's member: gives it what happens here, and does what it decides with this node's workers.
+"""Drives this node's member machine: reports events of this node to it and carries out its decisions.
 
 Theory of operation. The machine (`membership.member`) is called with what happened and returns actions.
-Whatever the clock has made due comes first, before anything else is told: an agent that was paused must
-know that its lease ran out before it hears what was said meanwhile.
+Timers that are due are always handled before any other event: an agent that was paused must
+know that its lease ran out before it acts on messages that came meanwhile.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOutputs:
-    """What a member asks of the agent around it that its workers cannot do.
+    """The callbacks with which a member asks the agent around it for what does not concern workers.
 
     Args:
         tell: sends a message to the head, if there is one.
-        seek: looks for another head; no worker is left.
+        seek: looks for another head; is called when no worker is left.
         leave: ends this agent.
-        moved: the moment may have moved until when the workers may run.
-        guard_deadline: when the guard kills them.
-        say: takes a line for people.
+        moved: is called when the time until which the workers may run may have changed.
+        guard_deadline: returns when the guard kills the workers.
+        say: logs a line for people.
     """
 
     tell: Callable[[Message], None]
@@ -68,16 +68,16 @@ class MemberOutputs:
 
 
 class LocalMember:
-    """Drives a Member.
+    """The driver of a `Member` and of this node's workers.
 
     Args:
         member: the machine.
         plan: the launch plan.
         place: this node's place.
         journal: the run directory.
-        disk: the thread for it.
+        disk: the thread for access to the run directory.
         telemetry: is shown every action.
-        outputs: what is done with the actions that are not about workers.
+        outputs: carries out the actions that are not about workers.
     """
 
     def __init__(
@@ -103,76 +103,76 @@ class LocalMember:
         self._recording = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
-        self._fenced_by = NEVER  # when a fence began that is not over
+        self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
 
     def serve(self, group: NodeWorkers, signals: TermWatch) -> None:
-        """These are the workers, and who knows whether they got a TERM; before there is a head."""
+        """Sets the workers and the watch that knows whether they got a TERM; call it before there is a head."""
         self._group = group
         self._signals = signals
 
     @property
     def join(self) -> Join:
-        """Who this node is, as it is told to a head."""
+        """The join message of this node, as it was last sent to a head."""
         return self._member.join
 
     def asks(self) -> Join:
-        """Who this node is, for the next agent that it asks to be its head."""
+        """Returns the join message for the next agent that is asked to be the head, with a new number."""
         return self._member.asks()
 
     def fence_deadline(self) -> float:
-        """Until when the workers may run: without news from the head, or when they are being fenced."""
+        """Returns until when the workers may run without news from the head; not beyond the begin of a fence."""
         return min(self._member.fence_deadline(), self._fenced_by)
 
     async def close(self) -> None:
-        """Ends what is still under way; a record that the file system has refused gets its last tries."""
+        """Cancels what is under way, but first waits for a record that is still being written or retried."""
         if self._timer is not None:
             self._timer.cancel()
         async with self._recording:
             pass
         await self._tasks.cancel()
 
-    # Of the head.
+    # Events from the head.
 
     def connected(self, *, is_joined: bool, asked: float | None = None) -> None:
-        """There is a head: another node's, which was asked to join at this moment, or this node's own."""
+        """Tells the member that there is a head: a remote one that was asked to join at `asked`, or the local one."""
         self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
-        """The head sent something."""
+        """Passes a message of the head on to the member."""
         self._do(lambda now: self._member.received(message, now))
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
-        """The head is lost."""
+        """Tells the member that its head is lost; `is_dead` if that head's agent is known to be dead."""
         self._do(lambda _: self._member.disconnected(why, is_dead=is_dead))
 
     def leaves(self, exit_code: int, cause: str) -> None:
-        """There is no head to be found, or the run is over."""
+        """Tells the member to leave: no head was found, or the run is over."""
         self._do(lambda _: self._member.leaves(exit_code, cause))
 
-    # Of this node.
+    # Events of this node.
 
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
-        """A worker ended, and no stop explains it."""
+        """Tells the member that a worker has ended without having been stopped."""
         exited = {"local_rank": local_rank, "exitcode": exitcode}
         message = f"local rank {local_rank} ended"
         self._note(Note(name="worker.exited", message=message, attempt=attempt, metadata=exited))
         if exitcode == -signal.SIGKILL and self._loop.time() >= self._outputs.guard_deadline():
-            self._do(lambda _: [])  # the guard did it, and not for a fault of the worker's
+            self._do(lambda _: [])  # the guard killed it, so the worker has not failed
         else:
             self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
 
     def node_broke(self, reason: str) -> None:
-        """The attempt cannot go on here although no worker failed."""
+        """Tells the member that the attempt cannot go on here although no worker has failed."""
         self._do(lambda _: self._member.node_broke(reason))
 
     def got_signal(self, name: str, have_workers: bool) -> None:
-        """A signal from outside ends this agent; `have_workers` if the workers got it too."""
+        """Tells the member that a signal from outside ends this agent; `have_workers` if the workers got it too."""
         if self._place.is_local and self._is_stop_of_a_person():
-            self._group.hurry()  # who asked before, in another way
+            self._group.hurry()  # a person who asked for the stop in another way asks again
         self._do(lambda _: self._member.terminated(name, have_workers=have_workers))
 
     def _is_stop_of_a_person(self) -> bool:
-        """A stop is under way, and not because of a TERM on its way to this agent too."""
+        """Returns whether a graceful stop is under way that was not caused by a TERM which this agent gets too."""
         stop = self._stopping
         return stop is not None and stop.manner is StopManner.GRACE and not stop.is_term_coming
 
@@ -269,7 +269,7 @@ class LocalMember:
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
         write = partial(self._journal.write_node_result, action.result, started=started)
-        async with self._recording:  # an older record that is tried again does not take the place of a newer one
+        async with self._recording:  # so that a retry of an older record does not overwrite a newer one
             try:
                 await retry(lambda: self._disk.call(write), say=self._warn)
             except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own

@@ -1,4 +1,4 @@
-"""A node's part in membership: its member, that member's heads, and the listener that other agents dial."""
+"""Assembles a node's part in membership: its member, that member's heads, and the listener that other agents dial."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hpc_elastic.scheduler.allocation import Allocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What an agent gives its part in membership to work with.
+    """The services that an agent provides to its `Participation`.
 
     Args:
         journal: the run directory.
-        disk: the thread for it.
+        disk: the thread for access to the run directory.
         telemetry: is shown every action.
         make: makes connections.
         leave: ends this agent.
-        moved: is told when `Participation.guard_deadline` may have moved.
-        guard_deadline: when the guard kills the workers, by its own memory.
-        say: takes a line for people.
+        moved: is called when `Participation.guard_deadline` may have changed.
+        guard_deadline: returns when the guard kills the workers, read from the memory that it shares.
+        say: logs a line for people.
     """
 
     journal: Journal
@@ -50,17 +50,17 @@ class Surroundings:
 
 
 class Participation:
-    """Puts the parts together; `serve` comes before anything else.
+    """Creates the member, the head side and the listener of one node, and connects them; call `serve` first.
 
     Args:
         plan: the launch plan.
         place: this node's place.
-        join: who this node is.
-        listener: where it listens, as the join says.
-        ports: where node 0 may listen.
-        around: what it works with.
+        join: this node's join message.
+        listener: the socket that listens on the address and port in `join`.
+        ports: the ports on which node 0 may listen.
+        around: the services of the agent around it.
         profile: how fast the fences of the run's agents are.
-        decide: the policy of a head that is here, if not the plan's.
+        decide: the restart policy of a local head, if not the plan's.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Participation:
         self._listener = Listener(listener, around.make, self.heads, most=most, say=lambda text: say(text, "warning"))
 
     def serve(self, workers: NodeWorkers, signals: TermWatch) -> None:
-        """These are the node's workers, and who knows whether they got a TERM."""
+        """Sets the node's workers and the watch that knows whether they got a TERM."""
         self.member.serve(workers, signals)
 
     def guard_deadline(self) -> float:
-        """When the guard kills the workers: a moment after the agent should have, for the member or the head here."""
+        """Returns when the guard has to kill the workers: `guard_s` after the member's or local head's own deadline."""
         return min(self.member.fence_deadline(), self.heads.fence_deadline()) + self._profile.guard_s
 
     async def close(self) -> None:
-        """The member has left: the head that is here goes after all others, and nobody is let in any more."""
+        """Ends this part after the member has left: a local head ends after all others, then the listener closes."""
         await self.heads.close()
         await self._listener.close()
 
     async def abandon(self) -> None:
-        """Goes without a word, as a process that is killed: the others go on at once, for a close means a death."""
+        """Closes all connections without a message, as when this process is killed; the others then go on at once."""
         await self.heads.abandon()
         await self._listener.close()

@@ -1,1 +1,1 @@
-"""The process that kills a node's workers when its agent cannot: itself, and the agent's side of it."""
+"""The guard, a process that kills a node's workers when the node's agent cannot, and the agent's side of it."""

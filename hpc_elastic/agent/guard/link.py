@@ -1,4 +1,4 @@
-"""The agent's side of the guard: starts it, moves its deadline, and starts it again when it is gone."""
+"""The agent's side of the guard: starts it, moves its deadline, and starts it again when it has ended."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE
 from hpc_elastic.deadline import Deadline
 
 LEAVES_WITHIN_S = 2.0
-AGAIN_AFTER_S = 1.0  # a node without memory would kill the next one at once, too
+AGAIN_AFTER_S = 1.0  # a node without memory would kill the next guard at once, too
 
 
 class GuardLink:
-    """A running guard; see `agent.guard.process`. Its end of the pipe closes when this agent dies, however it dies.
+    """The agent's handle of a running guard (see `agent.guard.process`).
+
+    The pipe to the guard closes when this agent dies, in whatever way.
 
     Args:
         package_dir: the folder of this package.
-        run_dir: the run's directory, and
-        node: this node's name, by which the workers are found.
-        deadline: until when the workers may run, which new ones look at, too.
+        run_dir: the run's directory. By this and the node's name the guard finds the workers.
+        node: this node's name.
+        deadline: the time until which the workers may run; workers that start read it, too.
     """
 
     def __init__(self, package_dir: str, *, run_dir: str, node: str, deadline: Deadline) -> None:
@@ -43,26 +45,26 @@ class GuardLink:
         ]
         self._deadline = deadline
         self._pipe = -1
-        self._changing = threading.Lock()  # the pipe is another one's number once it is closed
+        self._changing = threading.Lock()  # once the pipe is closed, another file may get its descriptor number
         self._child: Child | None = None
         self._start()
 
     def pids(self) -> list[int]:
-        """The guard's process id, if there is one; to be asked in the thread."""
+        """Return the guard's process id, if there is a guard; must be called in the thread for processes."""
         return [self._child.pid] if self._child is not None else []
 
     def set_deadline(self, deadline: float) -> None:
-        """Until when the workers may run without another word, by `clock.now`."""
+        """Sets the time until which the workers may run unless it is moved again, by `clock.now`."""
         is_nearer = deadline < self._deadline.value
         self._deadline.set(deadline)
         if is_nearer:
             self._write(NEARER)
 
     async def keep(self, thread: BackgroundThread, say: Callable[[str], None]) -> None:
-        """Starts another guard whenever this one ends, in the thread for processes; does not return.
+        """Starts another guard whenever the current one ends, in the thread for processes; does not return.
 
-        One that cannot be started, or ends at once, is tried again every second: a node without memory
-        may have some then.
+        If a guard cannot be started, or ends at once, the start is tried again every second: a node without memory
+        may have some by then.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -78,7 +80,7 @@ class GuardLink:
                 await asyncio.sleep(AGAIN_AFTER_S)
 
     def dismiss(self) -> None:
-        """No worker is left: the guard goes, and one that does not is killed."""
+        """Ends the guard, when no worker is left; kills it if it does not end by itself."""
         self._write(BYE)
         if self._child is not None:
             ending = select.poll()
@@ -91,7 +93,7 @@ class GuardLink:
         """Starts a guard.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the guard cannot be started.
         """
         reader, writer = os.pipe()
         try:
@@ -120,7 +122,7 @@ class GuardLink:
         return True
 
     def _collect(self) -> str:
-        """Waits for its end; returns how it was."""
+        """Waits for the guard's end and returns how it ended, in words for the log."""
         with self._changing:
             child, self._child = self._child, None
             if child is None:
@@ -130,7 +132,10 @@ class GuardLink:
         return f"exit code {exitcode}" if exitcode >= 0 else f"killed by signal {-exitcode}"
 
     def _write(self, word: bytes) -> None:
-        """A guard that has not read what is there already is paused, and looks at the deadline when it goes on."""
+        """Writes to the guard, unless the pipe is full or closed.
+
+        The pipe is full only if the guard is paused; it reads the deadline when it goes on.
+        """
         with self._changing, contextlib.suppress(BrokenPipeError, BlockingIOError):
             if self._child is not None:
                 os.write(self._pipe, word)

@@ -2,17 +2,17 @@
 
     PYTHON <package>/launch.py hpc_elastic.agent.guard.process DESCRIPTOR RUN_DIR NODE
 
-The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the moment until
+The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the deadline until
 which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). A line on standard input says
-that this moment has come nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
-every worker of the run on this node, again and again: as long as the moment is not moved, it goes on looking,
-for a process that was on its way to become a worker may arrive late. It starts before any worker and ignores the
+that the deadline was moved nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
+every worker of the run on this node, again and again. As long as the deadline is not moved, it goes on looking,
+because a process that was about to become a worker may do so late. The guard starts before any worker and ignores the
 signals that end an agent, which Slurm sends to every process of a step.
 
-Nothing comes before the kill that could wait: the line for the log is written by a thread afterwards, for its
-reader may be the frozen agent; what is below the agent is found without a look at any other process of the node; of
-these the older ones are known by then as none of the run's, and the memory that all this needs is locked where the
-limits allow it.
+Nothing that could block or be postponed comes before the kill. The line for the log is written by a thread afterwards,
+because its reader may be the frozen agent. The processes below the agent are found without reading any other process
+of the node. Of the others, the older ones are known by then to be none of the run's. The memory that all this needs is
+locked where the limits allow it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 KILL_BOUND_S = 30.0
 KILL_AGAIN_S = 0.02
 LOOK_AGAIN_S = 1.0
-LOOKS_BEFORE_S = 2.0  # a node may have ten thousand processes, which take a second to tell apart
+LOOKS_BEFORE_S = 2.0  # a node may have ten thousand processes, and to read all of them takes a second
 _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory stays there
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Guards until the agent says bye or is gone."""
+    """Guards the workers until the agent says bye or has ended; in the second case kills them."""
     descriptor, run_dir, node = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def kill_all(marks: Marks) -> bool:
-    """Kills every worker of the run on this node, which is what carries these marks.
+    """Kill every worker of the run on this node, which is every process with these marks.
 
     Returns:
-        Whether none is left within the bound.
+        Whether no worker is left within `KILL_BOUND_S`.
     """
     deadline = time.monotonic() + KILL_BOUND_S
     signal_all(find_below(os.getpid(), marks).values(), signal.SIGKILL)
@@ -74,8 +74,8 @@ class Guard:
     """Kills the workers whenever the deadline has passed.
 
     Args:
-        marks: what they carry.
-        deadline: until when they may run.
+        marks: what the workers carry in their environments.
+        deadline: the time until which they may run.
     """
 
     def __init__(self, marks: Marks, deadline: Deadline) -> None:
@@ -94,13 +94,13 @@ class Guard:
             ctypes.CDLL(None).mlockall(_LOCKED)
 
     def watch(self) -> bool:
-        """Returns at the agent's end: whether it said bye."""
+        """Guards until the agent ends, and returns whether it said bye."""
         while (ending := self._listen(self._act())) is None:
             pass
         return ending
 
     def _act(self) -> float:
-        """Does what is due, and returns for how many seconds nothing will be."""
+        """Does what is due now, and returns after how many seconds something is due again."""
         left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
@@ -113,23 +113,26 @@ class Guard:
         return max(0.0, self._deadline.value - now())
 
     def _look(self) -> None:
-        """Ahead, in a thread: /proc/PID/environ of a process in the middle of an exec answers when that is over."""
+        """Searches for workers before the deadline; runs in a thread because it may block.
+
+        A read of /proc/PID/environ blocks while that process is in the middle of an exec.
+        """
         search = self._search.copy()
         self._seen = search.find()
         self._search = search
         self._looks_again_at = now() + LOOKS_BEFORE_S
 
     def _kill(self) -> float:
-        """One round; returns when the next one is due.
+        """Does one round of kills; returns the seconds until the next one is due.
 
-        Whom the last look has found comes first, then what is below the agent, all others after that: to look through
-        the whole node takes long, and is done less and less often while nobody is found.
+        First come the workers that the last search ahead has found, then those below the agent, then all others.
+        To search the whole node takes long, and is done less and less often while no worker is found.
         """
         known, self._seen = [process for process in self._seen.values() if _is_alive(process)], {}
         signal_all(known, signal.SIGKILL)
         below = find_below(self._agent, self._marks) if os.getppid() == self._agent else {}
         if not self._deadline.has_passed:
-            return 0.0  # the next attempt may start: its deadline came first, and its workers may be among these
+            return 0.0  # the deadline was moved, so the next attempt may start: these may be its workers
         signal_all(below.values(), signal.SIGKILL)
         found = self._kill_anywhere() if now() >= self._searches_at else False
         if (known or below or found) and not self._has_said:
@@ -138,11 +141,11 @@ class Guard:
         return KILL_AGAIN_S
 
     def _kill_anywhere(self) -> bool:
-        """Whether there was anybody, on the whole node."""
-        # One that has become a worker late is a stranger to a search that knew it before.
+        """Kills the workers found on the whole node; returns whether there were any."""
+        # The search skips a process that it has recorded as unrelated, even if that became a worker later.
         found = self._search.find() or find_workers(self._marks)
         if not self._deadline.has_passed:
-            return False  # as above; the next round sees it, too
+            return False  # as in `_kill`: the deadline was moved; the next round sees that, too
         signal_all(found.values(), signal.SIGKILL)
         self._pause_s = KILL_AGAIN_S if found else min(2 * self._pause_s, LOOK_AGAIN_S)
         self._searches_at = now() + self._pause_s
@@ -154,7 +157,7 @@ class Guard:
             os.write(2, f"hpc-elastic guard: {text}\n".encode())
 
     def _listen(self, within_s: float) -> bool | None:
-        """Waits for a word; whether the agent said bye, None if it has not ended."""
+        """Waits for input from the agent; returns whether it said bye at its end, None if it has not ended."""
         self._alarm.set(now() + within_s)
         descriptors = [0, *self._alarm.descriptors]
         readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)
@@ -168,7 +171,7 @@ class Guard:
 
 
 def _in_a_thread(function: Callable[[], None]) -> None:
-    """What is left out where the node has no room for a thread."""
+    """Runs a function in a thread of its own; does nothing if no thread can be started."""
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=function, daemon=True).start()
 

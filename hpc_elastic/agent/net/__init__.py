@@ -1,1 +1,1 @@
-"""Connections between agents: who may open one, what it carries, and why one cannot be had."""
+"""Connections between agents: their authentication, their messages, and the reasons why one cannot be opened."""

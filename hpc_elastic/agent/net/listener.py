@@ -1,11 +1,11 @@
-"""Accepts connections, and bounds what those may cost that have proved nothing yet.
+"""Accepts connections, and bounds the cost of those that are not authenticated.
 
-Theory of operation. Anybody who can reach the port can connect, as often as they like. A connection
-that has not proved that it knows the secret is unauthenticated: it has `transport.HANDSHAKE_BOUND_S` to do
-so however slowly it talks, and there are never more than `most_unauthenticated`: for a new one the oldest has
-to go. An agent proves itself within a round trip, so it is among the oldest only if a flood is as
-quick as that, and then it comes again. A turn of the event loop accepts a few connections only, so
-that the connections that matter have theirs. When the process runs out of file descriptors, unauthenticated
+Theory of operation. Any program that can reach the port can connect, as often as it likes. A connection
+that has not proved that it knows the secret is unauthenticated: it has `transport.HANDSHAKE_BOUND_S` for the proof,
+however slowly it sends. There are never more than `most_unauthenticated` of them: a new one makes the listener close
+the oldest. An agent authenticates within a round trip, so it is among the oldest only if a flood of connections
+arrives within that time, and then the agent dials again. A turn of the event loop accepts only a few connections, so
+that authenticated connections get their turns. When the process runs out of file descriptors, unauthenticated
 connections are closed first, and none is accepted for a moment; members' connections are never closed.
 """
 
@@ -25,13 +25,13 @@ from hpc_elastic.membership.authentication import Side
 UNAUTHENTICATED = 256
 ACCEPTED_A_TURN = 16
 PAUSES_FOR_S = 0.2
-FILES_BESIDE = 256  # that an agent may have open beside its connections
+FILES_BESIDE = 256  # open files that an agent may have besides its connections
 
 
 def allow_connections(agents: int) -> None:
-    """Raises the limit of this process's open files, where it is low, to what the head of so many agents needs.
+    """Raise this process's soft limit of open files, if it is too low for the head of so many agents.
 
-    The usual soft limit of 1,024 would keep the rest of a larger step outside. The workers inherit it.
+    With the usual soft limit of 1,024, a head could not accept all agents of a larger step. Workers inherit the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = agents + UNAUTHENTICATED + FILES_BESIDE
@@ -40,20 +40,23 @@ def allow_connections(agents: int) -> None:
 
 
 def most_unauthenticated(agents: int) -> int:
-    """How many unauthenticated connections may be open: all agents of the step and some more, if files allow."""
+    """Return how many unauthenticated connections may be open.
+
+    That is all agents of the step and some more, if the limit of open files allows.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4 * ACCEPTED_A_TURN, min(UNAUTHENTICATED + agents, soft // 2))
 
 
 class Listener:
-    """A listening socket for agents, and for whoever else on the network dials it.
+    """A listening socket that agents, and any other program on the network, can dial.
 
     Args:
-        listener: the listening socket, which belongs to this object from now on.
+        listener: the listening socket, which this object owns and closes from now on.
         make: makes a connection.
-        receiver: is told of connections that are authenticated.
+        receiver: gets the events of authenticated connections.
         most: how many unauthenticated connections may be open.
-        say: for a few lines about those that were refused.
+        say: takes a few lines for the log about refused connections.
     """
 
     def __init__(
@@ -80,11 +83,11 @@ class Listener:
 
     @property
     def unauthenticated(self) -> int:
-        """How many connections are here that have proved nothing yet."""
+        """The number of open connections that are not authenticated yet."""
         return len(self._unauthenticated)
 
     async def close(self) -> None:
-        """Accepts nobody any more; unauthenticated connections are closed, the others stay."""
+        """Stops accepting and closes unauthenticated connections; authenticated ones stay open."""
         if self._listener.fileno() >= 0:
             self._shut()
             self._listener.close()
@@ -134,7 +137,7 @@ class Listener:
     async def _connect(self, connection: Connection, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: connection, accepted)
-        except OSError:  # gone already
+        except OSError:  # the peer has closed it already
             accepted.close()
             connection.connection_lost(None)
 

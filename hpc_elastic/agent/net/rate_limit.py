@@ -1,4 +1,4 @@
-"""Says a few lines a minute of what anybody on the network can cause as often as they like."""
+"""Limits log lines about events that any program on the network can cause, to a few lines a minute."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PERIOD_S = 60.0
 
 
 class RateLimitedSay:
-    """Passes the first lines of a period on, then counts, and says the number at the period's end.
+    """A log function that passes on the first lines of a period, and at its end the number of the others.
 
     Args:
-        say: where the lines go.
-        what: what the rest is called: `{number} more {what} within 60 s`.
+        say: takes the lines that are passed on.
+        what: names the events in the line about the others: `{number} more {what} within 60 s`.
     """
 
     def __init__(self, say: Callable[[str], None], what: str) -> None:
@@ -27,7 +27,7 @@ class RateLimitedSay:
         self._end_of_period: asyncio.TimerHandle | None = None
 
     def __call__(self, text: str) -> None:
-        """Says it, or counts it."""
+        """Passes the line on, or only counts it if the period has had its lines."""
         if self._end_of_period is None:
             self._end_of_period = self._loop.call_later(PERIOD_S, self.begin_anew)
         if self._said < LINES:
@@ -38,7 +38,7 @@ class RateLimitedSay:
             self._last = text
 
     def begin_anew(self) -> None:
-        """Ends the period: tells what it kept to itself."""
+        """Ends the period: reports how many lines were only counted, and the last of them."""
         if self._end_of_period is not None:
             self._end_of_period.cancel()
         self._end_of_period, self._said = None, 0

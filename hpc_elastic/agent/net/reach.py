@@ -1,4 +1,4 @@
-"""Why a head cannot be reached: its port, its machine and the way there, told apart by probes."""
+"""Explains why a head cannot be reached: probes tell apart its port, its machine and the route to it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpc_elastic.agent.net.transport import NoHandshakeError
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.membership.authentication import ProtocolError, WrongSecretError
 
-# On any of these a machine that is up says something, unless a firewall lets nothing pass: sshd, slurmd (which the
-# other nodes' slurmd must reach), and a port that nobody listens on, where its kernel answers with a reset.
+# A machine that is up answers on at least one of these ports, unless a firewall lets nothing pass: sshd, slurmd (which
+# the other nodes' slurmd must reach), and a port without a listener, for which the kernel answers with a reset.
 OTHER_PORTS = (22, 6818, 1)
 PROBE_BOUND_S = 2.0
 PROBE_AGAIN_S = 30.0
 
 
 class Answer(str, Enum):
-    """What a connection attempt met."""
+    """The outcome of a connection attempt."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -30,7 +30,7 @@ class Answer(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the head is, or where it probably is while nobody has claimed the allocation (`is_certain`)."""
+    """Where the head is or, while no agent has claimed the allocation (`is_certain` is false), where it probably is."""
 
     head: str
     address: str
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Why this node is not with the head yet; `detail` goes on from this node's name."""
+    """The reason why this node has not joined a head yet; `detail` continues a sentence after this node's name."""
 
     cause: RendezvousCause
     detail: str
@@ -53,12 +53,12 @@ class Finding:
 
 
 def not_resolved(head: str, error: str) -> Finding:
-    """The head's name means nothing here, in the name server's own words."""
+    """Return the finding that the head's name cannot be resolved, with the name server's error message."""
     return Finding(cause=RendezvousCause.CANNOT_RESOLVE, detail=f"cannot resolve {head}: {error}", head=head)
 
 
 def not_answered(place: Place, what: str) -> Finding:
-    """An agent is there, and does not answer as a head."""
+    """Return the finding that the head's port accepts a connection but nothing there answers as a head."""
     return _finding(RendezvousCause.SILENT, place, f"got no answer of {place} on port {place.port}: {what}")
 
 
@@ -69,12 +69,12 @@ async def explain(
     *,
     others: Sequence[int] = OTHER_PORTS,
 ) -> Finding:
-    """Why `dial` failed; may probe other ports of the head's machine.
+    """Return why `dial` failed; may probe other ports of the head's machine.
 
     Args:
         error: what `dial` raised.
-        place: where it dialled.
-        port_range: the site's, for what has to be opened.
+        place: the address that was dialled.
+        port_range: the site's port range, to name the ports that have to be opened.
         others: ports that show whether the machine answers at all.
     """
     if isinstance(error, WrongSecretError) and place.is_certain:
@@ -99,13 +99,13 @@ async def explain(
 
 
 class Explainer:
-    """Explains one failure after the other, and probes other ports only now and then.
+    """Explains repeated failures to dial, and limits how often other ports are probed.
 
-    A search dials every few seconds, on up to thousands of nodes at once; the daemons on those ports
-    log each connection that says nothing, and some shut out who comes too often.
+    A search dials every few seconds, on up to thousands of nodes at once; the daemons on the probed ports
+    log each connection that sends nothing, and some block hosts that connect too often.
 
     Args:
-        port_range: the site's, for what has to be opened.
+        port_range: the site's port range, to name the ports that have to be opened.
         others: ports that show whether the machine answers at all.
     """
 
@@ -117,11 +117,11 @@ class Explainer:
         self._holds_until = 0.0
 
     async def explain(self, error: OSError | ProtocolError | NoHandshakeError, place: Place, now: float) -> Finding:
-        """As `explain`; the same failure at the same place is what it was `PROBE_AGAIN_S` before.
+        """Return what `explain` does, or for `PROBE_AGAIN_S` its earlier finding if the failure and place are the same.
 
         Args:
             error: what `dial` raised.
-            place: where it dialled.
+            place: the address that was dialled.
             now: monotonic seconds.
         """
         failure = (place, repr(error))
@@ -132,7 +132,7 @@ class Explainer:
 
 
 def describe_blocked(place: Place, what: str, port_range: Sequence[int], answering: int | None = None) -> str:
-    """A port that something between the nodes does not let through."""
+    """Return the text about a port that something between the nodes, such as a firewall, blocks."""
     first, last = port_range
     but = f", but its port {answering} answers" if answering is not None else ""
     found = f"met a blocked port: {place} on port {place.port}: {what}{but}"
@@ -140,10 +140,10 @@ def describe_blocked(place: Place, what: str, port_range: Sequence[int], answeri
 
 
 def answer_of(error: OSError) -> Answer:
-    """What a failed connection attempt met.
+    """Return the outcome of a failed connection attempt.
 
-    A firewall that rejects politely (ICMP "prohibited", firewalld's way) is reported by Linux as no
-    route to host, so `UNREACHABLE` does not yet say that there is no route.
+    If a firewall rejects with an ICMP message ("prohibited", as firewalld does), Linux reports no
+    route to host, so `UNREACHABLE` does not yet mean that there is no route.
     """
     if isinstance(error, ConnectionRefusedError):
         return Answer.REFUSED
@@ -151,7 +151,7 @@ def answer_of(error: OSError) -> Answer:
 
 
 async def probe(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) -> Answer:
-    """Tries to connect, and hangs up."""
+    """Connect to a port, close the connection, and return the outcome."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), timeout_s)
     except asyncio.TimeoutError:
@@ -163,7 +163,7 @@ async def probe(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) ->
 
 
 async def find_answering_port(address: str, ports: Sequence[int]) -> int | None:
-    """The first of the ports on which the machine accepts or refuses, None if it does on none."""
+    """Return the first of the ports on which the machine accepts or refuses a connection, None if there is none."""
     answers = await asyncio.gather(*(probe(address, port) for port in ports))
     heard = (Answer.ACCEPTED, Answer.REFUSED)
     return next((port for port, answer in zip(ports, answers, strict=True) if answer in heard), None)

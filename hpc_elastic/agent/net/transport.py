@@ -15,10 +15,10 @@ from hpc_elastic.membership.messages import Message, decode_message, encode_mess
 from hpc_elastic.rundir.records import Endpoint
 
 HANDSHAKE_BOUND_S = 5.0
-KEEPALIVE_S = 5  # between the kernel's questions to a machine that must be found dead
+KEEPALIVE_S = 5  # between the kernel's keepalive probes, by which a dead machine is detected
 RECEIVED_AT_ONCE = 64 * 1024
 
-Trace = Callable[[str], None]  # where every message is shown, for `log_level: debug`
+Trace = Callable[[str], None]  # takes a line about every message, for `log_level: debug`
 
 
 class NoHandshakeError(Exception):
@@ -26,27 +26,27 @@ class NoHandshakeError(Exception):
 
 
 class Receiver(Protocol):
-    """Who is told what a connection delivers."""
+    """The callbacks for what a connection delivers."""
 
     def opened(self, connection: Connection) -> None:
-        """Both sides have proved that they know the secret."""
+        """Called when both sides have proved that they know the secret."""
 
     def received(self, connection: Connection, message: Message) -> None:
-        """A message came."""
+        """Called for each message that arrives."""
 
     def closed(self, connection: Connection, why: str) -> None:
-        """An opened connection is over; called once."""
+        """Called once when a connection that was opened has ended."""
 
 
 class Encoder:
-    """Messages as bytes; what goes to many members, one after the other, is encoded once."""
+    """Encodes messages as bytes; a message that goes to many members, one after the other, is encoded once."""
 
     def __init__(self) -> None:
         self._latest: Message | None = None
         self._encoded = b""
 
     def encode(self, message: Message) -> bytes:
-        """The body of a frame."""
+        """Return the message as the body of a frame."""
         if message is not self._latest:
             self._encoded = encode_body(encode_message(message))
             self._latest = message
@@ -54,12 +54,12 @@ class Encoder:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One end of a connection; hands over to its receiver once it is authenticated.
+    """One end of a connection, which passes messages to its receiver once it is authenticated.
 
-    `on_refused` is called, with the reason, when this side hangs up on one that is no agent of ours.
-    `buffer` may be shared with other connections of the same event loop: what it has received is taken
-    out of it at once. Without it asyncio allocates 256 KiB for every message, which takes longer than the rest.
-    So may `encoder`.
+    `on_refused` is called, with the reason, when this side closes the connection because the peer is not an agent of
+    this run. `buffer` may be shared with other connections of the same event loop, because received bytes are taken
+    out of it at once. Without it asyncio allocates 256 KiB for every message, which takes longer than all other
+    handling of the message. `encoder` may be shared, too.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_aborted = False
         self._is_closed_here = False
         self._is_closed_by_peer = False
-        self.opened_at = float("inf")  # before any message
+        self.opened_at = float("inf")  # set before any message is received
         self.on_refused: Callable[[Connection, str], None] = lambda _connection, _why: None
         self._error: ProtocolError | DecodeError | None = None
         loop = asyncio.get_running_loop()
@@ -94,31 +94,34 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def local_address(self) -> str:
-        """This end's address, as the other side sees it."""
+        """The address of this end, as the other side sees it."""
         return str(self._transport.get_extra_info("sockname")[0]) if self._transport else ""
 
     @property
     def remote(self) -> Endpoint | None:
-        """Where the other side listens, if this side dialled."""
+        """The endpoint on which the other side listens, if this side dialled; else None."""
         name = self._transport.get_extra_info("peername") if self._transport is not None else None
         return Endpoint(address=str(name[0]), port=int(name[1])) if name and self._side is Side.DIALLING else None
 
     @property
     def is_closed_by_peer(self) -> bool:
-        """Whether the other machine's kernel ended the connection: who held that end has closed it, or is dead.
+        """Whether the other machine's kernel ended the connection, because the process there closed it or is dead.
 
-        Not if this side closed it first, or if the network or the other machine only fell silent.
+        False if this side closed it first, or if the network or the other machine only stopped answering.
         """
         return self._is_closed_by_peer
 
     def send(self, message: Message) -> None:
-        """Sends a message; passed over when the connection is closing."""
+        """Sends a message; drops it if the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._session.seal(self._encoder.encode(message)))
             self._show("sent to", message)
 
     def set_dead_after(self, seconds: float | None) -> None:
-        """How long the other machine may acknowledge nothing before the kernel closes the connection; None: long."""
+        """Sets for how long the other machine may acknowledge nothing before the kernel closes the connection.
+
+        None means the kernel's default, which is long.
+        """
         connected = self._transport.get_extra_info("socket") if self._transport is not None else None
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, seconds is not None)
@@ -127,27 +130,30 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int((seconds or 0) * 1000))
 
     def close(self, why: str = "this side closed the connection") -> None:
-        """Closes after what was sent is delivered."""
+        """Closes the connection after what was sent is delivered."""
         self._why = why
         self._is_closed_here = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Closes at once."""
+        """Closes the connection at once, and drops what is not sent yet."""
         self._why = why
         self._is_aborted = self._is_closed_here = True
         if self._transport is not None:
             self._transport.abort()
 
     def refuse(self, why: str) -> None:
-        """Closes at once what is no agent of ours, or was tampered with on its way, and says so."""
+        """Closes the connection at once and calls `on_refused`.
+
+        The reason is that the peer is no agent of this run, or that data was altered on its way.
+        """
         if not self._is_aborted:
             self.on_refused(self, why)
         self.abort(why)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Of asyncio.BufferedProtocol: opens the handshake."""
+        """Implements asyncio.BufferedProtocol: opens the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         if self._is_aborted:
             self._transport.abort()
@@ -157,11 +163,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self._session.open())
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002, the protocol's signature
-        """Of asyncio.BufferedProtocol: where the next bytes go."""
+        """Implements asyncio.BufferedProtocol: returns the buffer for the next bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Of asyncio.BufferedProtocol: takes so many bytes, passes messages on."""
+        """Implements asyncio.BufferedProtocol: decodes the received bytes and passes messages to the receiver."""
         try:
             answer, bodies = self._session.receive(self._buffer[:nbytes])
             if answer and self._transport is not None:
@@ -170,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._open()
             for body in bodies:
                 if self._transport is None or self._transport.is_closing():
-                    break  # the message before was the last
+                    break  # the receiver closed the connection at the message before
                 message = decode_message(body)
                 self._show("received from", message)
                 self._receiver.received(self, message)
@@ -179,13 +185,13 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(str(error))
 
     def eof_received(self) -> None:
-        """Of asyncio.BufferedProtocol: nothing more will come; asyncio closes this end next."""
+        """Implements asyncio.BufferedProtocol: no more data will arrive; asyncio closes this end next."""
         if not self._is_closed_here:
             self._why = "the other side closed the connection"
             self._is_closed_by_peer = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of asyncio.BufferedProtocol: tells the receiver once."""
+        """Implements asyncio.BufferedProtocol: tells the receiver once that the connection has ended."""
         if isinstance(exc, (ConnectionResetError, BrokenPipeError)) and not self._is_closed_here:
             self._is_closed_by_peer = True
         if self._handshake_bound is not None:
@@ -199,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.closed(self, why)
 
     def no_handshake(self) -> ProtocolError | NoHandshakeError:
-        """Why a connection that is over was never authenticated."""
+        """Return the exception that says why a connection that has ended was never authenticated."""
         return self._error if isinstance(self._error, ProtocolError) else NoHandshakeError(self._why)
 
     def _open(self) -> None:
@@ -214,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> str:
-        """The other end's address and port."""
+        """The address and port of the other end, for people."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if name else "nobody"
 
@@ -227,7 +233,7 @@ ConnectionFactory = Callable[[Side, Receiver], Connection]
 
 
 def connection_factory(secret: bytes, scope: Scope, *, trace: Trace | None = None) -> ConnectionFactory:
-    """Makes connections that know the run's secret and this allocation's scope, and show their messages to `trace`."""
+    """Return a factory of connections with the run's secret and this allocation's scope, which log to `trace`."""
     buffer, encoder = bytearray(RECEIVED_AT_ONCE), Encoder()
 
     def make(side: Side, receiver: Receiver) -> Connection:
@@ -239,15 +245,15 @@ def connection_factory(secret: bytes, scope: Scope, *, trace: Trace | None = Non
 
 
 async def dial(make: ConnectionFactory, receiver: Receiver, address: str, port: int, *, timeout_s: float) -> Connection:
-    """Connects to an agent.
+    """Connect to an agent.
 
     Returns:
         The authenticated connection.
 
     Raises:
-        OSError: nobody is there; a TimeoutError if nothing answered.
-        ProtocolError: who is there is not an agent of ours.
-        NoHandshakeError: who is there did not say enough to tell.
+        OSError: the connection attempt failed; a TimeoutError if nothing answered.
+        ProtocolError: the program that answered is not an agent of this run.
+        NoHandshakeError: the program that answered did not send enough to tell whether it is an agent.
     """
     loop = asyncio.get_running_loop()
     attempt = loop.create_connection(lambda: make(Side.DIALLING, receiver), address, port)

@@ -1,1 +1,1 @@
-"""What an agent knows of its node: its place in the allocation, addresses, cores, GPUs, its workers' environment."""
+"""What an agent knows about its node: its place in the allocation, addresses, cores, GPUs, workers' environment."""

@@ -1,7 +1,7 @@
-"""How many threads a worker has on the local backend: a share of the cores that all workers of the machine's run have.
+"""Computes the threads of a worker on the local backend: its share of the cores that all workers of the run have.
 
-A node of Slurm's has CPUs of its own. The nodes of the local backend are all this machine, and a library that counts
-its CPUs would take all of them in each worker. What may be used is what the submitting process may use: its CPU
+A Slurm node has CPUs of its own. The nodes of the local backend are all the same machine, and a library that counts
+its CPUs would take all of them in each worker. Workers may use what the submitting process may use: its CPU
 affinity, and the quota of its cgroups. Hardware threads of one core count once, as in torch's own default.
 """
 
@@ -20,42 +20,42 @@ _QUOTA_V2: tuple[str, ...] = ("cpu.max",)
 
 
 def threads_of_worker(plan: LaunchPlan, allocation: Allocation) -> int | None:
-    """The threads of each worker, None if nothing is to be shared; asks this machine."""
+    """Return the number of threads of each worker, None if no cores are to be shared; reads this machine's CPUs."""
     return share_cores(plan, allocation, cores_of_this_process()) if allocation.is_local else None
 
 
 def share_cores(plan: LaunchPlan, allocation: Allocation, cores: int) -> int | None:
-    """The threads of each worker, one at least; pure.
+    """Return the number of threads of each worker, at least one; pure.
 
     Args:
         plan: the launch plan.
         allocation: this node's place.
-        cores: how many cores there are for all runs that run side by side.
+        cores: the number of cores for all runs that run side by side.
 
     Returns:
-        The number. None if the job says it, if Slurm gives a node its CPUs, or if there is one worker only, which
-        has what torch takes by itself.
+        The number. None if the job sets it, if Slurm gives a node its CPUs, or if there is only one worker, which
+        uses torch's own default.
     """
     if not allocation.is_local or plan.resources.cpus_per_worker is not None:
         return None
     nodes = len(allocation.nodes)
-    at_work = range(min(nodes, plan.nodes.max))  # the rest are spares, which wait
+    at_work = range(min(nodes, plan.nodes.max))  # the other nodes are spares without workers
     workers = sum(plan.workers_on(node_id, nodes) for node_id in at_work) * allocation.runs_at_once
     return max(1, cores // workers) if workers > 1 else None
 
 
 @functools.cache
 def cores_of_this_process() -> int:
-    """How many cores this process may use; asked once, so that every worker of an agent is told the same."""
+    """Return how many cores this process may use; cached, so that every worker of an agent gets the same number."""
     return count_cores(frozenset(os.sched_getaffinity(0)))
 
 
 def count_cores(cpus: frozenset[int], *, root: str = "/") -> int:
-    """How many cores these CPUs are, and at most what the quota of this process's cgroups allows.
+    """Count the cores of these CPUs, but at most as many as the quota of this process's cgroups allows.
 
     Args:
-        cpus: the CPUs that may be used, by number.
-        root: where /proc and /sys are.
+        cpus: the numbers of the CPUs that may be used.
+        root: the directory that holds /proc and /sys.
     """
     topology = os.path.join(root, "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list")
     cores = {_read(topology.format(cpu)) or str(cpu) for cpu in cpus}
@@ -63,7 +63,7 @@ def count_cores(cpus: frozenset[int], *, root: str = "/") -> int:
 
 
 def _quotas(root: str) -> Iterator[float]:
-    """The CPUs that each cgroup above this process allows, where one bounds them.
+    """Yield the number of CPUs that each cgroup of this process allows, for those that have a quota.
 
     See cgroups(7), and cpu.max in the kernel's Documentation/admin-guide/cgroup-v2.rst.
     """
@@ -77,8 +77,8 @@ def _quotas(root: str) -> Iterator[float]:
 
 
 def _quotas_below(top: str, path: str, files: tuple[str, ...]) -> Iterator[float]:
-    """Those of a cgroup and of all that it is in."""
-    inside = os.path.normpath(f"/{path.lstrip('/')}")  # it begins with .. where the namespace has a lower root
+    """Yield the quotas of a cgroup and of all its parents, in CPUs."""
+    inside = os.path.normpath(f"/{path.lstrip('/')}")  # begins with .. if the cgroup namespace has a lower root
     folder = os.path.normpath(top + inside)
     while folder.startswith(top):
         with contextlib.suppress(ValueError, ZeroDivisionError):
@@ -89,7 +89,7 @@ def _quotas_below(top: str, path: str, files: tuple[str, ...]) -> Iterator[float
 
 
 def _read(path: str) -> str:
-    """What is in a small file, "" if there is none."""
+    """Return the text of a small file, "" if it cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
         return file.read().strip()
     return ""

@@ -1,4 +1,4 @@
-"""What a worker sees: its environment variables and what it runs, pure."""
+"""Computes each worker's environment variables, its working directory and what it runs; pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What this node adds to every worker.
+    """The facts about this node that every worker's environment depends on.
 
-    `gloo_interface` holds the published address; `threads` is a worker's share of the local backend's machine.
+    `gloo_interface` is the interface that holds the published address; `threads` is a worker's share of the local
+    backend's machine.
     """
 
     node: str
@@ -35,17 +36,17 @@ class NodeFacts:
 def worker_environment(
     base: Mapping[str, str], plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int
 ) -> dict[str, str]:
-    """The whole environment of one worker.
+    """Return the whole environment of one worker.
 
-    Later ones win: the agent's own environment, our defaults, the plan's `env`, the role's `env`, and
-    the variables that make a worker part of its world, which nobody may set.
+    In this order, later values override earlier ones: the agent's own environment, our defaults, the plan's `env`,
+    the role's `env`, and the variables that make a worker part of its world, which no setting can override.
 
     Args:
         base: the agent's environment, after the job's setup lines.
         plan: the launch plan.
         assign: this node's part of the world.
         facts: what this node adds.
-        local_rank: which of the node's workers.
+        local_rank: the worker's number on this node.
 
     Raises:
         AllocationError: `env` names a variable that is not set.
@@ -64,11 +65,11 @@ def worker_environment(
 def worker_target(
     plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str], *, is_restart: bool
 ) -> tuple[str, list[str]]:
-    """What a worker runs: its script, module, program or function's file, and the arguments.
+    """Return what a worker runs (its script, module, program or function's file) and the arguments.
 
     Args:
         plan: the launch plan.
-        role: the worker's.
+        role: the worker's role.
         environment: the worker's whole environment, for `${NAME}` in the arguments.
         is_restart: whether the run had an attempt before this one, of this start of the job or of an earlier one.
 
@@ -91,7 +92,7 @@ def worker_target(
 
 
 def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
-    """The working directory of every worker on this node.
+    """Return the working directory of every worker on this node.
 
     Raises:
         AllocationError: `workdir` names a variable that is not set.
@@ -100,7 +101,7 @@ def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
 
 
 def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int) -> dict[str, str]:
-    """What makes a worker part of its world, which nobody may set."""
+    """Return the variables that make a worker part of its world, which no setting can override."""
     rank = assign.first_rank + local_rank
     return {
         "RANK": str(rank),
@@ -126,10 +127,10 @@ def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_ra
 
 
 def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, str]:
-    """What the user's own setup lines and `env` may override."""
+    """Return our default variables, which the user's setup lines and `env` may override."""
     defaults = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        # gloo and TCPStore look peers up in reverse; a silent name server would cost 5 s a look-up.
+        # gloo and TCPStore do reverse look-ups of peers; a name server that does not answer costs 5 s for each.
         "RES_OPTIONS": "timeout:1 attempts:1",
     }
     threads = plan.resources.cpus_per_worker or facts.threads
@@ -145,7 +146,7 @@ def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, s
 
 
 def _asked_variables(plan: LaunchPlan, role: RolePlan, environment: Mapping[str, str]) -> dict[str, str]:
-    """The job's own variables, and on top of them the role's; None takes one of the job's away."""
+    """Return the job's `env` overridden by the role's `env`; a None in the role's removes one of the job's."""
     keys = {name: f"env.{name}" for name in plan.env} | {name: plan.key_in(role, f"env.{name}") for name in role.env}
     asked = {**plan.env, **role.env}
     return {name: _expand(value, environment, keys[name]) for name, value in asked.items() if value is not None}

@@ -1,4 +1,4 @@
-"""How many GPUs this node's step sees, and whether that is what the plan needs."""
+"""Counts the GPUs that this node's step sees, and checks whether they are what the plan needs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _NO_DEVICES = frozenset({"", "-1", "NoDevFiles"})
 
 
 def list_command() -> list[str]:
-    """NVIDIA's own tool: a line a device."""
+    """Return the command of NVIDIA's tool that prints one line for each device."""
     return ["nvidia-smi", "-L"]
 
 
 def parse_list(returncode: int, stdout: str) -> int | None:
-    """How many devices `nvidia-smi -L` lists, the parts of a GPU one by one; None if it failed."""
+    """Return how many devices `nvidia-smi -L` lists, with each MIG part of a GPU as one; None if it failed."""
     if returncode != 0:
         return None
-    devices: list[int] = []  # parts of each GPU: a step is given MIG parts as devices of their own
+    devices: list[int] = []  # the MIG parts of each GPU: Slurm gives them to a step as devices of their own
     for line in stdout.splitlines():
         if line.startswith("GPU "):
             devices.append(0)
@@ -30,14 +30,14 @@ def parse_list(returncode: int, stdout: str) -> int | None:
 
 
 def visible_gpus(environ: Mapping[str, str], listed: int | None) -> int | None:
-    """How many GPUs a process with this environment sees.
+    """Return how many GPUs a process with this environment sees.
 
     Args:
-        environ: Slurm restricts a step by the vendors' variables, or by a device cgroup.
-        listed: what the vendor's tool says, None if there is none.
+        environ: the environment; Slurm restricts a step by the vendors' variables, or by a device cgroup.
+        listed: the number that the vendor's tool lists, None if there is no such tool.
 
     Returns:
-        The number, None if nothing tells.
+        The number, None if it is unknown.
     """
     for name in _LISTS:
         value = environ.get(name)
@@ -48,7 +48,7 @@ def visible_gpus(environ: Mapping[str, str], listed: int | None) -> int | None:
 
 
 def count_visible_gpus(environ: Mapping[str, str]) -> int | None:
-    """`visible_gpus` of this node; runs the vendor's tool, so not in the event loop."""
+    """Return `visible_gpus` of this node; runs the vendor's tool, so it must not run in the event loop."""
     try:
         done = subprocess.run(list_command(), capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -57,7 +57,7 @@ def count_visible_gpus(environ: Mapping[str, str]) -> int | None:
 
 
 def gpu_problem(plan: LaunchPlan, visible: int | None) -> str | None:
-    """What is wrong with this node's GPUs, None if nothing is or nobody can tell."""
+    """Return what is wrong with this node's GPUs, None if nothing is or their number is unknown."""
     asked = plan.resources.gpus_per_node
     if not asked or visible is None or visible == asked:
         return None

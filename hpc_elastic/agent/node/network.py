@@ -1,4 +1,4 @@
-"""Addresses: this node's own, other nodes', and the interface that holds one."""
+"""Finds addresses (this node's own, other nodes', and the interface that holds one) and opens listening sockets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hpc_elastic.scheduler.allocation import Allocation
 _SIOCGIFADDR = 0x8915  # Linux, netdevice(7): the interface's IPv4 address
 BACKLOG = socket.SOMAXCONN  # as much of it as net.core.somaxconn allows
 NAMES_WITHIN_S = (
-    4.0  # a head that cannot be found is to be said within 10 s: once for this node's address, once for the head's
+    4.0  # an unreachable head is to be reported within 10 s: one wait for this node's address, one for the head's
 )
 
 
 def interface_addresses() -> Iterator[tuple[str, str]]:
-    """Name and IPv4 address of each interface that has one."""
+    """Yield the name and the IPv4 address of each interface that has one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -35,7 +35,7 @@ def interface_addresses() -> Iterator[tuple[str, str]]:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that holds this address, or, for a loopback address, `lo`."""
+    """Return the interface that holds this address, `lo` for a loopback address, None if there is none."""
     if address.startswith("127."):
         return "lo"
     return next((name for name, held in interface_addresses() if held == address), None)
@@ -43,16 +43,16 @@ def interface_of(address: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """The IPv4 addresses of a name; where there are none, the resolver's words for that."""
+    """The IPv4 addresses of a name; if there are none, the resolver's error message."""
 
     addresses: tuple[str, ...] = ()
     error: str = ""
 
 
 def is_own_address(address: str) -> bool:
-    """Whether an interface of this machine holds the address, as its first one or as another.
+    """Return whether an interface of this machine holds the address, as its first or a further address.
 
-    Not for one of the loopback network, which every machine has.
+    A loopback address does not count, because every machine has it.
     """
     try:
         if ipaddress.ip_address(address).is_loopback:
@@ -66,10 +66,10 @@ def is_own_address(address: str) -> bool:
 
 
 def resolve_node(name: str, network: NetworkPlan, *, within_s: float = NAMES_WITHIN_S) -> Lookup:
-    """The IPv4 addresses of a node by its name, with the site's suffix first.
+    """Look up the IPv4 addresses of a node by its name, first with the site's suffix.
 
-    Blocks for `within_s` seconds at most. A name server that does not answer holds the resolver for
-    much longer, and nothing ends such a call: it is left to a thread that nobody waits for.
+    Blocks for `within_s` seconds at most. A name server that does not answer blocks the resolver for
+    much longer, and such a call cannot be cancelled: it is left to a daemon thread that nothing waits for.
     """
     names = [f"{name}{network.hostname_transform}"] if network.hostname_transform else []
     answers: queue.SimpleQueue[Lookup] = queue.SimpleQueue()
@@ -97,13 +97,13 @@ def _ask_resolver(names: Sequence[str]) -> Lookup:
 
 
 def own_address(allocation: Allocation, network: NetworkPlan) -> str:
-    """The address that this node publishes; may ask the name server.
+    """Return the address that this node publishes; may ask the name server.
 
-    The site's interface decides; else what the node's own name means, if an interface here holds
+    The site's interface decides; else the address that the node's own name resolves to, if an interface here holds
     it; else the address from which the kernel would reach another node of the step.
 
     Raises:
-        AllocationError: none can be found; there is no guess and no fall back to localhost.
+        AllocationError: no address can be found; there is no guess and no fall back to localhost.
     """
     if allocation.is_local:
         return allocation.local_address(allocation.node_id)
@@ -137,7 +137,7 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
 
 
 def _source_address(destination: str) -> str:
-    """The address from which this machine would send to the destination; sends nothing."""
+    """Return the address from which this machine would send to the destination, "" if none; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((destination, 9))
@@ -147,14 +147,14 @@ def _source_address(destination: str) -> str:
 
 
 class PortTakenError(AllocationError):
-    """Somebody listens there. Exit code 3."""
+    """Another process listens on that port. Exit code 3."""
 
 
 def listen_on_first(address: str, ports: Sequence[int]) -> socket.socket:
-    """A listening socket on the first of the ports that is free.
+    """Return a listening socket on the first of the ports that is free.
 
     Raises:
-        AllocationError: none of them is.
+        AllocationError: none of the ports is free.
     """
     for port in ports:
         with contextlib.suppress(PortTakenError):
@@ -166,7 +166,7 @@ def listen_on_first(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 is any free one."""
+    """Return a listening TCP socket; port 0 means any free port."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

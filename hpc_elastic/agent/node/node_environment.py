@@ -1,4 +1,4 @@
-"""What all workers of this node have in common, whatever part of whatever world they get; pure."""
+"""Computes the environment and directory that all workers of this node share, in every world and rank; pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ NOWHERE = "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEnvironment:
-    """The variables that are the same for every worker, the names of those that are not, and the workers' folder.
+    """The variables that are the same for every worker, the names of those that vary, and the workers' directory.
 
-    What makes a worker part of its world is in neither. A `directory` that depends on the rank is `NOWHERE`.
+    The variables that make a worker part of its world are in neither. A `directory` that depends on the rank is
+    `NOWHERE`.
     """
 
     variables: Mapping[str, str]
@@ -28,7 +29,7 @@ class NodeEnvironment:
 
 
 def node_environment(base: Mapping[str, str], plan: LaunchPlan, allocation: Allocation) -> NodeEnvironment:
-    """Compares what two workers would see, whose worlds have nothing in common.
+    """Compare the environments of two imagined workers whose worlds have no number in common.
 
     Args:
         base: the agent's environment, after the job's setup lines.
@@ -55,7 +56,7 @@ def node_environment(base: Mapping[str, str], plan: LaunchPlan, allocation: Allo
 
 
 def rehearse(plan: LaunchPlan, allocation: Allocation, *, attempt: int = 1) -> Assign:
-    """This node's part in a world as it might be; every number of it is another one in another attempt."""
+    """Return an imagined part of this node in a world, to try things out; each number differs between attempts."""
     role = plan.role_on(allocation.node_id, len(allocation.nodes))
     workers = plan.workers_on(allocation.node_id, len(allocation.nodes))
     return Assign(

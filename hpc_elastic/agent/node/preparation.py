@@ -1,4 +1,4 @@
-"""What an agent finds out about its node before it joins; blocking, so it runs in a thread."""
+"""Examines an agent's node before the agent joins a head; blocking, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_INSTALLED = "not installed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """This node's address, what it adds to its workers' environment, and why it cannot take part, if so."""
+    """A node's address, what it adds to its workers' environment, its versions, and why it cannot take part, if so."""
 
     address: str
     facts: NodeFacts
@@ -40,14 +40,14 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTies:
-    """What this node has to do with the Slurm job: whether it could end it, and whether srun runs here."""
+    """The node's relation to the Slurm job: whether it could end the job, and whether srun runs on it."""
 
     can_end_job: bool = False
     is_launch_host: bool = False
 
 
 def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_job: Callable[[str], bool]) -> JobTies:
-    """Asks the scheduler once, on a few nodes, so that it is known before it is needed; may take some seconds."""
+    """Return this node's ties to the job; a few nodes ask the scheduler, ahead of need. May take some seconds."""
     if allocation.is_local:
         return JobTies()
     return JobTies(
@@ -57,9 +57,9 @@ def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_j
 
 
 def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:
-    """Looks at this node's network, GPUs and files.
+    """Examine this node's network, GPUs and files.
 
-    What is wrong is reported, not raised: the head has to learn of it, or it would wait for this node.
+    A problem is reported, not raised: the head has to learn of it, or it would wait for this node.
     """
     address, interface = "", None
     try:
@@ -76,7 +76,7 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
 
 
 def find_versions(role: RolePlan) -> dict[str, str]:
-    """What has to go together on all nodes; torch where the workers run under this Python, without importing it."""
+    """Return the versions that must match on all nodes; torch's without an import, if workers run this Python."""
     versions = {"python": platform.python_version(), "hpc_elastic": __version__}
     if role.entrypoint.kind != "command":
         try:
@@ -95,7 +95,7 @@ def describe_node(
     agent: Endpoint,
     store_port: int,
 ) -> Join:
-    """Who this node is, as it tells the head."""
+    """Return the message with which this node joins a head."""
     return Join(
         node=allocation.node,
         node_id=allocation.node_id,
@@ -111,12 +111,12 @@ def describe_node(
 
 
 def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
-    """Why the workers could not start here, None if they could."""
+    """Return why the workers could not start on this node, None if they could."""
     rehearsal = rehearse(plan, allocation)
     role = _role(plan, allocation)
     facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
-    worker_target(plan, role, environment, is_restart=True)  # which has all arguments
+    worker_target(plan, role, environment, is_restart=True)  # a restart has all arguments
     directory = worker_directory(plan, environment)
     if not os.path.isdir(directory):
         return f"workdir {directory} is not a directory on this node"

@@ -1,4 +1,4 @@
-"""Reads the chain of claims: who opened the latest attempt, with whom, and whether its workers are done; blocks."""
+"""Reads the chain of claims: the latest attempt, its head, its roster and whether its workers are done; blocks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Record = TypeVar("Record")
 
 
 class ClaimChain:
-    """The claims of one run, as one agent finds them.
+    """The claims of one run, as one agent reads them.
 
-    A claim without content is one that is being made; it is passed over until it is complete.
+    A claim file without content is still being written; it is skipped until it is complete.
 
     Args:
         layout: the file names.
@@ -38,18 +38,18 @@ class ClaimChain:
     def __init__(self, layout: RunLayout, place: Allocation) -> None:
         self._layout = layout
         self._place = place
-        self._world: World | None = None  # the latest that was read
-        self._done: set[tuple[int, str]] = set()  # attempts of nodes that have succeeded
+        self._world: World | None = None  # the latest roster that was read
+        self._done: set[tuple[int, str]] = set()  # attempt and node of each node result that says SUCCEEDED
 
     def latest_allocation(self) -> AllocationClaim | None:
-        """The run's latest start by a scheduler."""
+        """Return the claim of the run's latest allocation, None if there is none."""
         for number in reversed(list_numbers(self._layout.allocations)):
             if (claim := self._read(AllocationClaim, self._layout.allocation(number))) is not None:
                 return claim
         return None
 
     def first_of_this_start(self) -> AllocationClaim | None:
-        """The earliest claim of this start of the job, after which its nodes may have claimed several."""
+        """Return the earliest allocation claim of this start of the job; its nodes may have claimed further ones."""
         first = None
         for number in reversed(list_numbers(self._layout.allocations)):
             claim = self._read(AllocationClaim, self._layout.allocation(number))
@@ -59,15 +59,18 @@ class ClaimChain:
         return first
 
     def allocations(self, *, above: int) -> list[int]:
-        """The numbers of the allocations above this one, of whatever start."""
+        """Return the numbers of the allocations above this number, of every start of the job."""
         return list_numbers(self._layout.allocations, above=above)
 
     def predecessor(self) -> int | None:
-        """The number of the latest allocation of another start of the run than this one, None if there is none."""
+        """Return the number of the latest allocation that belongs to another start than this one, None if none does."""
         return self.later_start(above=0)
 
     def later_start(self, *, above: int) -> int | None:
-        """The same among the allocations above this one: the nodes of one start may claim several."""
+        """Return the number of the latest allocation above this one that belongs to another start, None if none does.
+
+        The nodes of one start may claim several allocations, so a higher number alone does not mean another start.
+        """
         for number in reversed(list_numbers(self._layout.allocations, above=above)):
             claim = self._read(AllocationClaim, self._layout.allocation(number))
             if claim is not None and not self.is_this_start(claim):
@@ -75,22 +78,25 @@ class ClaimChain:
         return None
 
     def is_this_start(self, claim: AllocationClaim) -> bool:
-        """Whether a claim is of the start that this agent belongs to."""
+        """Return whether a claim is of the start of the job that this agent belongs to."""
         return (claim.job_id, claim.restart_count) == (self._place.job_id, self._place.restart_count)
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
-        """The claim of the run's latest attempt, if it is above this one."""
+        """Return the claim of the run's latest attempt, None if its number is not above this one."""
         for number in reversed(list_numbers(self._layout.attempts, above=above)):
             if (claim := self._read(AttemptClaim, self._layout.claim(number), find_json)) is not None:
                 return claim
         return None
 
     def next_attempt(self, attempt: int) -> AttemptClaim | None:
-        """The claim of the attempt after this one, asked for by its name: NFS may remember a folder without it."""
+        """Return the claim of the attempt after this one; reads it by name, since NFS may cache old listings."""
         return self._read(AttemptClaim, self._layout.claim(attempt + 1))
 
     def latest_attempt_here(self) -> AttemptClaim | None:
-        """The latest attempt, if it was opened in this start; its nodes may have claimed several allocations."""
+        """Return the claim of the latest attempt, None if it was opened in another start of the job.
+
+        The nodes of one start may have claimed several allocations.
+        """
         claim = self.latest_attempt()
         if claim is None:
             return None
@@ -98,9 +104,10 @@ class ClaimChain:
         return claim if allocation is not None and self.is_this_start(allocation) else None
 
     def world(self, claim: AttemptClaim) -> World | None:
-        """The roster of a claimed attempt; its head may have died before it gave it its name.
+        """Return the roster of a claimed attempt, also if its head died before it renamed the file to its final name.
 
-        A roster never changes, and is large where there are many nodes, which all look once a second: it is read once.
+        A roster is read only once: it never changes, it is large if there are many nodes, and all of them ask for it
+        once a second.
         """
         latest = self._world
         if latest is not None and (latest.attempt, latest.head) == (claim.attempt, claim.head):
@@ -110,26 +117,26 @@ class ClaimChain:
         return self._world
 
     def latest_world(self) -> World | None:
-        """The roster of the run's latest attempt."""
+        """Return the roster of the run's latest attempt, None if there is none."""
         claim = self.latest_attempt()
         return None if claim is None else self.world(claim)
 
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
-        """The same claim with the head that the allocation has now: the one that opened its latest attempt."""
+        """Return the claim with the allocation's current head: the one that opened its latest attempt."""
         claim = self.latest_attempt_here() if self.is_this_start(allocation) else None
         world = None if claim is None else self.world(claim)
         head = None if world is None else head_of(world)
         return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
 
     def result(self) -> RunResult | None:
-        """The run's result, if it is over."""
+        """Return the run's result, None if the run is not over."""
         return self._read(RunResult, self._layout.result)
 
     def read_records(self) -> Records:
-        """All that an agent without a head has to know.
+        """Return all records that an agent without a head needs.
 
         Raises:
-            RunDirectoryError: something is there and cannot be read.
+            RunDirectoryError: a record exists and cannot be read.
         """
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
@@ -145,10 +152,10 @@ class ClaimChain:
         )
 
     def is_finished(self, world: World) -> bool:
-        """Whether the records of its nodes say that every worker exited 0.
+        """Return whether the records of a world's nodes say that every worker exited 0.
 
-        A role works in the attempt that it was started in last. One whose failures are ignored
-        does not count, unless there is no other.
+        The records of a role are those of the attempt in which it was started last. A role whose failures are ignored
+        does not count, unless there is no other role.
         """
         attempts = {role.role: role.attempt for role in world.roles}
         ignored = {role.role for role in world.roles if role.restart == "ignore"}
@@ -156,7 +163,7 @@ class ClaimChain:
         return all(self._has_succeeded(attempts[node.role], node.node) for node in counting)
 
     def node_result(self, attempt: int, node: str) -> NodeResult | None:
-        """What a node has recorded of its part in an attempt."""
+        """Return the record that a node has written of its part in an attempt, None if there is none."""
         return self._read(NodeResult, self._layout.node_result(attempt, node))
 
     def _has_succeeded(self, attempt: int, node: str) -> bool:
@@ -178,5 +185,5 @@ class ClaimChain:
 
 
 def head_of(world: World) -> Endpoint | None:
-    """Where the head of a world listens; None if it is none of its nodes."""
+    """Return the endpoint on which the head of a world listens; None if the head is not one of the world's nodes."""
     return next((node.agent for node in world.nodes if node.node == world.head), None)

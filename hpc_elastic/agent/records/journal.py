@@ -1,4 +1,4 @@
-"""What the agent reads and writes in the run directory; every method blocks, so it runs in a thread."""
+"""Reads and writes the agent's records in the run directory; every method blocks, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
 
 class PredecessorUnknownError(RunDirectoryError):
-    """The scheduler does not say now whether the run's earlier allocation is over. Exit code 5."""
+    """Raised if the scheduler cannot say now whether the run's earlier allocation is over. Exit code 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Journal:
         layout: the file names.
         plan: the launch plan.
         allocation: this node's place.
-        questions: what the scheduler says about jobs of the run.
+        questions: asks the scheduler about jobs of the run.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class Journal:
         self._tried: AllocationClaim | None = None
         self.allocation = 0
         self.is_head = False
-        self.log: TextIO | None = None  # where lines for people go; None: standard output
+        self.log: TextIO | None = None  # receives the lines for people; None: standard output
 
     # Claims.
 
     def find_allocation(self) -> AllocationClaim | None:
-        """The claim of this start of the job, if somebody made it already, with the head that it has now.
+        """Return the allocation claim of this start of the job with its current head, None if there is none yet.
 
         Raises:
-            RunDirectoryError: the run is over, so that nobody will.
+            RunDirectoryError: the run is over, so that no agent will make the claim.
         """
         self._refuse_if_over()
         latest = self._chain.latest_allocation()
@@ -114,13 +114,13 @@ class Journal:
         """Claims the next allocation for this start of the job.
 
         Raises:
-            PredecessorUnknownError: nobody says now whether the earlier allocation is over.
+            PredecessorUnknownError: the scheduler cannot say now whether the earlier allocation is over.
             RunDirectoryError: an earlier allocation of the run is still alive, or the run is over.
         """
         while True:
             latest = self._chain.latest_allocation()
             if latest is not None and self._chain.is_this_start(latest):
-                is_ours = latest == self._tried  # an earlier try, which seemed to fail
+                is_ours = latest == self._tried  # this agent's earlier try seemed to fail but made the claim
                 if is_ours:
                     self._announce(latest)
                 return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
@@ -133,14 +133,14 @@ class Journal:
                 return self._took(Claimed(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
-        """Claims another allocation for this start of the job: no attempt was opened in the one before it.
+        """Claims another allocation for this start of the job, because no attempt was opened in the one before it.
 
         Args:
-            head: where this agent listens.
+            head: the endpoint on which this agent listens.
             after: the number of the allocation whose head is lost.
 
         Returns:
-            Whether it is ours.
+            Whether this agent made the claim.
 
         Raises:
             RunDirectoryError: the run is over, or its directory cannot be written.
@@ -150,37 +150,37 @@ class Journal:
         if not claim(self._layout.allocation(mine.allocation), to_json(mine)):
             return False
         if (first := self._chain.first_of_this_start()) is not None:
-            self._announce(first)  # its own head may have died before it did
+            self._announce(first)  # the head that made this claim may have died before it announced it
         self._took(Claimed(claim=mine, is_ours=True))
         return True
 
     def is_requeued(self) -> bool | None:
-        """Whether the job will be started again, so that a stop of this start does not end the run; None: unknown.
+        """Return whether the job will be started again, so that a stop of this start does not end the run.
 
-        Asks nobody but the scheduler, and not the disk.
+        None means unknown. Asks only the scheduler and does not read the disk.
         """
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
 
     def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
-        """Those of the nodes that the scheduler has given up for this job; asks nobody else, and not the disk."""
+        """Return those of the nodes that the scheduler has given up for this job; does not read the disk."""
         return self._questions.dead_nodes(self._place.job_id, nodes)
 
     def history(self) -> History:
-        """What the run went through, by its latest claim."""
+        """Return the run's history, from its latest attempt claim."""
         latest = self._chain.latest_attempt()
         if latest is not None:
             return history_after(latest)
         return History(progress=self.progress())
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
-        """The claim of the run's latest attempt, if it is above this one."""
+        """Return the claim of the run's latest attempt, None if its number is not above this one."""
         return self._chain.latest_attempt(above=above)
 
     def read_records(self) -> Records:
-        """What an agent without a head has to know.
+        """Return the records that an agent without a head needs.
 
         Raises:
-            RunDirectoryError: something is there and cannot be read.
+            RunDirectoryError: a record exists and cannot be read.
         """
         records = self._chain.read_records()
         # NFS may show the folder as it was before this agent's own allocation was claimed.
@@ -188,36 +188,36 @@ class Journal:
         return records if is_news else replace(records, started_again=None)
 
     def note_launch_agent(self) -> None:
-        """Says which process is the agent beside srun, for the script, which holds srun while that one lives."""
+        """Records that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
         me = find_process(os.getpid())
         with contextlib.suppress(RunDirectoryError):
             if me is not None:
                 write_bytes(self._layout.launch_agent, f"{me.pid} {me.start}\n".encode())
 
     def node_result(self, attempt: int, node: str) -> NodeResult | None:
-        """What a node has recorded of its part in an attempt; None if it has recorded nothing.
+        """Return the record that a node has written of its part in an attempt, None if there is none.
 
         Raises:
-            RunDirectoryError: it cannot be read.
+            RunDirectoryError: the record cannot be read.
         """
         return self._chain.node_result(attempt, node)
 
     def first_start(self) -> str:
-        """When the run's first allocation was claimed."""
+        """Return the time at which the run's first allocation was claimed; the current time if no record says it."""
         data = read_json(self._layout.allocation(1))
         return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
 
     def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
         """Claims an attempt and writes its roster.
 
-        The roster is complete before the claim: a head that dies in between leaves one to its successor.
+        The roster is written completely before the claim: if the head dies in between, its successor has a roster.
 
         Args:
-            stamped: the claim; the same one, with the same time, where the file system failed before.
+            stamped: the claim; the same one, with the same time, if the file system failed before.
             world: the roster.
 
         Returns:
-            Whether the claim is ours and the run goes on, and the SHA-256 of `world.json`.
+            Whether this agent made the claim and the run goes on, and the SHA-256 of `world.json`.
         """
         content = dump_json(to_json(world))
         proposed = self._layout.proposed_world(stamped.attempt, stamped.head)
@@ -226,12 +226,12 @@ class Journal:
             remove(proposed)
             return False, ""
         rename(proposed, self._layout.world(stamped.attempt))
-        # Another head may have ended the run while this one was on its way to the claim, or the job has started again.
+        # Another head may have ended the run just before this claim was made, or the job may have started again.
         is_ours = read_json(self._layout.result) is None and self._later_start() is None
         return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:
-        """Writes what has been spent, for people; a run directory in trouble does without."""
+        """Writes what has been spent, for people; ignores a run directory that cannot be written."""
         budget = Budget(
             attempt=claim.attempt,
             spend=claim.spend,
@@ -244,15 +244,16 @@ class Journal:
     # Results.
 
     def find_result(self) -> RunResult | None:
-        """The run's result, if it is over."""
+        """Return the run's result, None if the run is not over."""
         return self._chain.result()
 
     def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
         """Creates the run's result, unless there is one.
 
         Returns:
-            Exit code and cause of the result that is there now; or the claim of a later attempt than the result knows
-            of, or, where it is no success, the number of a later allocation that may go on: then nothing is written.
+            Exit code and cause of the result that the run has now. Or, if nothing is written: the claim of an attempt
+            after the last one of the result; or, if the result is no success, the number of a later allocation in which
+            the run may go on.
         """
         standing = self._chain.result()
         if standing is None:
@@ -267,7 +268,7 @@ class Journal:
             standing = self._chain.result()
         if standing is None:
             raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
-        if not os.path.exists(self._layout.exit_code):  # of whoever wrote the result, and may not have come so far
+        if not os.path.exists(self._layout.exit_code):  # the result's writer may have died before this file
             write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
         return standing.exit_code, standing.cause
 
@@ -281,7 +282,7 @@ class Journal:
     # For people, and from them.
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Prints a line, if `log_level` asks for it, into the agent's log and, from the head, the script's output."""
+        """Prints a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
@@ -294,7 +295,7 @@ class Journal:
                 file.write(f"{line}\n")
 
     def note(self, note: Note, time_ns: int) -> None:
-        """Appends an event to this node's file; `time_ns` is when it happened, and not when the disk takes it."""
+        """Appends an event to this node's file; `time_ns` is when it happened, not when it is written."""
         event = Event(
             time_ns=time_ns,
             run=self._plan.run,
@@ -308,44 +309,46 @@ class Journal:
         self.append_events([event])
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Appends to this node's events; a run directory in trouble loses them."""
+        """Appends events to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.events(self._place.node), map(to_json, events))
 
     def append_metrics(self, metrics: Sequence[MetricData]) -> None:
-        """Appends to this node's metrics; a run directory in trouble loses them."""
+        """Appends metrics to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
     def requests(self) -> tuple[str | None, int | None]:
-        """Who asked for the run's end, and the allocation of a later start of the job than this agent's, or None.
+        """Return who asked to stop the run, and the allocation of a later start of the job than this agent's.
 
-        NFS may hide a new name for 30 s and more, and shows a new line of a file that is opened.
+        Each is None if there is none. The requests are lines of one file because NFS may hide a new file name for 30 s
+        and more, but shows a new line of a file when that is opened.
         """
         requests = list(self._requests())
         stop_by = next((request.by for request in requests if request.kind == "stop"), None)
         return stop_by, self._latest_start(requests)
 
     def may_predecessor_live(self) -> bool:
-        """Whether agents of an earlier start of the run may be at work: its head did not write that all have left.
+        """Return whether agents of an earlier start may still run: no line says that all of that start have left.
 
-        If that start opened no attempt, the one before it has to have left, too: it may not have heard of that one yet.
+        If the earlier start opened no attempt, the start of the latest attempt must have left, too: its agents may not
+        have heard of the one that followed.
         """
         latest = self._chain.latest_attempt()
         started = {self._chain.predecessor(), None if latest is None else latest.allocation} - {None}
         left: set[int | None] = set()
-        with contextlib.suppress(RunDirectoryError):  # then nobody knows
+        with contextlib.suppress(RunDirectoryError):  # then it is unknown who has left
             left.update(request.allocation for request in self._requests() if request.kind == "left")
         return not started <= left
 
     def note_all_left(self) -> None:
-        """No worker of this allocation is left anywhere: the next start of the job need not wait for any."""
+        """Records that no worker of this allocation is left, so that the next start of the job need not wait."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
             append_line(self._layout.requests, to_json(request))
 
     def _later_start(self) -> int | None:
-        """The number of the latest allocation of a later start of the job, by its line or by its claim."""
+        """Return the latest allocation of a later start of the job, by its `start` line or by its claim; else None."""
         requests: list[Request] = []
         with contextlib.suppress(RunDirectoryError):
             requests.extend(self._requests())
@@ -357,9 +360,10 @@ class Journal:
         return started if started > self.allocation else None
 
     def _goes_on_in(self) -> int | None:
-        """The number of a later allocation in which others go on with the run, so that no failure here may end it.
+        """Return the number of a later allocation in which other agents go on with the run, None if there is none.
 
-        One of this start was claimed in vain if an attempt of this start is opened: its head comes to the one of that.
+        If there is one, no failure of this agent may end the run. A later allocation of this same start does not count
+        if an attempt of this start was opened: then its head joins the head of that attempt.
         """
         if (started := self._later_start()) is not None:
             return started
@@ -372,19 +376,19 @@ class Journal:
                 yield from_json(Request, line)
 
     def _announce(self, mine: AllocationClaim) -> None:
-        """Tells the agents of an earlier start, which may live where Slurm has given their nodes up."""
+        """Tells the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
         if mine.allocation > 1:
             request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
-            with contextlib.suppress(RunDirectoryError):  # the claim is there, and they find that
+            with contextlib.suppress(RunDirectoryError):  # they also find the claim itself
                 append_line(self._layout.requests, to_json(request))
 
     @property
     def shows_progress(self) -> bool:
-        """Whether there may be files whose change is progress."""
+        """Whether the plan names files whose change counts as progress."""
         return self._plan.progress_file is not None
 
     def progress(self) -> str | None:
-        """A digest of names, sizes and times of the files that show progress; None if the plan names none."""
+        """Return a digest of names, sizes and times of the files that show progress; None if the plan names none."""
         return progress_digest(self._plan)
 
     # Steps.
@@ -401,7 +405,7 @@ class Journal:
                     "agent, which comes too late"
                 )
             return
-        # Processes of another machine cannot be looked up here.
+        # Processes of another machine cannot be looked up on this one.
         is_elsewhere = is_local(record.job_id) and record.host != os.uname().nodename
         is_over = None if is_elsewhere else self._questions.is_over(record.job_id)
         if is_over is not True:
@@ -413,7 +417,7 @@ class Journal:
             )
 
     def _try_claim(self, head: Endpoint, number: int) -> AllocationClaim:
-        """The same claim, with its time, where the file system failed the last time: it may have been made."""
+        """Return the claim to try; the same as last time if the file system failed then: it may have been made."""
         if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
             self._tried = self._allocation_claim(head, number)
         return self._tried
@@ -439,7 +443,7 @@ class Journal:
 
 
 def stamp(claim: AttemptClaim) -> AttemptClaim:
-    """The claim with the time that it has now."""
+    """Return the claim with the current time."""
     return replace(claim, time=utc_text(time.time()))
 
 

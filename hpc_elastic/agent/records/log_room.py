@@ -1,4 +1,4 @@
-"""Keeps room for an agent's last words on a disk that is full by then."""
+"""Reserves disk space for an agent's log, so that its last lines can be written when the disk is full."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import ctypes
 import os
 import stat
 
-ROOM = 64 * 1024  # most agents say less in a whole run
+ROOM = 64 * 1024  # most agents log less in a whole run
 _FALLOC_FL_KEEP_SIZE = 1  # fallocate(2)
 
 
 def reserve_room(descriptor: int, room: int = ROOM) -> bool:
-    """Has the file system set space aside behind the end of a file, whose size stays what it is.
+    """Reserve disk space behind the end of a file, without a change of its size.
 
     Args:
-        descriptor: of the file, open for writing.
-        room: so many bytes.
+        descriptor: the descriptor of the file, open for writing.
+        room: how many bytes to reserve.
 
     Returns:
-        Whether it did; what is no file, or on a file system that cannot, does without.
+        Whether the space was reserved; false if it is not a regular file or the file system does not support this.
     """
     with contextlib.suppress(OSError):
         status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Whether the files that show progress have changed."""
+"""Computes a digest of the files that show progress, by which a change of them is noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc_elastic.plan.references import BadReferenceError, expand_references
 
 
 def progress_digest(plan: LaunchPlan) -> str | None:
-    """A digest of names, sizes and times of the files that show progress; None if the plan names none."""
+    """Return a digest of names, sizes and times of the files that show progress; None if the plan names none."""
     pattern = plan.progress_file
     if pattern is None:
         return None

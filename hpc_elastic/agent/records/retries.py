@@ -1,7 +1,7 @@
-"""Disk work that is done again when it fails: a file server that fails over refuses what it does a moment later.
+"""Retries disk work that fails: a file server during a failover refuses what it accepts a moment later.
 
-Only what the file system says is asked for again (`FileSystemError`). What the records say, that a run is over or
-another head was faster, is an answer.
+Only errors of the file system (`FileSystemError`) are retried. What the records say, for example that a run is over or
+that another head was faster, is an answer and not retried.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from hpc_elastic.errors import FileSystemError
 
 T = TypeVar("T")
 FOR_S = 30.0
-PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # the last one again and again
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # the last pause repeats
 
 
 async def retry(
     work: Callable[[], Awaitable[T]], *, say: Callable[[str], None], is_wanted: Callable[[], bool] = lambda: True
 ) -> T:
-    """Does the work until the file system takes it.
+    """Repeat the work until the file system accepts it, for at most `FOR_S` after the first failure.
 
     Args:
-        work: to be done; a second time as if it were the first.
+        work: the work; it must be safe to repeat.
         say: takes a line for people, at the first failure.
-        is_wanted: whether it is worth another try.
+        is_wanted: returns whether another try is still useful.
 
     Raises:
-        FileSystemError: that of the last try, when the time for them is over.
+        FileSystemError: the error of the last try, when the time is over or no other try is wanted.
     """
     patience = _Patience(say, FOR_S, asyncio.get_running_loop().time)
     while True:
@@ -46,10 +46,10 @@ async def retry(
 def retry_here(
     work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float | None = None
 ) -> T:
-    """The same in a thread that may wait, for so many seconds at most (None: as long as `retry`).
+    """Do as `retry`, in a thread that may block, for `within_s` seconds at most (None: as long as `retry`).
 
     Raises:
-        FileSystemError: that of the last try.
+        FileSystemError: the error of the last try.
     """
     patience = _Patience(say, FOR_S if within_s is None else within_s, time.monotonic)
     while True:
@@ -61,7 +61,7 @@ def retry_here(
 
 
 class _Patience:
-    """What is left of the time for one piece of work, from its first failure on: a try itself may take minutes."""
+    """The time left to retry one piece of work, counted from its first failure, since a try itself may take minutes."""
 
     def __init__(self, say: Callable[[str], None], for_s: float, now: Callable[[], float]) -> None:
         self._now = now
@@ -71,10 +71,10 @@ class _Patience:
         self._pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
 
     def pause_after(self, error: FileSystemError) -> float:
-        """How long to wait for the next try, in seconds.
+        """Return how long to wait before the next try, in seconds.
 
         Raises:
-            FileSystemError: this one, for the time is over.
+            FileSystemError: the given error, if the time is over.
         """
         if self._ends is None:
             self._ends = self._now() + self._for_s

@@ -1,4 +1,4 @@
-"""Where the values are that the function of a run has returned, for the records; the workers have written them."""
+"""Adds to the records the paths of the return values of a run's function, which the workers have written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hpc_elastic.rundir.records import NodeResult, RunResult, RunState, WorkerSt
 
 
 def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -> NodeResult:
-    """A node's record with the values of its ranks, if it succeeded; one that left by `sys.exit` has none."""
+    """Return a node's record with the paths of its ranks' return values, if the node succeeded.
+
+    A rank that left by `sys.exit` has no value.
+    """
     if result.state is not WorkerState.SUCCEEDED or result.role not in _function_roles(plan):
         return result
     files = {str(rank): layout.return_value(result.attempt, rank) for rank in result.ranks}
@@ -23,9 +26,10 @@ def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -
 def with_runs_values(
     plan: LaunchPlan, layout: RunLayout, result: RunResult, read_world: Callable[[], World | None]
 ) -> RunResult:
-    """The run's result with the values of all ranks of its last world, if it succeeded.
+    """Return the run's result with the paths of the values of all ranks of its last world, if the run succeeded.
 
-    No value is looked at: a successor of the head finds the same, and thousands of ranks take no time.
+    It does not check that the files exist, so that a successor of the head computes the same paths, and thousands of
+    ranks take no time.
     """
     roles = _function_roles(plan)
     world = read_world() if roles and result.state is RunState.SUCCEEDED else None

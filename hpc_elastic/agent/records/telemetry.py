@@ -1,19 +1,19 @@
-"""What an agent tells about its workers as torch's agent does: events, metrics, and the Prometheus text file.
+"""Records what torch's agent reports about its workers: events, metrics, and the Prometheus text file.
 
-Theory of operation. The supervisor shows each action of its member here, the coordinator what the head
-does; from these the node's WorkerGroup is led through its states, and each step is timed from the action
+Theory of operation. The supervisor passes each action of its member to this module, and the coordinator the
+steps of the head. From these the node's WorkerGroup changes its states, and each step is timed from the action
 that begins it to the one that ends it:
 
     rendezvous          from the start, or the end of a stop, to StartWorkers
     start_workers       StartWorkers to the node's record that they are HEALTHY
     initialize_workers  rendezvous and start_workers
-    monitor_workers     HEALTHY to StopWorkers; nothing polls, so that is as long as they ran
+    monitor_workers     HEALTHY to StopWorkers; nothing polls, so this is as long as the workers ran
     stop_workers        StopWorkers to Stopped, or to Leave
     restart_workers     StopWorkers to the next HEALTHY
     assign_worker_ranks on the head's node: the claim with every rank in it
-    run                 all of it
+    run                 from the agent's start to its end
 
-Records are built when something happens and written by the disk's thread, which may be behind.
+Records are built when something happens. The disk's thread writes them, perhaps later.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from hpc_elastic.scheduler.allocation import Allocation
 
 LONGEST_RAW_ERROR = 1024 * 1024  # characters; torch's @record bounds neither message nor traceback
 _EVENT_OF_STEP = {"rendezvous": RENDEZVOUS, "assign_worker_ranks": ASSIGN_WORKER_RANKS}
-# With another exit code the agent could not go on to the end of the run.
+# The exit codes of an agent that worked to the end of the run; any other one means that the agent itself failed.
 _AGENT_SUCCEEDED = frozenset(
     {
         *(ExitCode.SUCCESS, ExitCode.WORKERS_FAILED, ExitCode.NO_PROGRESS, ExitCode.STALLED),
@@ -60,13 +60,13 @@ _AGENT_SUCCEEDED = frozenset(
 
 
 class Telemetry:
-    """One node's worker group, as its agent sees it.
+    """The telemetry of one node's worker group, as its agent sees it.
 
     Args:
         plan: the launch plan.
         allocation: this node's place.
-        journal: the run directory.
-        disk: the thread for it.
+        journal: writes to the run directory.
+        disk: the thread in which the journal is used.
         say: takes a line for the agent's log.
         now: monotonic seconds.
     """
@@ -101,7 +101,7 @@ class Telemetry:
     # What the supervisor and the coordinator show.
 
     def saw(self, action: Action) -> None:
-        """The member asked for something."""
+        """Records what follows from an action of the member: steps that begin or end, and the group's state."""
         if isinstance(action, StartWorkers):
             self._assigned(action.assign)
         elif isinstance(action, StopWorkers):
@@ -124,7 +124,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def measuring(self, step: str) -> Iterator[None]:
-        """Times a step of the head."""
+        """Times a step of the head; the step is the body of the `with` statement."""
         self._begin(step)
         is_success = False
         try:
@@ -134,7 +134,7 @@ class Telemetry:
             self._end(step, is_success=is_success)
 
     def run_ended(self, result: RunResult) -> None:
-        """The run's result is written; a run that was stopped has no metrics, as in torch."""
+        """Records the metrics of a run whose result is written; a run that was stopped has none, as in torch."""
         if result.state not in (RunState.SUCCEEDED, RunState.FAILED):
             return
         limit, is_failed = self._plan.restart.max_restarts, result.is_failed()
@@ -162,7 +162,7 @@ class Telemetry:
         self._begin("start_workers")
 
     def _started(self, result: NodeResult) -> None:
-        """Every worker has its process."""
+        """Records that all workers of the node have been started."""
         pids = {worker.local_rank: result.pids.get(str(worker.global_rank)) for worker in self.group.workers}
         self.group = self.group.started(pids)
         self._end("start_workers", "initialize_workers", "restart_workers")
@@ -177,7 +177,7 @@ class Telemetry:
         self._enter(WorkerState.HEALTHY)
 
     def _ended(self, result: NodeResult) -> None:
-        """The node's part in an attempt is over: how each of its workers ended."""
+        """Records how each of the node's workers ended, when the node's part in an attempt is over."""
         group, moment = self.group, self._moment()
         paths = {rank: failure.error_file for rank, failure in result.failures.items()}
 
@@ -210,7 +210,7 @@ class Telemetry:
             self._begun[step] = self._now()
 
     def _end(self, *steps: str, is_success: bool = True) -> None:
-        """Tells of those of the steps that were begun."""
+        """Records the end of those of the steps that were begun."""
         for step in steps:
             begun = self._begun.pop(step, None)
             if begun is None:
@@ -289,7 +289,7 @@ def _is_failed_start(message: Message) -> bool:
 
 
 def record_crash(plan: LaunchPlan, allocation: Allocation, journal: Journal, *, attempt: int, detail: str) -> None:
-    """The event of an agent that failed itself; `detail` is its traceback. Blocks."""
+    """Write the event of an agent that failed itself; `detail` is its traceback. Blocks."""
     group = WorkerGroup(planned_spec(plan, allocation.node_id, len(allocation.nodes)))
     moment = _moment(plan, allocation, journal, attempt=attempt, restarts=max(0, attempt - 1), run_time_s=0)
     failed = WorkerState.FAILED.value
@@ -303,7 +303,7 @@ def _moment(
         time_ns=time.time_ns(),
         run=plan.run,
         node=place.node,
-        hostname=os.uname().nodename,  # torch asks a name server for more, which may hang
+        hostname=os.uname().nodename,  # torch asks a name server for the full name, which may block
         allocation=journal.allocation,
         attempt=attempt,
         restarts=restarts,
@@ -312,7 +312,7 @@ def _moment(
 
 
 def _raw_error(path: str) -> str | None:
-    """The error file as torch's events have it, on one line; of one that has no end, its message."""
+    """Return a rank's error file as torch's events have it, on one line; only its message if it is very long."""
     with contextlib.suppress(RunDirectoryError):
         data = read_json(path)
         raw_error = None if data is None else json.dumps(data)

@@ -1,4 +1,4 @@
-"""The Prometheus text file of a run, where the plan asks for one."""
+"""Writes the Prometheus text file of a run, if the plan asks for one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.rundir.store import write_bytes
 
-TEXTFILE_MODE = 0o644  # whoever collects it is another user
+TEXTFILE_MODE = 0o644  # the collector runs as another user
 
 
 class Textfile:
-    """A file that is replaced again and again; what is wrong with it is said once and ends nothing.
+    """A text file that is replaced repeatedly; the first problem with it is logged, and no problem is fatal.
 
     Args:
-        path: as the plan has it, with `${NAME}`.
-        environ: what these stand for.
+        path: the path as the plan has it, with `${NAME}` references.
+        environ: the variables for these references.
         say: takes a line for the agent's log.
     """
 
@@ -28,11 +28,11 @@ class Textfile:
         self._is_told = False
 
     def replace(self, text: str) -> None:
-        """Puts the text there at once: a reader finds the old file or the new one. Blocks."""
+        """Replaces the file's content atomically: a reader finds the old text or the new one. Blocks."""
         try:
             path = os.path.abspath(expand_references(self._path, self._environ))
             folder = os.path.dirname(path)
-            if not os.path.isdir(folder):  # made here, it would be one that its collector does not know
+            if not os.path.isdir(folder):  # not created here: no collector would know of it
                 self._complain(f"there is no folder {folder} on this node; make it, or choose another place")
             else:
                 write_bytes(path, text.encode(), mode=TEXTFILE_MODE)

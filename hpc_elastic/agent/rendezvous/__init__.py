@@ -1,1 +1,1 @@
-"""How an agent finds its head: at the start, after a loss, and what it tells when it cannot."""
+"""Discovery of the head: at the start, after a loss, and the report of what went wrong when no head is found."""

@@ -1,4 +1,4 @@
-"""What the agents found out in vain about the head, told through the run directory: the network is what is broken."""
+"""Reports why agents could not join the head, through the run directory because the network is what fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_LINE = 200
 
 
 class Findings:
-    """The `rendezvous.json` of the nodes of one start of the job; every method blocks, so it runs in a thread.
+    """The `rendezvous.json` files of the nodes in one start of the job; every method blocks, so it runs in a thread.
 
     On NFS a file that is looked for before it is there may stay hidden for 30 s and more. So an
     agent writes after two seconds at the latest, and the head looks after three.
@@ -34,7 +34,7 @@ class Findings:
         self._layout = RunLayout(plan.run_dir)
 
     def write(self, finding: Finding, *, tries: int, gave_up: bool, versions: Mapping[str, str]) -> None:
-        """Says why this node has not joined; a run directory that cannot be written is no reason to stop looking."""
+        """Writes why this node has not joined; a failed write is ignored, so that the search goes on."""
         record = RendezvousRecord(
             run=self._plan.run,
             node=self._place.node,
@@ -54,16 +54,16 @@ class Findings:
             write_json(self._layout.rendezvous(self._place.node), to_json(record))
 
     def remove(self) -> None:
-        """This node has joined."""
+        """Removes the record of this node, which has joined."""
         with contextlib.suppress(RunDirectoryError):
             remove(self._layout.rendezvous(self._place.node))
 
     def read(self, nodes: Sequence[str], own: Endpoint) -> list[Diagnosis]:
-        """What is known of nodes that are missing.
+        """Returns what is known about the nodes that have not joined.
 
         Args:
-            nodes: their names.
-            own: where the head, which this is, listens for sure.
+            nodes: the names of the missing nodes.
+            own: the address and port on which this node's agent, which is the head, listens.
         """
         return list(self._diagnoses(nodes, own))
 
@@ -78,7 +78,7 @@ class Findings:
                 yield judge(record, head=self._place.node, own=own, port_range=self._plan.network.port_range)
 
     def _record(self, node: str) -> RendezvousRecord | None:
-        """A node's finding of this start of the job."""
+        """Returns the finding that a node wrote in this start of the job, None if there is none."""
         with contextlib.suppress(RunDirectoryError, DecodeError):
             data = read_json(self._layout.rendezvous(node))
             record = from_json(RendezvousRecord, data) if data is not None else None
@@ -88,7 +88,7 @@ class Findings:
         return None
 
     def _sign_of_life(self, node: str) -> str:
-        """What the output of a node's agent says about an agent that does not; each start of the job appends to it."""
+        """Describes the output file of an agent that wrote no finding; each start of the job appends to that file."""
         path = self._layout.agent_output(node)
         name = os.path.relpath(path, self._layout.root)
         try:
@@ -109,9 +109,9 @@ class Findings:
 
 
 def judge(record: RendezvousRecord, *, head: str, own: Endpoint, port_range: Sequence[int]) -> Diagnosis:
-    """What a node's own finding means to the head, which knows where it listens.
+    """Returns what a node's own finding means to the head, which knows where it listens.
 
-    A node that is refused there did not reach it: a firewall in between answers in its stead.
+    A node that was refused at that very port did not reach the head: a firewall in between refused the connection.
     """
     missing = MissingNode(node=record.node, cause=record.cause, detail=record.detail)
     if record.cause is RendezvousCause.REFUSED and (record.head, record.port) == (head, own.port):

@@ -1,4 +1,4 @@
-"""Asks an agent to be this node's head, and tells whoever listens what it says."""
+"""Sends a join to an agent that may be the head, and passes its messages on to a `HeadListener`."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from hpc_elastic.membership.messages import Dropped, Elsewhere, Join, Message, R
 
 
 class HeadListener(Protocol):
-    """Who hears what a head says, once it has answered the join. Every word comes with its connection.
+    """The receiver of a head's messages, from its answer to the join on. Every call names the connection.
 
-    A connection that was replaced by another one may still have something to say.
+    A connection that was replaced by another one may still deliver messages.
     """
 
     def head_found(self, connection: Connection) -> None:
-        """A head answered the join on this connection; what it says comes next."""
+        """Is called when a head has answered the join on this connection, before the answer itself is delivered."""
 
     def head_said(self, connection: Connection, message: Message) -> None:
-        """A message of the head."""
+        """Is called with each message of the head."""
 
     def head_lost(self, connection: Connection, why: str) -> None:
-        """The connection to the head is over."""
+        """Is called when the connection to the head has closed."""
 
 
 class HeadLink(Receiver):
-    """A connection that is the head's as soon as the join is answered on it."""
+    """The receiver on one dialled connection, which becomes the connection to the head when the join is answered."""
 
     def __init__(self, listener: HeadListener) -> None:
         self._listener = listener
         self._connection: Connection | None = None
         self.why = ""
-        self.elsewhere: Elsewhere | None = None  # what the other side says of its own head
+        self.elsewhere: Elsewhere | None = None  # where an agent that is no head says its head is
         self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def give_up(self) -> None:
-        """Closes the connection if the join was not answered yet; with a word, for the other side may have got it."""
+        """Closes the connection if the join is not answered yet, with a `Dropped`, as the join may have arrived."""
         if not self.answered.done() and self._connection is not None:
             self._connection.send(Dropped(reason="no answer to the join"))
             self._connection.close("no answer to the join")
 
     def opened(self, connection: Connection) -> None:
-        """Of transport.Receiver."""
+        """Implements transport.Receiver: keeps the connection."""
         self._connection = connection
 
     def received(self, connection: Connection, message: Message) -> None:
-        """Of transport.Receiver: the first message must be an answer to the join."""
+        """Implements transport.Receiver: the first message must be an answer to the join."""
         if not self.answered.done():
             if isinstance(message, Elsewhere):
-                self.elsewhere = message  # and hangs up
+                self.elsewhere = message  # the other agent closes the connection next
                 return
             if not isinstance(message, (Welcome, Refused)):
                 connection.abort("the other side is no head")
@@ -59,7 +59,7 @@ class HeadLink(Receiver):
         self._listener.head_said(connection, message)
 
     def closed(self, connection: Connection, why: str) -> None:
-        """Of transport.Receiver."""
+        """Implements transport.Receiver: the join stays unanswered, or the head is lost."""
         if not self.answered.done():
             self.why = why
             self.answered.set_result(False)
@@ -70,12 +70,12 @@ class HeadLink(Receiver):
 async def ask_to_join(
     make: ConnectionFactory, link: HeadLink, join: Join, *, address: str, port: int, timeout_s: float
 ) -> Connection:
-    """Connects to an agent and says who this one is; `link` has the answer.
+    """Connects to an agent and sends it the join; `link` receives the answer.
 
     Raises:
-        OSError: nobody is there; a TimeoutError if nothing answered.
-        ProtocolError: who is there is not an agent of ours.
-        NoHandshakeError: who is there did not say enough to tell.
+        OSError: nothing listens there; a TimeoutError if nothing answered.
+        ProtocolError: the other side is not an agent of this run.
+        NoHandshakeError: the other side did not send enough of the handshake to tell what it is.
     """
     connection = await dial(make, link, address, port, timeout_s=timeout_s)
     connection.send(join)

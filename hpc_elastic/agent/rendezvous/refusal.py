@@ -1,4 +1,4 @@
-"""Passes on a refusal: node 0 could not claim the allocation, and the others would wait for a head in vain."""
+"""Tells the other agents that node 0 could not claim the allocation; they would wait for a head in vain."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.errors import HpcElasticError
 from hpc_elastic.membership.messages import Join, Message, Refused
 
-OTHERS_COME_WITHIN_S = 20.0  # then they try to claim the allocation themselves, and are told the same
+OTHERS_COME_WITHIN_S = 20.0  # after that they try to claim the allocation themselves, and get the same error
 
 
 class Refuser:
-    """Answers every join of the other agents with the error of this one.
+    """Answers the join of every other agent with the error that this agent got.
 
     Args:
         error: why there will be no head.
@@ -26,15 +26,15 @@ class Refuser:
         self._all_told = asyncio.Event()
 
     async def wait(self) -> None:
-        """Returns when everybody has been told, or should have come."""
+        """Waits until all other agents have been told, for `OTHERS_COME_WITHIN_S` at most."""
         if self._others:
             await asyncio.wait([asyncio.ensure_future(self._all_told.wait())], timeout=OTHERS_COME_WITHIN_S)
 
     def opened(self, connection: Connection) -> None:
-        """Of transport.Receiver: it says who it is next."""
+        """Implements transport.Receiver: nothing is done before the join comes."""
 
     def received(self, connection: Connection, message: Message) -> None:
-        """Of transport.Receiver."""
+        """Implements transport.Receiver: answers a join with the refusal, and closes the connection."""
         if isinstance(message, Join):
             connection.send(self._refused)
             self._told.add(message.node)
@@ -43,4 +43,4 @@ class Refuser:
             self._all_told.set()
 
     def closed(self, connection: Connection, why: str) -> None:
-        """Of transport.Receiver: it has read the answer, or is gone."""
+        """Implements transport.Receiver: nothing is left to do, the agent has read the refusal or is gone."""

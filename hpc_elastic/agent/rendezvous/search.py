@@ -23,16 +23,16 @@ from hpc_elastic.rundir.records import AllocationClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
-CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head has shown for so long, and k * CLAIM_STEP_S
+CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head was found for this time plus k * CLAIM_STEP_S
 CLAIM_STEP_S = 5.0
 READ_CLAIM_EVERY_S = 2.0
 CONNECT_BOUND_S = 2.0
-SILENT_AFTER_S = 5.0  # a head that does not answer for so long is worth a word
-DEAD_AFTER_S = 20.0  # the kernel calls the other machine dead when it acknowledges nothing for so long
+SILENT_AFTER_S = 5.0  # a head that has not answered for this long is reported
+DEAD_AFTER_S = 20.0  # the kernel gives the connection up when the other machine acknowledges nothing for this long
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
-HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that does not answer for so long is gone
-PERSISTS_S = 10.0  # what keeps an agent from a head that has claimed, and does not change for so long, is no hiccup
+HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that has not answered for this long is gone
+PERSISTS_S = 10.0  # an obstacle on the way to a head that has claimed is not transient if it lasts this long unchanged
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 60.0
 SCHEDULER_ANSWERS_WITHIN_S = 60.0
@@ -40,18 +40,18 @@ ASKS_AGAIN_AFTER_S = 2.0
 
 
 class HeadSearch:
-    """One agent's search.
+    """The search of one agent for its head.
 
     Theory of operation. Node 0 claims the allocation at once, with its address. The others dial
     node 0 by its name along the port sequence that all nodes derive, and look for the claim
-    meanwhile, which has the address for sure. A wrong guess is harmless: whoever answers must know
-    the run's secret, and be head. If no head shows, node k claims the allocation after
-    20 + 5k seconds; of all who try one succeeds, and its claim tells the others.
+    meanwhile, which has the certain address. A wrong guess is harmless: the agent that answers must know
+    the run's secret, and be head. If no head is found, node k claims the allocation after
+    20 + 5k seconds; exactly one of these claims succeeds, and it tells the other agents where the head is.
 
-    Why the head cannot be reached is found out by probes, said, and written where the head reads it.
-    A try to join is over when a head that has claimed does not answer; tries follow with growing
-    pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. When all were in
-    vain because nobody listens or answers there, and no attempt was opened, the first who notices takes its place.
+    Probes find out why the head cannot be reached; the reason is logged, and written where the head reads it.
+    A try to join ends when a head that has claimed does not answer. Further tries follow after growing
+    pauses, each with names resolved anew, as often as `join_retries` and as long as `join_timeout`. If all tries failed
+    because nothing listens or answers there, and no attempt was opened, the first agent that notices becomes head.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HeadSearch:
         """Claims the allocation.
 
         Args:
-            say: takes a line for people.
+            say: logs a line for people.
 
         Returns:
             None if this agent is the head now, else the claim of the agent that is.
@@ -96,19 +96,19 @@ class HeadSearch:
             except PredecessorUnknownError:
                 if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
                     raise
-                await asyncio.sleep(ASKS_AGAIN_AFTER_S)  # a controller that is started anew answers soon
+                await asyncio.sleep(ASKS_AGAIN_AFTER_S)  # a controller that is being restarted answers soon
             else:
                 return None if claimed.is_ours else claimed.claim
 
     async def find(self, join: Join, listener: HeadListener, say: Callable[[str, Level], None]) -> bool:
-        """Joins the head, whoever it is.
+        """Joins the head of this allocation, or claims the allocation.
 
         Returns:
-            Whether that is another agent; else this one has claimed the allocation, and is the head.
+            True if another agent is the head and was joined; False if this agent has claimed and is the head.
 
         Raises:
             RunDirectoryError: the run is over or busy.
-            RendezvousTimeoutError: `join_timeout` is over or every try was in vain.
+            RendezvousTimeoutError: `join_timeout` has passed or every try failed.
         """
         if self._allocation.node_id == 0 and (known := await self.claim(say)) is None:
             return False
@@ -135,9 +135,9 @@ class HeadSearch:
         raise RendezvousTimeoutError(f"no head was joined, after {took}: {missing}", [missing])
 
     async def _succeeds(self, say: Callable[[str, Level], None]) -> bool:
-        """Whether this node takes the place of a head that has claimed the allocation and then was heard of no more.
+        """Claims the next allocation if the head of this one is silent and opened no attempt; returns whether it did.
 
-        If it lives after all, behind a firewall, the claim is in vain: an attempt that it opens is the run's.
+        If that head is alive after all, behind a firewall, this claim has no effect: an attempt that it opens counts.
         """
         known = self._known
         if known is None:
@@ -154,7 +154,7 @@ class HeadSearch:
     async def _look(
         self, join: Join, listener: HeadListener, say: Callable[[str, Level], None], trouble: Trouble, number: int
     ) -> bool | None:
-        """One try; None if it was in vain."""
+        """Makes one try to join; returns the answer of `find`, or None if the try failed."""
         self._asked_since = self._loop.time()
         self._lookup = await self._resolve()
         read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
@@ -183,13 +183,13 @@ class HeadSearch:
         return await retry(lambda: self._disk.call(work), say=lambda text: say(text, "warning"))
 
     def _claim_after_s(self) -> float:
-        """When this node takes the head's place; early enough that all can join one before they give up."""
+        """Returns after how many seconds without a head this node claims; early enough for all to join it in time."""
         number, count = self._allocation.node_id, len(self._allocation.nodes)
         latest = self._plan.elastic.join_timeout_s * (0.5 + 0.25 * number / count)
         return min(CLAIM_AFTER_S + CLAIM_STEP_S * number, latest)
 
     def _knows(self, claim: AllocationClaim | None) -> None:
-        """From now on it is the head of this claim that has to answer; it may be another one than before."""
+        """Stores the latest known claim; if it names another head, the time to wait for an answer starts again."""
         if claim is not None and (self._known is None or self._known.head != claim.head):
             self._asked_since = self._loop.time()
         self._known = claim
@@ -198,7 +198,7 @@ class HeadSearch:
         if now >= self._deadline:
             return True
         if self._known is None:
-            return False  # a head may still show
+            return False  # a head may still claim
         asked_for_s, lasts_for_s = now - self._asked_since, now - max(self._asked_since, trouble.since)
         return asked_for_s >= HEAD_ANSWERS_WITHIN_S or (not trouble.is_normal_at_first and lasts_for_s >= PERSISTS_S)
 
@@ -209,7 +209,7 @@ class HeadSearch:
         return await self._loop.run_in_executor(None, lambda: resolve_node(allocation.nodes[0], self._plan.network))
 
     def _candidates(self, rounds: int) -> list[Place]:
-        """Where to try now: the claimed place if it is known, else node 0's likely port and one more."""
+        """Returns the places to dial now: the claimed one if it is known, else node 0's likely port and one more."""
         known, head = self._known, self._allocation.nodes[0]
         if known is not None:
             return [Place(head=known.node, address=known.head.address, port=known.head.port, is_certain=True)]
@@ -221,7 +221,7 @@ class HeadSearch:
         ]
 
     async def _dial_all(self, join: Join, listener: HeadListener, trouble: Trouble, rounds: int, number: int) -> bool:
-        """Whether the head answered at one of the places; what kept it at the likeliest one is a trouble."""
+        """Dials all candidate places; returns whether the head answered. A failure at the likeliest one is recorded."""
         places = self._candidates(rounds)
         if not places:
             trouble.met(not_resolved(self._allocation.nodes[0], self._lookup.error), self._loop.time())
@@ -239,10 +239,11 @@ class HeadSearch:
         return False
 
     async def _ask(self, place: Place, join: Join, listener: HeadListener, trouble: Trouble, number: int) -> str | None:
-        """Asks to join there; None if a head answered, else why it is none.
+        """Sends a join to the agent at a place; returns None if a head answered, else why there was no answer.
 
-        Who keeps an authenticated connection is the head, for any other agent closes it. It may be slow:
-        whoever hung up on it would be taken for lost, and find its own join there when it called again.
+        An agent that keeps an authenticated connection open is the head, for any other agent closes it. The head may
+        be slow to answer: an agent that closed the connection meanwhile would be taken for lost, and its earlier join
+        would still be there when it dialled again.
         """
         link = HeadLink(listener)
         connection = await ask_to_join(
@@ -259,5 +260,5 @@ class HeadSearch:
                 trouble.tell(now, number)
         if not link.answered.result():
             return link.why
-        connection.set_dead_after(None)  # from now on the lease says who is dead
+        connection.set_dead_after(None)  # from now on the lease decides whether the head is lost
         return None

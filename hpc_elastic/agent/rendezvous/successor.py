@@ -1,4 +1,4 @@
-"""Drives the search of an agent that has lost its head: dials, reads, and has a head made here when it is its turn."""
+"""Drives the discovery machine of an agent that has lost its head: dials agents, reads records, starts a head here."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ NEVER = float("inf")
 
 
 class Headship(HeadListener, Protocol):
-    """Who can make a head of this agent, and hears what a head elsewhere says."""
+    """The part of an agent that starts and ends a head here, and receives the messages of a head elsewhere."""
 
     def gather(self, succession: Succession) -> None:
-        """Be a head that gathers the members of the lost one."""
+        """Starts a head on this node that gathers the members of the lost head."""
 
     def claim_allocation(self, after: int) -> None:
-        """Claim the allocation after this one, and be its head."""
+        """Claims the allocation after the one with this number, and starts its head on this node."""
 
     def step_down(self, reason: str) -> None:
-        """Be a head no more."""
+        """Ends the head on this node."""
 
     def give_up(self, exit_code: int, cause: str) -> None:
-        """There is no head to be found, or the run is over."""
+        """Ends the search: no head was found, or the run is over."""
 
 
 class Successor(HeadListener):
-    """One search, until there is a head or this agent leaves.
+    """The driver of one head discovery, until there is a head or this agent leaves.
 
-    Theory of operation. The machine (`membership.discovery`) decides; this module has its clock and its
-    connections. The run directory is read in its own thread: while that hangs, the search only dials.
-    The connection on which a head has answered goes to `headship`, with all that comes on it.
+    Theory of operation. The machine (`membership.discovery`) decides; this class gives it a clock and
+    connections. The run directory is read in a thread of its own: while a read hangs, the search only dials.
+    The connection on which a head has answered goes to `headship`, with every message on it.
 
     Args:
-        settings: of the discovery.
+        settings: the settings of the discovery.
         lost: the head that is lost.
-        join: who this node is, each time that it asks an agent.
-        headship: carries out what the search comes to.
+        join: returns this node's join message, with a new number for each agent that it is sent to.
+        headship: carries out what the discovery decides.
         journal: the run directory.
-        disk: the thread for it.
+        disk: the thread for access to the run directory.
         make: makes connections.
-        say: takes a line for people.
+        say: logs a line for people.
     """
 
     def __init__(
@@ -90,33 +90,33 @@ class Successor(HeadListener):
         self._is_closed = False
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the search."""
         self._tick()
 
     def claiming(self) -> None:
-        """The head that was made here claims the attempt, or ends the run."""
+        """Tells the discovery that the head on this node claims the attempt, or ends the run."""
         self._discovery.claiming()
         self._set_timer()
 
     def superseded(self) -> None:
-        """What was to be claimed here is another one's."""
+        """Tells the discovery that another head has made the claim which this node wanted to make."""
         self._apply(self._discovery.superseded(self._loop.time()))
 
     async def close(self) -> None:
-        """The search is over."""
+        """Stops the search and cancels its tasks."""
         self.stop()
         await self._tasks.cancel()
 
     def stop(self) -> None:
-        """Nothing more is done; what is under way ends by itself."""
+        """Stops the search; tasks under way end by themselves."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
-    # Of head_link.HeadListener.
+    # Implementation of head_link.HeadListener.
 
     def head_found(self, connection: Connection) -> None:
-        """An agent has taken this one in, and that is the head from now on."""
+        """Accepts the agent that answered the join as the head, or declines it if the search has ended otherwise."""
         if self._is_closed:
             _decline(connection, "this agent has a head")
             return
@@ -128,11 +128,11 @@ class Successor(HeadListener):
             _decline(connection, "this agent claims the attempt itself")
 
     def head_said(self, connection: Connection, message: Message) -> None:
-        """The head said something."""
+        """Passes a message of the head on to `headship`."""
         self._headship.head_said(connection, message)
 
     def head_lost(self, connection: Connection, why: str) -> None:
-        """The connection to the head is over."""
+        """Passes the end of the connection to the head on to `headship`."""
         self._headship.head_lost(connection, why)
 
     # Steps.
@@ -181,7 +181,7 @@ class Successor(HeadListener):
             self._apply(self._discovery.not_answered(now, is_silent=is_silent, elsewhere=link.elsewhere))
 
     async def _ask(self, link: HeadLink, dial: Dial) -> None:
-        """Raises nothing of its own: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
+        """Dials and waits; raises no error itself: `wait_for` loses what comes while it cancels (Python 3.10, 3.11)."""
         address, port = dial.agent.address, dial.agent.port
         try:
             await ask_to_join(self._make, link, self._join(), address=address, port=port, timeout_s=dial.within_s)
@@ -201,6 +201,6 @@ class Successor(HeadListener):
 
 
 def _decline(connection: Connection, why: str) -> None:
-    """Hangs up on an agent that has taken this one in; without a word it would think of a death."""
+    """Closes the connection to an agent that answered the join, with a `Dropped`: a close without one means a death."""
     connection.send(Dropped(reason=why))
     connection.close(why)

@@ -1,4 +1,4 @@
-"""What keeps this agent from the head: when it is worth telling, in words and for the head to read."""
+"""Decides when to report what keeps this agent from joining the head, in the log and in a record for the head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.allocation import Allocation
 
-# How long after the start of the search a finding counts. That nobody listens is normal while node 0 starts.
+# How long after the start of the search a finding is reported. A refusal or silence is normal while node 0 starts.
 SETTLES_S = 2.0
 STARTS_WITHIN_S = 5.0
 LAST_WORD_WITHIN_S = 10.0
@@ -23,15 +23,15 @@ _NOTHING = Finding(cause=RendezvousCause.SILENT, detail="has not tried long enou
 
 
 class Trouble:
-    """The latest finding of one search.
+    """The latest finding of one search for the head, and when it was last reported.
 
     Args:
         plan: the launch plan.
         place: this node's place.
         disk: the thread for the run directory.
-        say: where lines for people go.
-        versions: what this node runs.
-        began: monotonic seconds, as in every method: when the search began.
+        say: logs a line for people.
+        versions: the versions of the software on this node.
+        began: when the search began, in monotonic seconds, as all times in this class.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class Trouble:
 
     @property
     def detail(self) -> str:
-        """The finding in words; goes on from this node's name."""
+        """The finding in words, as the rest of a sentence that begins with this node's name."""
         return self._finding.detail
 
     @property
     def is_normal_at_first(self) -> bool:
-        """Whether it also comes of a head that only starts or is busy."""
+        """Whether a head that is still starting, or is busy, causes the same finding."""
         return self._finding.cause in _NORMAL_AT_FIRST
 
     def met(self, finding: Finding, now: float) -> None:
-        """This is what is wrong now."""
+        """Stores the latest finding; `since` restarts if it differs from the one before."""
         if not _is_same(finding, self._finding):
             self.since = now
         self._finding = finding
 
     def tell(self, now: float, tries: int) -> None:
-        """Tells people and the head, if it is news and no matter of the first seconds."""
+        """Reports the finding to people and to the head, if it is new and the time in which it is normal has passed."""
         finding = self._finding
         settles_s = STARTS_WITHIN_S if self.is_normal_at_first else SETTLES_S
         if now < self._began + settles_s or (self._told is not None and _is_same(finding, self._told)):
@@ -81,12 +81,12 @@ class Trouble:
         self._disk.best_effort(lambda: self._write(finding, tries, gave_up=False))
 
     def is_over(self) -> None:
-        """There is a head."""
+        """Removes the reported finding from disk, as there is a head now."""
         if self._told is not None:
             self._disk.best_effort(self._findings.remove)
 
     async def give_up(self, tries: int) -> MissingNode:
-        """The last word, on disk before this agent ends, unless the file system hangs."""
+        """Writes the final finding to disk before this agent ends, unless the file system hangs, and returns it."""
         finding = self._finding
         written = self._disk.call(lambda: self._write(finding, tries, gave_up=True))
         with contextlib.suppress(asyncio.TimeoutError):

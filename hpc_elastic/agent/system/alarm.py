@@ -1,7 +1,7 @@
-"""Wakes a process at a moment of the boot clock, also when its machine was suspended until after that.
+"""Wakes a process at a time of the boot clock, even if its machine was suspended at that time.
 
-The timeout of a wait counts by CLOCK_MONOTONIC, which stands still meanwhile: what was left of it is still left when
-the machine wakes up. Source: timerfd_create(2), Linux 2.6.25.
+The timeout of a wait counts by CLOCK_MONOTONIC, which stands still during a suspend: what was left of the timeout is
+still left when the machine wakes up. Source: timerfd_create(2), Linux 2.6.25.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpc_elastic.clock import CLOCK
 
 _FLAGS = 0o4000 | 0o2000000  # TFD_NONBLOCK, TFD_CLOEXEC
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
-_SOONEST_S = 1e-9  # 0 would mean never
+_SOONEST_S = 1e-9  # to timerfd_settime, 0 means never
 
 
 class _Times(ctypes.Structure):
@@ -24,7 +24,7 @@ class _Times(ctypes.Structure):
 
 
 class Alarm:
-    """A descriptor that becomes readable at a moment; there is none where the kernel refuses it."""
+    """A timer descriptor that becomes readable at a set time; `descriptors` is empty if the kernel refuses one."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
@@ -35,14 +35,14 @@ class Alarm:
                 self.descriptors = [descriptor]
 
     def set(self, moment: float) -> None:
-        """Takes the place of the moment before; `inf` is never. Until it comes the descriptor is not readable."""
+        """Sets the time of the alarm, in place of the earlier one; `inf` is never. Not readable until that time."""
         at = 0.0 if moment == float("inf") else max(moment, _SOONEST_S)
         times = _Times(0, 0, int(at), int(at % 1 * 1e9))
         for descriptor in self.descriptors:
             self._libc.timerfd_settime(descriptor, _ABSOLUTE, ctypes.byref(times), None)
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []

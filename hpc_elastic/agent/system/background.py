@@ -1,7 +1,7 @@
-"""A thread for what may block: the event loop hands work over and gets a future back.
+"""Runs blocking work in a thread: the event loop hands over a function and gets a future back.
 
-A stall of the file system then delays the work that needs it, never a heartbeat. A worker process
-is the child of the thread that started it, and its parent-death signal comes when that thread ends:
+A stall of the file system then delays only the work that needs it, never a heartbeat. A worker process
+is the child of the thread that started it, and its parent-death signal is sent when that thread ends:
 so this thread lives as long as the agent.
 """
 
@@ -21,16 +21,16 @@ URGENT, USUAL, LAST = range(3)
 
 
 class BackgroundThread:
-    """Runs functions one after the other, in the order they were handed over, the urgent ones first.
+    """A thread that runs functions one after the other, in the order they were handed over, the urgent ones first.
 
     Args:
-        name: for debuggers.
-        loop: where the futures belong.
+        name: the thread's name, for debuggers.
+        loop: the event loop that the futures belong to.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # How urgent, its place in the order, the function, and who waits for it.
+        # Each entry: the urgency, the place in the order, the function, and the future that gets its result.
         self._queue: queue.PriorityQueue[tuple[int, int, Callable[[], Any] | None, asyncio.Future[Any] | None]]
         self._queue = queue.PriorityQueue()
         self._numbers = itertools.count()
@@ -38,11 +38,11 @@ class BackgroundThread:
         self._thread.start()
 
     def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:
-        """Runs the function there; the future has its value or its exception.
+        """Runs a function in the thread; the future gets its value or its exception.
 
         Args:
             function: what to run.
-            is_urgent: before all that is not, and was handed over already.
+            is_urgent: run it before the queued functions that are not urgent.
         """
         return self._put(URGENT if is_urgent else USUAL, function)
 
@@ -52,37 +52,37 @@ class BackgroundThread:
         return future
 
     def best_effort(self, function: Callable[[], object]) -> None:
-        """Runs the function there and forgets about it; left out when the thread is far behind."""
+        """Runs a function in the thread and ignores its outcome; drops it if the queue is too long."""
         if self._queue.qsize() < LONGEST_QUEUE:
             self._queue.put((USUAL, next(self._numbers), function, None))
 
     def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:
-        """Looks again and again, in a thread beside this one, which does not wait for what is queued here.
+        """Polls a condition in a thread of its own, which does not wait for the functions queued here.
 
         Args:
-            look: whether there is something; blocks.
-            found: called in the event loop each time that there is.
-            every_s: the pause between two looks.
+            look: returns whether the condition holds; may block.
+            found: called in the event loop each time that it holds.
+            every_s: seconds between two polls.
 
         Returns:
-            What ends it.
+            A function that ends the polling.
         """
         is_over = threading.Event()
 
         def watch() -> None:
             while not is_over.wait(every_s):
                 if look():
-                    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+                    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing uses the answer
                         self._loop.call_soon_threadsafe(found)
 
         threading.Thread(target=watch, name="watch", daemon=True).start()
         return is_over.set
 
     async def close(self, timeout_s: float) -> bool:
-        """Waits until all is done.
+        """Waits until all queued functions have run, and lets the thread end.
 
         Returns:
-            Whether that was so within the time.
+            Whether they had all run within the time.
         """
         drained = self._put(LAST, lambda: None)
         self._queue.put((LAST, next(self._numbers), None, None))
@@ -113,5 +113,5 @@ class BackgroundThread:
             else:
                 future.set_result(value)
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the future
             self._loop.call_soon_threadsafe(settle)

@@ -1,4 +1,4 @@
-"""A child process by its pidfd, whoever forked it: this process, or one below it that left it an orphan."""
+"""Watches and collects a child process by its pidfd, whether this process forked it or adopted it as an orphan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 
 
 class Child:
-    """A process whose exit this process collects, once; it must be its child already."""
+    """A child of this process, whose exit status is collected once; the process must be a child already."""
 
     __slots__ = ("pid", "pidfd")
 
@@ -17,11 +17,11 @@ class Child:
         self.pidfd = os.pidfd_open(pid)
 
     def kill(self) -> None:
-        """Sends KILL; nothing to a process that has ended."""
+        """Sends KILL; a process that has ended but is not collected yet ignores it."""
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def collect(self) -> int:
-        """Waits for its end and takes the exit code; negative for a signal, as in torch."""
+        """Waits for the process to end and returns its exit code; negative for a signal, as in torch."""
         status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         os.close(self.pidfd)
         if status is None:
@@ -30,7 +30,7 @@ class Child:
 
 
 def adopt(pid: int) -> Child:
-    """The child with this process id, which is killed if it cannot be watched.
+    """Return the child with this process id; kills the process if it cannot be watched.
 
     Raises:
         OSError: no file descriptor is left for its pidfd.
@@ -44,10 +44,10 @@ def adopt(pid: int) -> Child:
 
 
 def adopt_process(process: subprocess.Popen[bytes]) -> Child:
-    """The same for a process that was started here; the Popen forgets it.
+    """Return the child of a Popen, which no longer collects the exit itself; kills it if it cannot be watched.
 
     Raises:
         OSError: no file descriptor is left for its pidfd.
     """
-    process.returncode = 0  # else it would collect the exit itself, at some later start of another process
+    process.returncode = 0  # else Popen would collect the exit itself, when another process is started later
     return adopt(process.pid)

@@ -1,9 +1,9 @@
-"""The agent's event loop, which can take together what comes within a moment.
+"""The agent's event loop, which can handle messages in batches: it wakes up once for all that arrive together.
 
-Theory of operation. The head of 4,096 nodes hears more than a thousand beats a second, and to wake up for
-one costs more than to answer it. While it has so many members and nothing to do, its event loop
-sleeps for a moment before it looks for work again, and then finds a handful. Whoever found more than
-that is in the middle of a round, and does not sleep.
+Theory of operation. The head of 4,096 nodes receives more than a thousand heartbeats a second, and to wake up
+for one costs more than to answer it. While a head has so many members and nothing to do, its event loop
+sleeps for `MOMENT_S` before it polls again, and then finds a few ready descriptors at once. If the last poll
+found more than `A_HANDFUL`, the head is in the middle of a round, and the loop does not sleep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class RestingSelector(selectors.EpollSelector):
-    """Sleeps for `moment_s` before it waits; not if there is work already, or was plenty at the last look."""
+    """A selector that sleeps for `moment_s` before it waits, unless there is work now or was much at the last poll."""
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class RestingSelector(selectors.EpollSelector):
         self._found = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Of selectors.BaseSelector."""
+        """Implements selectors.BaseSelector: returns the ready descriptors."""
         if not self.moment_s or self._found > A_HANDFUL or (timeout is not None and timeout <= 0):
             ready = super().select(timeout)
         elif not (ready := super().select(0)):
@@ -46,10 +46,10 @@ class RestingSelector(selectors.EpollSelector):
 
 
 class AgentEventLoop(asyncio.SelectorEventLoop):
-    """An event loop on a selector that can rest, whose time is the one of the deadlines.
+    """An event loop on a `RestingSelector`, which uses the same clock as the deadlines.
 
-    Its waits do not count what the machine sleeps, so after that a timer comes late by what was left of its wait,
-    unless something else wakes the loop before. What has to be in time is the guard's.
+    Its waits do not count the time during which the machine is suspended. After a suspend a timer fires late, by what
+    was left of its wait, unless something else wakes the loop before. What has to be in time is left to the guard.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class AgentEventLoop(asyncio.SelectorEventLoop):
         super().__init__(self.resting)
 
     def time(self) -> float:
-        """Of asyncio.AbstractEventLoop."""
+        """Implements asyncio.AbstractEventLoop: returns the deadlines' clock in seconds."""
         return now()
 
 
 def rest_with(members: int) -> None:
-    """The running event loop serves so many members now."""
+    """Sets whether the running event loop rests between polls, by the number of members that it serves now."""
     loop = asyncio.get_running_loop()
     if isinstance(loop, AgentEventLoop):
         loop.resting.moment_s = MOMENT_S if members > MANY_MEMBERS else 0.0

@@ -1,13 +1,13 @@
-"""Finds what a run's workers started on this node.
+"""Finds the processes of a run's workers, and all that these started, on this node.
 
-Two nets, because each has holes. The agent is a subreaper, so whatever a worker starts stays below
-the agent, even when it makes a session of its own or clears its environment. And every worker
+There are two ways to find them, because each alone misses some. The agent is a subreaper, so whatever a worker
+starts stays below the agent, even when it makes a session of its own or clears its environment. And every worker
 carries the run, node and attempt in its environment, which its children inherit: that finds them
 also when the agent is dead and they belong to init.
 
-Left alone are the processes by which Python's multiprocessing removes shared memory and semaphores
-whose owners were killed. They end by themselves when the last of these is gone; killed with the others they would leave
-in /dev/shm what every killed data loader had there, until the node is full.
+The resource trackers of Python's multiprocessing are left alone. They remove shared memory and semaphores whose
+owners were killed, and end by themselves when the last owner is gone. If they were killed with the others, what
+every killed data loader had in /dev/shm would stay there, until the node is full.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUN_DIR_VARIABLE = "HPC_ELASTIC_RUN_DIR"
 NODE_VARIABLE = "HPC_ELASTIC_NODE"
 ATTEMPT_VARIABLE = "HPC_ELASTIC_ATTEMPT"
 _ATTEMPT = f"{ATTEMPT_VARIABLE}=".encode()
-SETTLES_WITHIN_S = 10.0  # a process may get its environment, by an exec, a moment after its start
+SETTLES_WITHIN_S = 10.0  # a process may get its final environment, by an exec, shortly after its start
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"  # in its command line, behind -c
@@ -42,14 +42,14 @@ _RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"  # in i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What a worker of this run on this node carries in its environment."""
+    """The values that mark a process's environment as that of a worker of this run on this node."""
 
     run_dir: str
     node: str
 
     def match(self, environ: bytes) -> bool:
-        """Whether `/proc/PID/environ` is of a worker, or of something that a worker started."""
-        if _ATTEMPT not in environ:  # as with most: a node has thousands
+        """Return whether a `/proc/PID/environ` is that of a worker, or of a process that a worker started."""
+        if _ATTEMPT not in environ:  # the quick answer for most of a node's thousands of processes
             return False
         entries = set(environ.split(b"\0"))
         wanted = {
@@ -61,44 +61,44 @@ class Marks:
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children instead of init's. Linux 3.4."""
+    """Makes this process a subreaper: orphans below it become its children instead of init's. Linux 3.4."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 class WorkerSearch:
-    """Looks for the run's processes on this node, again and again.
+    """A repeatable search for the run's processes on this node.
 
     Theory of operation. A process that is not below the agent never gets below it: orphans go to an
-    ancestor. One that carries no mark some time after its start does not get one either. So such a stranger is
-    read once and known from then on by its number and the inode of its entry in /proc, which are listed
-    without opening anything, and which a later process with the same number does not share. A node has
-    thousands of strangers, most of them the kernel's own.
+    ancestor. A process that carries no mark some time after its start does not get one either. So such an unrelated
+    process is read once and recognised from then on by its process id and the inode of its entry in /proc. Both are
+    listed without opening anything, and a later process with the same id has another inode. A node has
+    thousands of unrelated processes, most of them the kernel's own.
 
     Args:
-        marks: what the run's processes carry.
-        ancestor: everything below this process counts too, marked or not.
+        marks: what the run's processes carry in their environments.
+        ancestor: every process below this one counts too, with marks or without.
     """
 
     def __init__(self, marks: Marks, *, ancestor: int | None = None) -> None:
         self._marks = marks
         self._ancestor = ancestor
-        self._strangers: dict[int, int] = {}  # inodes by process id; another dict after each search
+        self._strangers: dict[int, int] = {}  # unrelated processes: inodes by process id; replaced by each search
 
     def copy(self) -> WorkerSearch:
-        """Another one, for another thread, that knows the same strangers."""
+        """Return another search, for another thread, that already knows the same unrelated processes."""
         other = WorkerSearch(self._marks, ancestor=self._ancestor)
         other._strangers = self._strangers
         return other
 
     def find(self, *, spared: Collection[int] = (), known: Collection[int] = ()) -> dict[int, Process]:
-        """The processes of the run that are alive, by process id.
+        """Return the processes of the run that are alive, by process id.
 
         Args:
-            spared: processes that do not count, with everything below them.
-            known: children of this process whose exit status somebody takes; that of others, which
-                were orphans, is taken here.
+            spared: process ids to leave out, with everything below them.
+            known: process ids of this process's children whose exit status is collected elsewhere; the exit status
+                of its other dead children, which were orphans, is collected here.
         """
         inodes = _list_processes()
         strangers = {pid: inode for pid, inode in self._strangers.items() if inodes.get(pid) == inode}
@@ -123,24 +123,24 @@ class WorkerSearch:
 
 
 def find_workers(marks: Marks) -> dict[int, Process]:
-    """The run's processes on this node that carry its marks and are alive, by process id.
+    """Return the run's processes on this node that carry its marks and are alive, by process id.
 
-    Of all others one file is read: there may be ten thousand.
+    Of every other process only one file is read, because there may be ten thousand.
     """
     found = {}
     for pid in _list_processes():
         if pid != os.getpid() and marks.match(read_environment(pid)):
             process = find_process(pid)
-            if process and _counts(process) and marks.match(read_environment(pid)):  # still, not a later namesake's
+            if process and _counts(process) and marks.match(read_environment(pid)):  # again: pid may be reused
                 found[pid] = process
     return found
 
 
 def find_below(ancestor: int, marks: Marks) -> dict[int, Process]:
-    """The run's processes below this one that are alive, by process id; nothing is read of any other's.
+    """Return the run's processes below an ancestor that are alive, by process id; reads nothing of other processes.
 
     They are those that carry the marks, and whatever these have started. An orphan is below if the ancestor is a
-    subreaper. A process that starts or ends meanwhile may be missed; all of them are where the kernel has no lists of
+    subreaper. A process that starts or ends meanwhile may be missed. All are missed where the kernel has no lists of
     children (CONFIG_PROC_CHILDREN, which distributions set).
     """
     found = {}
@@ -162,7 +162,7 @@ def _counts(process: Process) -> bool:
 
 
 def _list_children(pid: int) -> list[int]:
-    """Of each thread of the process, for a child belongs to the one that started it. Source: proc_pid_task(5)."""
+    """Return the children of all threads of a process: a child belongs to one thread. Source: proc_pid_task(5)."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -171,7 +171,7 @@ def _list_children(pid: int) -> list[int]:
 
 
 def _list_processes() -> dict[int, int]:
-    """The inodes of the entries in /proc, by process id."""
+    """Return the inodes of the processes' entries in /proc, by process id."""
     with os.scandir("/proc") as entries:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
 
@@ -181,7 +181,7 @@ def _ticks_since_boot() -> float:
 
 
 def _reap_orphans(processes: Iterable[Process], known: Collection[int]) -> None:
-    """Takes the exit status of dead children that nobody here started."""
+    """Collects the exit status of dead children that this process did not start."""
     me = os.getpid()
     for process in processes:
         if process.parent == me and not process.is_alive and process.pid not in known:
@@ -190,7 +190,10 @@ def _reap_orphans(processes: Iterable[Process], known: Collection[int]) -> None:
 
 
 def signal_all(processes: Iterable[Process], number: signal.Signals) -> None:
-    """Signals each of them; what a set-user-id program made another user's is passed over, and found again."""
+    """Sends a signal to each process; skips one that a set-user-id program gave to another user.
+
+    A later search finds a skipped process again.
+    """
     for process in processes:
         with contextlib.suppress(PermissionError):
             send_signal(process, number)

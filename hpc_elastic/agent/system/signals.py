@@ -1,4 +1,4 @@
-"""What the signals that an agent gets mean."""
+"""Handles the signals that an agent gets: requests to stop, and signals that are meant for its workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import signal
 from collections.abc import Callable
 
-# Slurm's TERM goes down a tree of nodes, one agent's message to another may be faster.
+# Slurm's TERM goes down a tree of nodes; a message from one agent to another may be faster.
 TERM_ARRIVES_WITHIN_S = 1.0
 SAME_WITHIN_S = 1.0  # one Ctrl-C or cancel may come twice, to the agent's process group and from the script
 STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -15,14 +15,14 @@ FOR_WORKERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class AgentSignals:
-    """Takes the signals of this process.
+    """The signal handlers of this process.
 
     Args:
-        loop: where they are handled.
-        is_local: this node is on the local backend, where a signal is for the agent alone; Slurm's
+        loop: the event loop in which signals are handled.
+        is_local: this node is on the local backend, where a signal reaches the agent alone; Slurm's
             TERM goes to every process of the step, workers too.
-        stop: told once of each request to stop: the signal's name, and whether the workers got it too.
-        escalate: told when somebody asks again, and means now.
+        stop: called once, at the first request to stop, with the signal's name and whether the workers got it too.
+        escalate: called when a stop is requested again, which means that it is to end at once.
         say: takes a line for the agent's log.
     """
 
@@ -48,7 +48,7 @@ class AgentSignals:
             loop.add_signal_handler(number, self._got_other, number)
 
     async def is_term_here(self) -> bool:
-        """Whether the workers have a TERM from outside; another node has it, so it may come in this moment."""
+        """Return whether the workers got a TERM from outside; waits a moment for it, since another node got one."""
         if not self._is_local:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._have_workers_term.wait(), TERM_ARRIVES_WITHIN_S)

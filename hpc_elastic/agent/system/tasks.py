@@ -1,4 +1,4 @@
-"""Work that nobody waits for: it is kept until it is done, and its errors are not lost."""
+"""Background tasks that are not awaited: they are referenced until they are done, and their errors are not lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """Tasks of the running event loop.
+    """A set of background tasks of the running event loop.
 
     An exception in one of them goes to the loop's exception handler, which ends the agent.
     """
@@ -18,13 +18,13 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a piece of work."""
+        """Starts a coroutine as a task."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 
     async def cancel(self) -> None:
-        """Ends what is still under way."""
+        """Cancels the tasks that are still running, and waits for their end."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

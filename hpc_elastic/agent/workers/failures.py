@@ -1,4 +1,4 @@
-"""A failed rank's error file, completed, and the record of what is in it."""
+"""Completes a failed rank's error file, and builds the failure record from it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.rundir.store import read_json, write_json
 
-READ_WITHIN_S = 5.0  # a failure is told without its own words rather than late
+READ_WITHIN_S = 5.0  # a failure is reported without the worker's own message rather than late
 
 
 def record_failure(
     layout: RunLayout, order: WorkerOrder, *, node: str, role: str, pid: int, exitcode: int, message: str = ""
 ) -> FailureRecord:
-    """Completes a failed rank's error file, and says what is in it.
+    """Complete a failed rank's error file, and return the failure record with its content.
 
     Args:
         layout: the run's file names.
         order: what the worker was started with.
         node: this node's name.
         role: the worker's role.
-        pid: its process id; 0 if it could not be started.
-        exitcode: negative for a signal.
-        message: why it could not be started.
+        pid: the worker's process id; 0 if it could not be started.
+        exitcode: the worker's exit code; negative for a signal.
+        message: why the worker could not be started.
     """
     path = layout.error(order.attempt, order.rank)
     signal_name = _signal_name(exitcode)
@@ -44,7 +44,7 @@ def record_failure(
     with contextlib.suppress(RunDirectoryError):
         data = retry_here(lambda: read_json(path), within_s=READ_WITHIN_S)
     error = parse_error(data)
-    if error is None or error.failure_class is None:  # none, or one of torch's @record alone
+    if error is None or error.failure_class is None:  # no error file, or one that only torch's @record wrote
         tail = read_log_tail(layout.stderr(order.attempt, order.rank))
         ours = build_error(
             FailedWorker(rank=order.rank, local_rank=order.local_rank, pid=pid, node=node, attempt=order.attempt),

@@ -1,10 +1,10 @@
-"""The agent's side of the fork server: starts it, asks it for forks, and replaces one that is gone.
+"""The agent's side of the fork server: starts it, asks it for forks, and replaces it when it has ended.
 
 Theory of operation. `worker.fork_server` has the protocol. The server is started, asked and replaced in the
-thread for processes, one thing after the other: a request never meets a socket that changes hands, and a
-fork is known as a worker before anybody looks for orphans. Its first message makes the socket readable, its
-end the pidfd; another one is started at once. One that ends again and again without a single fork
-between is given up, which is a report like any other: `unsafe`.
+thread for processes, one after the other. So no request uses a socket that is being replaced, and a
+fork is known as a worker before a search for orphans runs. The server's first message makes the socket readable, its
+end makes the pidfd readable, and then another server is started at once. If servers end again and again without a
+single fork in between, the agent gives up and reports that as it reports a ready server, with `unsafe`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ WAITS_SAID_EVERY_S = 30.0
 
 
 class ForkServerLink:
-    """A running fork server, or the next one.
+    """The agent's handle of the current fork server, or of the one that replaces it.
 
     Args:
         package_dir: the folder of this package.
-        preload: modules that it imports beside torch.
-        node: the environment and the working directory that it starts with.
-        deadline: what a fork looks at before it becomes the user's.
-        thread: starts it, and asks it; its parent-death signal comes when that thread ends.
+        preload: modules that the server imports besides torch.
+        node: the environment and the working directory that the server starts with.
+        deadline: the time until which workers may run, which a fork checks before it runs the user's code.
+        thread: starts the server and sends requests to it; the server's parent-death signal comes when that
+            thread ends.
         say: takes a line for the agent's log.
-        on_report: is told whenever a server is ready, or when none will be.
+        on_report: called whenever a server is ready, or when there will be none.
     """
 
     name: Literal["fork", "spawn"] = "fork"
@@ -71,8 +72,8 @@ class ForkServerLink:
         self._report: asyncio.Future[ServerReport] = self._loop.create_future()
         self._server: Child | None = None
         self._link: socket.socket | None = None
-        self._has_ended = False  # and is not replaced yet
-        self._ends = 0  # since the last fork
+        self._has_ended = False  # the server has ended and is not replaced yet
+        self._ends = 0  # how many servers have ended since the last fork
         self._is_closed = False
         self._changing = asyncio.Lock()
         self._tasks = Tasks()
@@ -83,11 +84,11 @@ class ForkServerLink:
         return self._node.variables
 
     def pids(self) -> list[int]:
-        """The server's process id, if there is one; to be asked in the thread."""
+        """Return the server's process id, if there is a server; must be called in the thread for processes."""
         return [self._server.pid] if self._server is not None else []
 
     async def start(self) -> None:
-        """Starts the server, which then imports; returns at once."""
+        """Starts the server; returns at once, while the server still imports torch and the preloads."""
         async with self._changing:
             await self._start()
 
@@ -103,7 +104,7 @@ class ForkServerLink:
             self._loop.add_reader(self._link, self._hear, self._link)
 
     async def report(self) -> ServerReport:
-        """What the server said when it was ready; waits for that, also of one that replaces another."""
+        """Waits until the server, or the one that replaces it, is ready, and returns its report."""
         began = self._loop.time()
         while not self._report.done():
             future = self._report
@@ -114,7 +115,7 @@ class ForkServerLink:
         return self._report.result()
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Forks a worker; in the thread.
+        """Forks a worker; runs in the thread for processes.
 
         Raises:
             OSError: the worker could not be set up, or there is no server.
@@ -133,15 +134,15 @@ class ForkServerLink:
         return self._fork(request, [stream for stream in (stdout, stderr) if isinstance(stream, int)])
 
     def start_store_host(self, link: socket.socket) -> Child:
-        """Forks a store host that serves this link; in the thread.
+        """Forks a store host that serves this link; runs in the thread for processes.
 
         Raises:
-            OSError: there is none.
+            OSError: the store host could not be forked, or there is no server.
         """
         return self._fork({"do": "store", "parent": os.getpid()}, [link.fileno()])
 
     async def close(self) -> None:
-        """Ends the server, also one that still imports; its forks live on."""
+        """Ends the server, also while it still imports; its forks go on running."""
         self._is_closed = True
         async with self._changing:
             if self._server is not None:
@@ -151,7 +152,7 @@ class ForkServerLink:
         self._settle(ServerReport(unsafe="this agent leaves"))
 
     def _spawn(self) -> None:
-        """In the thread."""
+        """Starts the server's process; runs in the thread for processes."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -171,20 +172,20 @@ class ForkServerLink:
         self._link = ours
 
     def _hear(self, link: socket.socket) -> None:
-        """The first message is there, or the server's end, of which `_ended` hears."""
+        """Handles a readable link: the server's first message, or its end, which `_ended` handles."""
         self._loop.remove_reader(link)
         self._tasks.run(self._read_report())
 
     async def _read_report(self) -> None:
         try:
             message = await self._thread.call(self._receive)
-        except TimeoutError:  # it stopped in the middle of a word: so does whatever waits for it
+        except TimeoutError:  # the server stalled within its message: callers of `report` go on waiting
             return
         if message is not None and not self._has_ended:
             self._settle(parse_report(message))
 
     def _receive(self) -> dict[str, Any] | None:
-        """In the thread; None if the server is gone."""
+        """Receives one message of the server, None if it has ended; runs in the thread for processes."""
         received = receive_frame(self._link) if self._link is not None else None
         return received[0] if received is not None else None
 
@@ -206,7 +207,7 @@ class ForkServerLink:
         self._forget(server)
         self._has_ended = True
         if self._report.done():
-            self._report = self._loop.create_future()  # starts wait for the next one from now on
+            self._report = self._loop.create_future()  # from now on, starts of workers wait for the next report
         self._tasks.run(self._replace())
 
     async def _replace(self) -> None:
@@ -226,7 +227,11 @@ class ForkServerLink:
             await self._start()
 
     def _collect(self) -> int:
-        """In the thread: no request uses the socket meanwhile, and nobody takes the dead server for an orphan."""
+        """Collects the dead server's exit code and closes its socket.
+
+        Runs in the thread for processes: no request uses the socket meanwhile, and no search for orphans collects the
+        server.
+        """
         server, self._server = self._server, None
         link, self._link = self._link, None
         if link is not None:
@@ -240,7 +245,7 @@ class ForkServerLink:
             send_frame(self._link, request, descriptors)
             answer = self._receive()
         except TimeoutError as error:
-            self._server.kill()  # what it says from now on may be the answer to this request
+            self._server.kill()  # its next message may be the late answer to this request
             raise TimeoutError(
                 errno.ETIMEDOUT, f"the fork server gave no answer within {ANSWER_BOUND_S:g} s"
             ) from error

@@ -1,4 +1,4 @@
-"""An attempt on this node: its store, its workers, and the repetition of their output."""
+"""Runs a node's part of each attempt: its store, its workers, and the copy of their output to the agent's log."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ class LocalWorkers:
         plan: the launch plan.
         allocation: this node's place.
         report: what was found out about the node.
-        thread: where processes are started and found.
-        start: how workers are started.
-        guard: the process ids of children of the agent that no stop may reach; asked in the thread.
+        thread: the thread in which processes are started and found.
+        start: decides how workers are started.
+        guard: returns the process ids of children of the agent that no stop may reach; called in the thread.
         say: takes a line for the agent's log.
-        on_exit: told of each worker's end that no stop explains: attempt, local rank, exit code
+        on_exit: called for each worker's end that no stop explains, with attempt, local rank and exit code
             (negative for a signal).
-        on_broken: told why the attempt cannot go on although no worker failed.
-        may_start: asked, by the thread, right before workers start: an agent that was paused on its way there
-            may have lost its head meanwhile. If they may not, that is tried again as other passing trouble is.
+        on_broken: called with the reason if the attempt cannot go on although no worker failed.
+        may_start: returns whether workers may run; called in the thread right before they start, because an agent
+            that was paused before may have lost its head meanwhile. If they may not, the start is tried again, as
+            after other trouble that may pass.
     """
 
     def __init__(
@@ -91,24 +92,24 @@ class LocalWorkers:
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
         self._starting: asyncio.Task[None] | None = None
-        self.started = 0.0  # of the latest attempt, in Unix seconds
-        self.start_method = ""  # of its workers: fork or spawn
+        self.started = 0.0  # the start of the latest attempt, in Unix seconds
+        self.start_method = ""  # how its workers were started: fork or spawn
 
     @property
     def store_port(self) -> int:
-        """Where the next attempt's store will listen, and a socket of this agent does already."""
+        """The port on which the next attempt's store will listen; a socket of this agent already listens on it."""
         return int(self._listener.getsockname()[1])
 
     async def warm_up(self) -> None:
-        """Starts what takes long, while the agents still gather: a store is most likely to be here or not."""
+        """Starts the store host while the agents still gather, if this node is likely to serve a store."""
         if self._allocation.node_id in store_nodes(self._plan.roles, len(self._allocation.nodes)):
             await self._store.start()
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Serves the attempt's store if it is to be here, and starts and monitors the workers.
+        """Serves the attempt's store if it is assigned to this node, and starts and monitors the workers.
 
         Raises:
-            StartFailedError: one could not be started, and none runs.
+            StartFailedError: a worker could not be started, and none runs.
         """
         self.started = time.time()
         self._stop_asked.clear()
@@ -127,23 +128,23 @@ class LocalWorkers:
         return unkillable
 
     def hurry(self) -> None:
-        """Cuts the grace of a stop under way short."""
+        """Ends the grace period of a running stop early."""
         self._workers.hurry()
 
     def pids(self) -> dict[str, int]:
-        """The process ids of the latest attempt's workers, by global rank."""
+        """Return the process ids of the latest attempt's workers, by global rank."""
         return {str(self._orders[local_rank].rank): pid for local_rank, pid in self._pids.items()}
 
     def orders(self) -> list[WorkerOrder]:
-        """What the workers of the latest attempt are started with."""
+        """Return the orders with which the workers of the latest attempt are started."""
         return list(self._orders.values())
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
-        """What a worker of the latest attempt was started with, and its process id (0: never started)."""
+        """Return the order of a worker of the latest attempt, and its process id (0: never started)."""
         return self._orders[local_rank], self._pids.get(local_rank, 0)
 
     async def shut_down(self) -> None:
-        """Ends the store and the fork server; no worker may be left."""
+        """Ends the store host and the fork server; all workers must have ended before."""
         self._listener.close()
         self._last_words.close()
         await asyncio.gather(self._store.close(), self._start.close())
@@ -161,12 +162,13 @@ class LocalWorkers:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
-        # What the attempt before has left in cycles goes now, when nobody waits: it is little, and Python by itself
-        # would let that of a hundred attempts come together. 0.03 ms, for `agent.main` has set the imports apart.
+        # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
+        # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
+        # the imported modules from collection.
         gc.collect()
 
     async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
-        """All workers, or none; what may be the node's passing trouble is tried again after a second."""
+        """Starts all workers or none; after a failure whose cause may pass, tries again after a second."""
         for number in range(2, START_TRIES + 2):
             try:
                 starter = await self._unless_stopped(self._start.choose(orders))
@@ -182,16 +184,16 @@ class LocalWorkers:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
-        """In the thread: nobody where a stop is asked for, who would have to be stopped at once."""
+        """Starts the workers, in the thread; starts none if a stop is asked for, which would end them at once."""
         if starter is None or self._stop_asked.is_set():
             return []
-        if not self._may_start():  # mostly the stop comes before the next try
+        if not self._may_start():  # usually a stop arrives before the next try
             why = "the time until which this node's workers may run is over"
             raise StartFailedError(orders[0], why, is_passing=True)
         return spawn_workers(orders, self._layout, starter)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """What this gives, or None as soon as a stop is asked for."""
+        """Waits for a coroutine and returns its result, or None as soon as a stop is asked for."""
         task = asyncio.ensure_future(waiting)
         stop = asyncio.ensure_future(self._stop_asked.wait())
         await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +226,7 @@ class LocalWorkers:
         return orders
 
     def _next_listener(self, attempt: int) -> socket.socket:
-        """A socket for the store of the attempt after this one."""
+        """Return a listening socket for the store of the attempt after this one."""
         key = f"{self._allocation.job_id}/store/{self._allocation.node_id}/{attempt}"
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._report.address, ports)

@@ -1,4 +1,4 @@
-"""Hears at once that an uncaught exception ends a worker; see `hpc_elastic.last_word`."""
+"""Receives the messages with which workers say that an uncaught exception ends them; see `hpc_elastic.last_word`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hpc_elastic.last_word import NAME_VARIABLE, name_of, open_receiver, receive
 
 
 class LastWords:
-    """The agent's socket for last words, on the running event loop.
+    """The agent's socket for the last words of workers, on the running event loop.
 
     Args:
-        hear: told the process id and the attempt of each that says one.
+        hear: called with the process id and the attempt of each worker that sends a last word.
     """
 
     def __init__(self, hear: Callable[[int, int], None]) -> None:
@@ -23,11 +23,11 @@ class LastWords:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a worker needs in its environment to be heard."""
+        """The environment variables by which a worker finds the socket."""
         return {NAME_VARIABLE: name_of(self._receiver)}
 
     def close(self) -> None:
-        """Hears nothing any more."""
+        """Closes the socket; later last words are not received."""
         self._loop.remove_reader(self._receiver)
         self._receiver.close()
 

@@ -1,13 +1,13 @@
-"""The worker processes of this node: started, watched by pidfd, stopped until none is left.
+"""Starts the worker processes of this node, watches them by pidfd, and stops them until none is left.
 
 Theory of operation. Everything that may block (opening logs, starting processes, reading /proc)
 runs in a thread of its own, one thing after the other, so a stop always comes after the start that
 it stops. A worker's end makes its pidfd readable; nothing polls. A stop is TERM to the workers and
-all they started, a wait until nothing is left, and KILL to what is, repeated within a bound.
+all that they started, a wait until no process is left, and KILL to those that are, repeated within a bound.
 
-A worker that says its last word (`hpc_elastic.last_word`) has failed in that moment, though it lives on
-while its threads are joined and its atexit functions run. It gets no TERM, nor does what it has started, until
-it is over; only the KILL at the end of the grace is for it too.
+A worker that says its last word (`hpc_elastic.last_word`) counts as failed from then on, although it goes on running
+while its threads are joined and its atexit functions run. Until it has ended, neither it nor the processes that it
+started get a TERM; only the KILL at the end of the grace reaches them too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAST_WORD_EXITCODE = 1  # Python's after an uncaught exception
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopTimes:
-    """Seconds between TERM and KILL."""
+    """The seconds between TERM and KILL, for a stop at the end and for one before a restart."""
 
     grace_s: float
     restart_grace_s: float
@@ -42,12 +42,13 @@ class Workers:
     """The workers of one attempt after the other.
 
     Args:
-        thread: where blocking work is done.
-        marks: what the run's processes on this node carry.
+        thread: the thread for blocking work.
+        marks: what the run's processes on this node carry in their environments.
         times: how long stops may take.
-        spared: process ids of the agent's own children that no stop may reach; called in the thread.
-        on_exit: told of each worker's end: the worker, its exit code (negative for a signal), and
-            whether a stop explains it. After a last word, once more only if that was not the exit code.
+        spared: returns the process ids of the agent's own children that no stop may reach; called in the thread.
+        on_exit: called at each worker's end with the worker, its exit code (negative for a signal), and
+            whether a stop explains it. It is called at a last word already, and then at the end only if the exit
+            code is not the one that was reported.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Workers:
         self._none_alive = asyncio.Event()
         self._none_alive.set()
         self._hurry = asyncio.Event()
-        self._ending: set[int] = set()  # process ids of those that have said their last word
-        self._has_ended = asyncio.Event()  # one of them has
+        self._ending: set[int] = set()  # process ids of the workers that have said their last word
+        self._has_ended = asyncio.Event()  # set when one of these workers has ended
         self._early: set[tuple[int, int]] | None = None  # last words that came while the workers were being started
 
     async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
@@ -91,17 +92,17 @@ class Workers:
             self._alive[worker.pid] = worker
             self._none_alive.clear()
         self._monitor_workers(spawned)
-        for pid, attempt in early:  # in a moment, as other exits: who asked for the start hears of that first
+        for pid, attempt in early:  # not now: the caller first gets the start's result
             asyncio.get_running_loop().call_soon(self.said_last_word, pid, attempt)
         return spawned
 
     def _monitor_workers(self, spawned: Iterable[SpawnedWorker]) -> None:
-        """From now on each worker's end is told, at once: a pidfd is readable when its process is gone."""
+        """Watches the workers' pidfds, so that each worker's end is reported at once: then its pidfd is readable."""
         for worker in spawned:
             asyncio.get_running_loop().add_reader(worker.pidfd, self._exited, worker)
 
     def said_last_word(self, pid: int, attempt: int) -> None:
-        """A worker says that an uncaught exception ends it; what it still does then, nobody waits for but a stop."""
+        """Reports a worker as failed that says an uncaught exception ends it; only a stop waits for its actual end."""
         worker = self._alive.get(pid)
         if worker is None and self._early is not None:
             self._early.add((pid, attempt))  # the first of a node may have raised before the last is started
@@ -112,11 +113,11 @@ class Workers:
         self._on_exit(worker, LAST_WORD_EXITCODE, False)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """Ends every worker and all they started.
+        """Ends every worker and all that they started.
 
         Args:
-            manner: how long they have.
-            is_terminated: they have got their TERM already.
+            manner: how much time the workers have.
+            is_terminated: whether they have got their TERM already.
 
         Returns:
             The process ids that survived KILL.
@@ -124,14 +125,14 @@ class Workers:
         try:
             return () if await self._stop_gently(manner, is_terminated) else await self._kill()
         finally:
-            self._hurry.clear()  # not at a start: a hurry may come while what it is about still starts
+            self._hurry.clear()  # not cleared at the beginning: `hurry` may be called before this stop begins
 
     async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> bool:
-        """Whether nothing is left."""
+        """Stops the workers without KILL, in the time that the manner allows; returns whether no process is left."""
         if manner is StopManner.RESTART:
             return await self._terminate(is_terminated, self._times.restart_grace_s)
         if manner is StopManner.GRACE and not self._alive and not self._has_failed:
-            # After success, what a worker left behind may finish first: an upload, say.
+            # After success, processes that a worker left behind, such as an upload, may finish first.
             is_gone = await self._wait_until_gone(self._times.grace_s)
             return is_gone or await self._terminate(False, self._times.restart_grace_s)
         if manner is StopManner.GRACE:
@@ -139,7 +140,7 @@ class Workers:
         return False
 
     def hurry(self) -> None:
-        """Cuts the grace of a stop under way short."""
+        """Ends the grace period of a running stop early."""
         self._hurry.set()
 
     async def _terminate(self, is_terminated: bool, grace_s: float) -> bool:
@@ -147,19 +148,19 @@ class Workers:
         if is_terminated:
             return await self._wait_until_gone(grace_s)
         told = {worker.pid for worker in self._alive.values() if worker.pid not in self._ending}
-        for pid in told:  # at once: to find what they have started takes its time
+        for pid in told:  # at once, because the search for what they have started takes time
             self._signal(self._alive[pid], signal.SIGTERM)
         return await self._wait_until_gone(grace_s, told)
 
     async def _wait_until_gone(self, bound_s: float, told: set[int] | None = None) -> bool:
-        """Waits until no worker and nothing they started is left, the bound is over, or there is a hurry.
+        """Waits until no worker and no process that they started is left, the bound is over, or `hurry` is called.
 
         Args:
-            bound_s: how long at most.
-            told: those that have got their TERM, if the others are to get one.
+            bound_s: how long to wait at most.
+            told: the process ids that have got a TERM, if the processes not in it are to get one; else None.
 
         Returns:
-            Whether nothing is left.
+            Whether no process is left.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + bound_s
@@ -175,7 +176,7 @@ class Workers:
         return False
 
     def _terminate_others(self, found: Mapping[int, Process], told: set[int]) -> None:
-        """TERM to what workers have started, but not while such a worker is ending by itself."""
+        """Sends TERM to processes that workers have started, except below a worker that is ending by itself."""
         endings = [found[pid] for pid in self._ending if pid in found]
         left_alone = {process.pid for process in with_descendants(endings, found.values())}
         signal_all((found[pid] for pid in found.keys() - left_alone - told), signal.SIGTERM)
@@ -185,7 +186,7 @@ class Workers:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_BOUND_S
         self._sent = signal.SIGKILL
-        for worker in self._alive.values():  # at once: to find what they have started takes its time
+        for worker in self._alive.values():  # at once, because the search for what they have started takes time
             self._signal(worker, signal.SIGKILL)
         while True:
             found = await self._find()
@@ -224,16 +225,16 @@ class Workers:
             self._ending.remove(worker.pid)
             self._has_ended.set()
             if exitcode in (0, LAST_WORD_EXITCODE) or self._sent is signal.SIGKILL:
-                return  # as it was told
+                return  # already reported at its last word
             is_stopped = False
         else:
-            # After a TERM of ours only a KILL of somebody else's is no work of the stop.
+            # After our TERM, the stop explains every end but one by a KILL, which we have not sent yet.
             is_stopped = self._sent is signal.SIGKILL or (self._sent is not None and exitcode != -signal.SIGKILL)
         self._on_exit(worker, exitcode, is_stopped)
 
 
 async def _all_gone(pids: Iterable[int]) -> None:
-    """Returns when none of these processes runs any more."""
+    """Wait until none of these processes runs any more."""
     loop = asyncio.get_running_loop()
     for pid in pids:
         try:

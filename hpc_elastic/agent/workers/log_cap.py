@@ -1,9 +1,9 @@
-"""Keeps a worker's log below a size: copies its end beside it, and starts it anew.
+"""Keeps a worker's log below a size: copies its end to a second file, and truncates it.
 
-A worker appends to a file that it has open, so the file cannot be renamed away under it. Its end is
-copied to a second file, and it is cut to nothing, as logrotate's `copytruncate` does. What is written
-in the moment between the last look and the cut is lost; nothing is done between them, but another
-thread may have its turn.
+A worker appends to a file that it has open, so the file cannot be replaced by a rename. Its end is
+copied to a second file, and it is truncated to nothing, as logrotate's `copytruncate` does. What is written
+between the last read and the truncation is lost; the code does nothing between them, but another
+thread may run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from hpc_elastic.rundir.store import FILE_MODE, write_all
 
 CHUNK_BYTES = 64 * 1024
-# A worker that writes faster than we copy must not keep us from cutting.
+# A worker that writes faster than the copy reads must not prevent the truncation.
 MOST_WHILE_COPYING = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCap:
-    """A log and where its earlier part goes; both together have at most about `most_bytes`."""
+    """The paths of a log and of its earlier part, which together have at most about `most_bytes`."""
 
     path: str
     earlier: str
@@ -35,7 +35,7 @@ class LogCap:
 
 
 def is_due(cap: LogCap) -> bool:
-    """Whether the log has grown too large."""
+    """Return whether the log has grown too large."""
     try:
         return os.stat(cap.path).st_size > cap.half
     except OSError:
@@ -43,14 +43,14 @@ def is_due(cap: LogCap) -> bool:
 
 
 def cut_log(cap: LogCap, follow: Callable[[int, bytes], None] | None = None) -> bool:
-    """Moves the end of the log to `earlier`, whose former content goes, and leaves the log empty.
+    """Move the end of the log to `earlier`, whose former content is lost, and leave the log empty.
 
     Args:
-        cap: which log.
-        follow: told of each chunk that is moved: its offset in the log, and the bytes.
+        cap: the log.
+        follow: called with each chunk that is moved: its offset in the log, and the bytes.
 
     Returns:
-        Whether it was done; not on a disk that is full, say.
+        Whether it was done; false on a full disk, for example.
     """
     beside = f"{cap.earlier}.tmp"
     try:
@@ -63,7 +63,7 @@ def cut_log(cap: LogCap, follow: Callable[[int, bytes], None] | None = None) -> 
                 if follow is not None:
                     follow(offset, chunk)
                 offset += len(chunk)
-                if not is_whole:  # the first line that is whole is the first that is kept
+                if not is_whole:  # drop the partial line at the start of the copied part
                     _, newline, chunk = chunk.partition(b"\n")
                     is_whole = bool(newline)
                 write_all(copy.fileno(), chunk)

@@ -1,4 +1,4 @@
-"""Where each of a worker's two streams goes: its file, the agent's log, both or nowhere."""
+"""Decides where each of a worker's two streams goes: to its file, the agent's log, both or nowhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hpc_elastic.plan.std_streams import Std
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDestinations:
-    """What torch's LogsDest says of one worker.
+    """The destinations of one worker's streams, as torch's LogsDest has them.
 
     Attributes:
-        redirected: the streams that go to the rank's files. Any other one is the agent's own stream,
+        redirected: the streams that go to the rank's files. Any other stream is the agent's own,
             which the worker inherits.
-        teed: those of them whose lines the agent's log repeats.
+        teed: the redirected streams whose lines the agent's log repeats.
         dropped: the streams that go nowhere: neither redirected, nor to be shown.
     """
 
@@ -25,9 +25,9 @@ class LogDestinations:
 
 
 def choose_destinations(logs: LogsPlan, *, rank: int, local_rank: int) -> LogDestinations:
-    """What becomes of the streams of one worker, as torch's `DefaultLogsSpecs.reify` decides it.
+    """Return the destinations of one worker's streams, by the rules of torch's `DefaultLogsSpecs.reify`.
 
-    A tee is a file that is followed, so what is teed is redirected too. The filter hides a worker
+    A tee follows a file, so a teed stream is redirected too. The filter hides a worker
     from the agent's log and leaves its files as they are.
     """
     teed = Std.ALL if rank in logs.tee_ranks else logs.tee.of(local_rank)

@@ -1,4 +1,4 @@
-"""What a member asks of the workers on its node, whoever starts and stops them."""
+"""The interface through which a member starts and stops the workers on its node."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ class NodeWorkers(Protocol):
 
     @property
     def started(self) -> float:
-        """When the latest attempt was started, in Unix seconds."""
+        """The time at which the latest attempt was started, in Unix seconds."""
 
     @property
     def store_port(self) -> int:
-        """Where the next attempt's store will listen, if it is to be here; a socket does already."""
+        """The port on which the next attempt's store will listen if it is on this node; a socket already does."""
 
     @property
     def start_method(self) -> str:
-        """How the latest attempt's workers were started, for the event about them."""
+        """How the latest attempt's workers were started (fork or spawn), for the event about them."""
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Starts the workers of an attempt, and its store if it is to be here.
+        """Starts the workers of an attempt, and its store if that is assigned to this node.
 
         Raises:
-            StartFailedError: one could not be started, and none runs.
+            StartFailedError: a worker could not be started, and none runs.
         """
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
         """Ends the workers and starts no more of this attempt; returns the process ids that survived KILL."""
 
     def hurry(self) -> None:
-        """Cuts the grace of a stop under way short."""
+        """Ends the grace period of a running stop early."""
 
     def pids(self) -> dict[str, int]:
-        """The process ids of the latest attempt's workers, by global rank."""
+        """Return the process ids of the latest attempt's workers, by global rank."""
 
     def orders(self) -> list[WorkerOrder]:
-        """What the workers of the latest attempt are started with."""
+        """Return the orders with which the workers of the latest attempt are started."""
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
-        """What a worker of the latest attempt was started with, and its process id (0: never started)."""
+        """Return the order of a worker of the latest attempt, and its process id (0: never started)."""
 
 
 class TermWatch(Protocol):
-    """Who knows whether the workers of this node got a TERM from outside."""
+    """The interface that tells whether the workers of this node got a TERM from outside."""
 
     async def is_term_here(self) -> bool:
-        """Whether they have it; another node has, so it may come in this moment."""
+        """Return whether the workers got a TERM from outside; another node got one, so it may be about to arrive."""

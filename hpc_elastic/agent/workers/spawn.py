@@ -18,14 +18,14 @@ from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import FILE_MODE, make_directory
 
-Stream = int | Literal["null", "inherit"]  # a descriptor, nowhere, or the agent's own
+Stream = int | Literal["null", "inherit"]  # a descriptor, /dev/null, or the agent's own stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What one worker is started with.
+    """The values with which one worker is started.
 
-    A script's `target` is its path, a module's its name, a command's a program, a function's the file that holds it.
+    `target` is the path of a script, the name of a module, the program of a command, or the file that holds a function.
     """
 
     rank: int
@@ -40,9 +40,9 @@ class WorkerOrder:
 
 
 class StartFailedError(Exception):
-    """A worker could not be started, so none of its node's workers runs.
+    """Raised if a worker could not be started, so that none of its node's workers runs.
 
-    `is_passing` is about the cause: no memory, a file system that does not answer; it may be gone in a second.
+    `is_passing` says that the cause may be gone in a second: no memory, or a file system that does not answer.
     """
 
     def __init__(self, order: WorkerOrder, why: str, *, is_passing: bool) -> None:
@@ -52,7 +52,7 @@ class StartFailedError(Exception):
 
 
 class SpawnedWorker(Child):
-    """A worker process."""
+    """A worker process, with the order that it was started with."""
 
     __slots__ = ("order",)
 
@@ -62,26 +62,26 @@ class SpawnedWorker(Child):
 
 
 class Starter(Protocol):
-    """A way to start a worker; its name is a value of `start`."""
+    """A way to start a worker; its name is a value of the plan's `start`."""
 
     @property
     def name(self) -> Literal["fork", "spawn"]:
-        """Which of the two."""
+        """The name of this way: fork or spawn."""
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Starts it, in a session of its own.
+        """Starts a worker, in a session of its own.
 
         Raises:
-            OSError: it does not run, and nothing is left of it.
+            OSError: the worker does not run, and nothing is left of it.
         """
 
 
 class Spawner:
-    """Starts a worker as a new Python, which imports what the worker needs.
+    """Starts a worker as a new Python process, which imports what the worker needs.
 
     Args:
         package_dir: the folder of this package.
-        deadline: what a new worker looks at before it becomes the user's.
+        deadline: the time until which workers may run, which a new worker checks before it runs the user's code.
     """
 
     name: Literal["fork", "spawn"] = "spawn"
@@ -91,7 +91,7 @@ class Spawner:
         self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """As `Starter` says."""
+        """Implements `Starter`: starts a worker, in a session of its own."""
         ties = ["--parent", str(os.getpid()), "--deadline", str(self._deadline.descriptor)]
         process = subprocess.Popen(
             [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
@@ -107,15 +107,15 @@ class Spawner:
 
 
 def spawn_workers(orders: Sequence[WorkerOrder], layout: RunLayout, starter: Starter) -> list[SpawnedWorker]:
-    """Starts all of a node's workers, or none.
+    """Start all of a node's workers, or none.
 
     Args:
         orders: what the workers are started with.
-        layout: where their output goes.
-        starter: how.
+        layout: the file names for their output.
+        starter: the way to start them.
 
     Raises:
-        StartFailedError: one could not be started.
+        StartFailedError: a worker could not be started.
     """
     spawned: list[SpawnedWorker] = []
     for order in orders:

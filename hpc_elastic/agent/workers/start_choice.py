@@ -1,8 +1,8 @@
-"""Decides whether workers are forks of a process that has torch imported, or spawned, and says why; pure.
+"""Decides whether workers are forked from a process that has torch imported, or spawned, and says why; pure.
 
-A fork has its variables set after the interpreter and torch have started. What these read then, and
-never again, is therefore the fork server's: a worker for which such a variable is another one is
-spawned, and so is one that a tool wants to see from its first instruction.
+A fork gets its variables after the interpreter and torch have started. For variables that these read only at
+their start, a fork therefore has the fork server's values. A worker for which such a variable has another value is
+spawned, and so is a worker under a tool that has to run from the worker's first instruction.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Literal
 from hpc_elastic.agent.node.node_environment import NodeEnvironment
 from hpc_elastic.plan.roles import EntrypointKind
 
-# Read when an interpreter, libc, a threading or mathematical library, or torch starts.
+# Variables that are read when an interpreter, libc, a threading or mathematical library, or torch starts.
 _READ_AT_THE_START = re.compile(
     r"(PYTHON|LD_|LC_|LANG|GLIBC_|MALLOC_|OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|GOTO_|BLIS_|VECLIB_|NUMEXPR_|NPY_"
     r"|TORCH(?!ELASTIC_)|PYTORCH_|TRITON_).*"
 )
-# Tools that want to be there when the interpreter starts, or that measure what a fork does not do.
+# Variables of tools that have to run when the interpreter starts, or that measure what a fork does not do.
 _TOOLS = re.compile(
     r"(COVERAGE_PROCESS_|COV_CORE_|DEBUGPY_|PYDEVD_).*|PYTHONPROFILEIMPORTTIME|PYTHONVERBOSE|PYTHONINSPECT"
 )
@@ -29,7 +29,7 @@ _NO_SUCH_MODULE = "ModuleNotFoundError: No module named 'torch'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
-    """What a fork server says when it is ready; or, with `unsafe`, why none will be."""
+    """The report of a fork server that is ready; or, with `unsafe`, why there will be no server."""
 
     torch: str | None = None
     no_torch: str | None = None
@@ -40,7 +40,7 @@ class ServerReport:
 
 
 def parse_report(message: Mapping[str, Any]) -> ServerReport:
-    """The report from the server's first message."""
+    """Return the report in the server's first message."""
     return ServerReport(
         torch=message["torch"],
         no_torch=message["no_torch"],
@@ -52,7 +52,7 @@ def parse_report(message: Mapping[str, Any]) -> ServerReport:
 
 
 def why_no_server(start: Literal["auto", "fork", "spawn"], kind: EntrypointKind, node: NodeEnvironment) -> str | None:
-    """Why no worker of this node could be a fork; None if it could."""
+    """Return why no worker of this node could be a fork; None if workers could be forks."""
     if start == "spawn":
         return "start is spawn"
     if kind == "command":
@@ -67,11 +67,18 @@ def why_no_server(start: Literal["auto", "fork", "spawn"], kind: EntrypointKind,
 
 
 def why_no_fork(report: ServerReport, server: Mapping[str, str], workers: Sequence[Mapping[str, str]]) -> str | None:
-    """Why the workers with these environments may not be forks of a server with that one; None if they may."""
+    """Return why workers with these environments may not be forks of a server with its environment; None if they may.
+
+    Args:
+        report: the server's report.
+        server: the environment of the server.
+        workers: the environments of the workers.
+    """
     if report.unsafe is not None:
         return report.unsafe
     if report.no_torch is not None and not report.no_torch.startswith(_NO_SUCH_MODULE):
-        return f"torch cannot be imported ({report.no_torch})"  # and half of it is there: a second try fails otherwise
+        # Torch is half imported in the server: a second import, in a fork, would fail with another error.
+        return f"torch cannot be imported ({report.no_torch})"
     of_server = _read_at_the_start(server)
     for worker in workers:
         of_worker = _read_at_the_start(worker)
@@ -82,7 +89,7 @@ def why_no_fork(report: ServerReport, server: Mapping[str, str], workers: Sequen
 
 
 def describe_forks(report: ServerReport) -> str:
-    """How workers are started, for the log."""
+    """Return the log line that says that workers are forks."""
     took = f"{report.seconds:.1f} s, {report.imported:,} modules"
     if report.torch is None:
         return f"workers are forks of a process without torch ({report.no_torch}; {took})"
@@ -90,12 +97,12 @@ def describe_forks(report: ServerReport) -> str:
 
 
 def describe_spawns(why: str) -> str:
-    """The same where workers are no forks."""
+    """Return the log line that says that workers are spawned, and why."""
     return f"workers are spawned: {why}"
 
 
 def describe_refusal(why: str) -> str:
-    """Why `start: fork` cannot be had."""
+    """Return the message that `start: fork` is impossible, and why."""
     return f"start is fork, but workers cannot be forks here: {why}"
 
 

@@ -1,4 +1,4 @@
-"""The agent's side of the store host: starts it, hands it a listening socket for each attempt."""
+"""The agent's side of the store host: starts it, and passes it a listening socket for each attempt."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LARGEST_PACKET = 64 * 1024
 class StoreLink:
     """The store host of this node, which serves the TCPStore when rank 0 is here.
 
-    The listening socket exists before its port is published, so a client that comes before the
+    The listening socket exists before its port is published, so a client that connects before the
     host has imported torch waits in the socket's backlog. Without torch there is no store, and
     the socket is closed: clients are refused instead of waiting. `worker.store_host` has the
-    protocol. The host is a fork of the fork server where there is one, which has torch already.
+    protocol. If there is a fork server, the host is a fork of it, because that has imported torch already.
 
     Args:
         package_dir: the folder of this package.
-        start: how workers are started, which has the fork server.
+        start: decides how workers are started, and has the fork server.
         thread: starts the host, whose parent-death signal comes when that thread ends.
         say: takes a line for the agent's log.
-        on_broken: told why there is no store any more, although there is torch.
+        on_broken: called with the reason if there is no store any more, although there is torch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class StoreLink:
         self._ending: asyncio.Future[None] | None = None
 
     def pids(self) -> list[int]:
-        """The host's process id, if there is one."""
+        """Return the host's process id, if there is a host."""
         return [self._host.pid] if self._host is not None else []
 
     async def start(self) -> None:
@@ -79,7 +79,7 @@ class StoreLink:
             asyncio.get_running_loop().add_reader(ours, self._receive)
 
     async def serve(self, attempt: int, endpoint: Endpoint, listener: socket.socket) -> None:
-        """Hands over a listening socket; the host drops the store of the attempt before."""
+        """Passes a listening socket to the host, which serves this attempt's store and drops the earlier one."""
         await self.start()
         order = {"attempt": attempt, "address": endpoint.address, "port": endpoint.port}
         with listener:
@@ -88,7 +88,7 @@ class StoreLink:
             try:
                 socket.send_fds(self._link, [json.dumps(order).encode()], [listener.fileno()])
             except (BrokenPipeError, ConnectionResetError):
-                return  # the host is gone; its last words, that there is no torch, may still be unread: `_receive`
+                return  # the host has ended; `_receive` may still read its last message, that there is no torch
             except OSError as error:
                 self._on_broken(f"the store host takes no orders: {error.strerror}")
 
@@ -100,9 +100,9 @@ class StoreLink:
         await self._ended()
 
     def _begin(self, server: ForkServerLink | None, link: socket.socket) -> None:
-        # Set here, in the thread that looks for processes: no stop may take the host for a worker's.
+        # Set in the thread that also searches for processes, so that no stop takes the host for a worker's process.
         if server is not None:
-            with contextlib.suppress(OSError):  # it is gone just now
+            with contextlib.suppress(OSError):  # the fork server has just ended
                 self._host = server.start_store_host(link)
                 return
         launch = os.path.join(self._package_dir, "launch.py")
@@ -115,7 +115,7 @@ class StoreLink:
         try:
             data = self._link.recv(LARGEST_PACKET)
         except (BlockingIOError, ConnectionResetError):
-            return  # an order that the host left unread is reported first, once; what it said before comes next
+            return  # an order that the host left unread raises once; the host's earlier messages follow
         if not data:
             self._ending = asyncio.ensure_future(self._broke())
             return
@@ -136,7 +136,7 @@ class StoreLink:
             self._on_broken(f"the store host ended (exit code {returncode})")
 
     async def _ended(self) -> int | None:
-        """Closes the link, which ends the host, and takes its exit code."""
+        """Closes the link, which ends the host, and returns its exit code."""
         if self._link is not None:
             asyncio.get_running_loop().remove_reader(self._link)
             self._link.close()
@@ -145,6 +145,6 @@ class StoreLink:
         return await self._thread.call(self._collect) if host is not None else None
 
     def _collect(self) -> int | None:
-        """In the thread, where nobody takes the dead host for an orphan meanwhile."""
+        """Collects the host's exit code, in the thread, so that no search for orphans collects it first."""
         host, self._host = self._host, None
         return host.collect() if host is not None else None

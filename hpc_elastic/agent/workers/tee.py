@@ -1,11 +1,11 @@
-"""Repeats the output of some ranks in the agent's log, a line at a time, with who wrote it.
+"""Repeats the output of some ranks in the agent's log, line by line, with a prefix that names the rank.
 
 Theory of operation. Workers append to files of their own and know nothing of the agent, which follows
-those files in one thread. Only that thread writes lines of workers, each with its end in one go, so no
-line is ever torn by another; a line that has no end yet waits for it. What a worker wrote before it
-was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
-and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. The same thread cuts
-logs that grow beyond `logs.max_size`, so that none is cut before its lines were repeated.
+those files in one thread. Only that thread writes lines of workers, each with its newline in one write, so no
+line is ever split by another; an incomplete line is held back until its newline arrives. What a worker wrote before
+it was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
+and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. The same thread truncates
+logs that grow beyond `logs.max_size`, so that none is truncated before its lines were repeated.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpc_elastic.rundir.store import FILE_MODE, make_directory, write_all
 SHORTEST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.0
 CHUNK_BYTES = 64 * 1024
-BYTES_A_TURN = 64 * CHUNK_BYTES  # of one file, before the others have theirs
+BYTES_A_TURN = 64 * CHUNK_BYTES  # read of one file before the next file has its turn
 LONGEST_LINE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeedFile:
-    """A file to follow: one stream of a worker, and what stands before each of its lines."""
+    """A file to follow: one stream of a worker, and the prefix of each of its lines."""
 
     path: str
     prefix: str
@@ -44,21 +44,21 @@ class TeedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """The teed lines of a stream that hold one of these texts go to this file as well."""
+    """A file that also gets the teed lines of a stream that contain one of these texts."""
 
     path: str
     filters: tuple[str, ...]
 
 
 class Tee:
-    """Follows files that others append to, in a thread of its own.
+    """Follows files that workers append to, in a thread of its own.
 
-    It looks again soon while something comes, and once a second while nothing does.
+    It reads again after a short pause while there is new output, and once a second while there is none.
 
     Args:
-        files: what to follow. A stream of standard error goes to the agent's own, as in torch.
-        out: where lines of standard output that hold certain texts go as well.
-        err: the same for standard error.
+        files: the files to follow. Standard error goes to the agent's own standard error, as in torch.
+        out: a file that also gets the lines of standard output that contain certain texts.
+        err: a file that also gets the lines of standard error that contain certain texts.
         caps: logs that must not grow beyond a size, whether they are followed or not.
     """
 
@@ -80,7 +80,7 @@ class Tee:
         self._thread.start()
 
     def close(self) -> None:
-        """Repeats what is left, and ends; nobody may write to the files any more."""
+        """Repeats the rest of the output and ends the thread; no process may write to the files any more."""
         self._is_over.set()
         self._thread.join()
 
@@ -108,7 +108,7 @@ class Tee:
 
 
 def start_tee(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> Tee | None:
-    """Starts the tee of an attempt's workers on this node; None if nothing is teed and no size is limited."""
+    """Start the tee of an attempt's workers on this node; None if nothing is teed and no size is limited."""
     files = [file for order in orders for file in _teed_files(logs, layout, order, node)]
     caps = [cap for order in orders for cap in _caps(logs, layout, order)]
     if not files and not caps:
@@ -154,7 +154,7 @@ def _paths(layout: RunLayout, order: WorkerOrder) -> dict[Std, str]:
 
 
 class _Sink:
-    """One of the agent's own streams, and the file for the lines that match."""
+    """One of the agent's own streams, and the file for the lines that match its filters."""
 
     def __init__(self, name: str, duplicates: Duplicates | None) -> None:
         self._name = name
@@ -163,7 +163,7 @@ class _Sink:
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Makes the file for matches, so that an empty one says that there was none."""
+        """Creates the file for matches, so that an empty file says that there was no match."""
         if self._duplicates is None:
             return
         with contextlib.suppress(OSError):  # a disk that is full must not end the tee
@@ -172,7 +172,7 @@ class _Sink:
             self._descriptor = os.open(self._duplicates.path, flags, FILE_MODE)
 
     def write(self, prefix: bytes, lines: list[bytes]) -> None:
-        """Prints the lines, each with the prefix and an end."""
+        """Prints the lines, each with the prefix and a newline; copies those that match to the file for matches."""
         stream: BinaryIO = getattr(sys, self._name).buffer
         with contextlib.suppress(OSError):
             stream.write(b"".join(prefix + line + b"\n" for line in lines))
@@ -189,7 +189,7 @@ class _Sink:
 
 
 class _Followed:
-    """One file, from its beginning on; it may not exist yet."""
+    """A file that is read from its beginning on as it grows; it may not exist yet."""
 
     def __init__(self, path: str, prefix: str, sink: _Sink) -> None:
         self.path = path
@@ -199,10 +199,10 @@ class _Followed:
         self._rest = b""
 
     def copy(self, most: int) -> bool:
-        """Prints the next lines that are complete, of at most so many bytes; whether anything came."""
+        """Prints the next complete lines after a read of at most `most` bytes; returns whether there was new output."""
         start = self._offset
         with contextlib.suppress(OSError):
-            if os.stat(self.path).st_size <= start:  # a process of this machine writes: nothing is to be asked anew
+            if os.stat(self.path).st_size <= start:  # the writer is on this machine, so its size is current
                 return False
             with open(self.path, "rb", buffering=0) as file:
                 file.seek(start)
@@ -212,23 +212,23 @@ class _Followed:
         return self._offset > start
 
     def catch_up(self) -> None:
-        """Prints all complete lines that are there by now."""
+        """Prints all complete lines that the file has by now."""
         with contextlib.suppress(OSError):
-            self.copy(os.stat(self.path).st_size - self._offset)  # a bound: somebody may still write
+            self.copy(os.stat(self.path).st_size - self._offset)  # a bound: a worker may still write
 
     def pass_on(self, offset: int, chunk: bytes) -> None:
-        """Prints what is new in a part of the file that somebody else has read."""
+        """Prints what is new in a chunk of the file that the caller has read at this offset."""
         known = max(0, self._offset - offset)
         if known < len(chunk):
             self._take(chunk[known:])
             self._offset = offset + len(chunk)
 
     def rewind(self) -> None:
-        """Goes on at the beginning of the file, which was cut to nothing; a line may go on there too."""
+        """Continues at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
         self._offset = 0
 
     def finish(self) -> None:
-        """Prints all that is there by now, a last line without an end too."""
+        """Prints all that the file has by now, including a last line without a newline."""
         self.catch_up()
         if self._rest:
             self._sink.write(self._prefix, [self._rest])

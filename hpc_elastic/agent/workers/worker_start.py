@@ -1,4 +1,4 @@
-"""How this node's workers are started: as forks while there is a server that can, else spawned, and said once."""
+"""Chooses how this node's workers are started: forked if there is a usable fork server, else spawned; logs it once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.allocation import Allocation
 
-_FORKS = "forks"  # said once, whatever a later server needs
+_FORKS = "forks"  # the subject of a line that is logged once, even if a later server reports other numbers
 
 
 class WorkerStart:
-    """Starts the fork server, if workers of this node could be its forks, and chooses for each attempt.
+    """Starts the fork server, if workers of this node could be its forks, and chooses fork or spawn for each attempt.
 
     Args:
         plan: the launch plan.
         allocation: this node's place.
         environ: the agent's environment.
-        thread: where processes are started.
-        deadline: what a new worker looks at before it becomes the user's.
+        thread: the thread in which processes are started.
+        deadline: the time until which workers may run, which a new worker checks before it runs the user's code.
         say: takes a line for the agent's log.
     """
 
@@ -58,7 +58,7 @@ class WorkerStart:
         role = plan.role_on(allocation.node_id, len(allocation.nodes))
         try:
             node = node_environment(environ, plan, allocation)
-        except AllocationError:  # which keeps this node from taking part, and is told to the head
+        except AllocationError:  # reported to the head elsewhere; keeps this node from taking part
             return
         self._why_no_server = why_no_server(plan.start, role.entrypoint.kind, node)
         if self._why_no_server is None:
@@ -73,21 +73,21 @@ class WorkerStart:
             )
 
     async def start(self) -> None:
-        """Starts what takes long; returns at once."""
+        """Starts the fork server, if there is to be one, and returns at once; else logs why workers are spawned."""
         if self._server is not None:
             await self._server.start()
         elif self._why_no_server is not None:
             self._say_once(describe_spawns(self._why_no_server))
 
     def pids(self) -> list[int]:
-        """The server's process id, which no stop may reach; to be asked in the thread."""
+        """Return the process id of the fork server, which no stop may reach; must be called in the thread."""
         return self._server.pids() if self._server is not None else []
 
     async def choose(self, orders: Sequence[WorkerOrder]) -> Starter:
-        """How these workers are started, all of them in the same way; waits until a server is ready.
+        """Return the starter for these workers, which is the same for all; waits until the fork server is ready.
 
         Raises:
-            StartFailedError: they cannot be forks, and `start: fork` says they must.
+            StartFailedError: the workers cannot be forks, and `start: fork` says that they must be.
         """
         server, why = self._server, self._why_no_server
         if server is not None:
@@ -107,14 +107,14 @@ class WorkerStart:
             await self._server.report()
 
     async def forking_server(self) -> tuple[ForkServerLink | None, str | None]:
-        """The server, once it is ready, if it may fork; and why it has no torch, if so."""
+        """Wait for the fork server; return it if it may fork, else None, and why it has no torch, if so."""
         if self._server is None:
             return None, None
         report = await self._server.report()
         return (self._server if report.unsafe is None else None), report.no_torch
 
     async def close(self) -> None:
-        """Ends the server; workers live on."""
+        """Ends the fork server; workers go on running."""
         if self._server is not None:
             await self._server.close()
 
@@ -123,7 +123,7 @@ class WorkerStart:
             self._say_once(f"preload: {name} cannot be imported ({why}); workers that import it will fail", "warning")
         if report.unsafe is None:
             self._say_once(describe_forks(report), about=_FORKS)
-        elif self._server is not None:  # it would only take memory
+        elif self._server is not None:  # an unusable server would only take memory
             self._say_once(describe_spawns(report.unsafe))
             self._tasks.run(self._server.close())
 

@@ -1,4 +1,4 @@
-"""submitit's interface: its executor, job and job environment, which run functions as our runs."""
+"""Implements submitit's interface: executor, job and job environment, which run functions as runs of this package."""
 
 from hpc_elastic.integrations.submitit.environment import HpcElasticJobEnvironment
 from hpc_elastic.integrations.submitit.executor import HpcElasticExecutor

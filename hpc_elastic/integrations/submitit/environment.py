@@ -1,4 +1,4 @@
-"""What submitit sees of a worker: its job, its ranks and its files, from the variables that our agents set."""
+"""Presents a worker's job, ranks and files to submitit, from the variables that our agents set."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hpc_elastic.integrations.submitit.preemption import JobStart, listen
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
-# What the executor tells the workers, beside submitit's own SUBMITIT_EXECUTOR.
+# Variables that the executor sets for the workers, beside submitit's own SUBMITIT_EXECUTOR.
 PICKLE_VARIABLE = "SUBMITIT_HPCELASTIC_PICKLE"
 MERGE_VARIABLE = "SUBMITIT_STDERR_TO_STDOUT"  # of submitit's local executor, with the same meaning
-# A worker that wants to be started again where nobody requeues jobs ends with this, as under submitit's local executor.
+# Exit code of a worker that wants a restart where no scheduler requeues jobs, as under submitit's local executor.
 START_AGAIN = 144
 
 
@@ -41,7 +41,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def layout(self) -> RunLayout:
-        """The run's files."""
+        """The layout of the run directory."""
         return RunLayout(os.environ["HPC_ELASTIC_RUN_DIR"])
 
     @property
@@ -56,7 +56,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def is_local(self) -> bool:
-        """Whether the run is on the local backend, where nobody requeues a job."""
+        """Whether the run is on the local backend, where no scheduler requeues a job."""
         return self._env["job_id"] not in os.environ
 
     @property
@@ -74,7 +74,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def paths(self) -> RunPaths:
-        """This worker's files; another attempt has others, so that what one left half written hurts none."""
+        """This worker's files; each attempt has its own, so that a half written file does not harm the next attempt."""
         return RunPaths(
             os.environ["SUBMITIT_FOLDER"],
             self.job_id,
@@ -85,7 +85,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         )
 
     def _handle_signals(self, paths: utils.JobPaths, submission: utils.DelayedSubmission) -> None:
-        """Prepares the process for the function; submitit calls it once, right before."""
+        """Prepares the process for the function; submitit calls this once, right before the function."""
         if os.environ.get(MERGE_VARIABLE):
             os.dup2(1, 2)
         os.makedirs(os.path.dirname(paths.result_pickle), mode=store.DIRECTORY_MODE, exist_ok=True)
@@ -93,7 +93,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         allocation = self.allocation
         start = JobStart(
             layout=self.layout,
-            job_id=self.job_id,  # of an array's task the raw id may be that of the whole array
+            job_id=self.job_id,  # for an array task the raw id may be that of the whole array
             restart_count=int(allocation.get("restart_count", 0)),
             time=allocation.get("time"),
             is_local=self.is_local,
@@ -101,7 +101,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         listen(self, start, paths, submission)
 
     def _requeue(self, countdown: int) -> None:
-        """Has the job started again: by Slurm, or on this machine the workers by our agents.
+        """Has the job started again by Slurm, or on the local backend the workers by our agents.
 
         Raises:
             UncompletedJobError: Slurm refused.
@@ -120,7 +120,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
 
 
 def _let_export_agree() -> None:
-    """Lets TorchDistributedEnvironment.export put the world's variables where they are already.
+    """Lets TorchDistributedEnvironment.export overwrite the world's variables, which our agents have set already.
 
     submitit (1.5.4) refuses unless they are absent or it may overwrite them, and takes a host name for the
     master's address.

@@ -1,10 +1,10 @@
-"""submitit's executor: each submission becomes an ordinary run whose workers call the function.
+"""Implements submitit's executor: each submission becomes an ordinary run whose workers call the function.
 
 Theory of operation: the function is pickled beside the run directory before the run is made, under a name that
-needs no job id: nobody moves it when the id is known, and no worker waits for that. Every worker runs submitit's own
+needs no job id: it is not moved when the id is known, and no worker waits for that. Every worker runs submitit's own
 program, by way of `worker.py`: it asks our job environment for that pickle, calls the function and pickles what it
-returns into the folder of its rank and attempt. So a restart reads what a checkpoint has left, and no attempt meets
-the files of another one. Several submissions at once are an array.
+returns into the folder of its rank and attempt. So a restart reads what a checkpoint has left, and attempts do not
+share files. Several submissions at once are an array.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from hpc_elastic.rundir.submissions import Submission
 
 DEFAULT_SIGNAL_DELAY_S = 90  # of submitit's Slurm executor
-DEFAULT_PARALLELISM = 256  # likewise; on this machine, as many as it has CPUs
+DEFAULT_PARALLELISM = 256  # likewise; on the local backend, as many as the machine has CPUs
 RUNS = "hpc-elastic-runs"
 WORKER = "hpc_elastic.integrations.submitit.worker"
 _GIB = 1024**3
 
 
 class HpcElasticExecutor(core.Executor):
-    """Submits functions as runs that heal themselves, to Slurm or to this machine.
+    """Submits functions as runs that recover from failures, to Slurm or to the local backend.
 
     Args:
-        folder: for the functions, their results and the run directories; on Slurm, where every node sees it.
+        folder: for the functions, their results and the run directories; on Slurm, every node must have access to it.
         max_num_timeout: how often a function with a `checkpoint` may be started again after its time limit.
         max_pickle_size_gb: the most that the pickles of one submission may take, by estimate.
         python: the Python of the workers, with submitit and hpc_elastic in it; the one that submits by default.
@@ -72,7 +72,7 @@ class HpcElasticExecutor(core.Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        """It has to be asked for: submitit's own executors stay the ones that AutoExecutor finds."""
+        """Returns 0, so that AutoExecutor takes this executor only if it is asked for by name."""
         return 0
 
     @classmethod
@@ -80,11 +80,11 @@ class HpcElasticExecutor(core.Executor):
         return ParameterNames()
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Takes more parameters.
+        """Adds parameters to the present ones.
 
         Raises:
             ValueError: a name has no meaning here.
-            JobError: the job that they make cannot be; it holds all problems.
+            JobError: the resulting job is invalid; the error holds all problems.
         """
         from hpc_elastic.job.parse import parse_job
 
@@ -95,7 +95,7 @@ class HpcElasticExecutor(core.Executor):
     def _internal_process_submissions(
         self, delayed_submissions: Sequence[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
-        """Submits one run, or several as one array; all of them, or nothing remains."""
+        """Submits one run, or several as one array; if that fails, no pickle remains."""
         runs = [self._plan(run_dir) for run_dir in self._run_directories(len(delayed_submissions))]
         with contextlib.ExitStack() as unless_submitted:
             for run, delayed in zip(runs, delayed_submissions, strict=True):
@@ -106,7 +106,7 @@ class HpcElasticExecutor(core.Executor):
         return [self._job(run, submission.job_id) for run, submission in zip(runs, submissions, strict=True)]
 
     def _run_directories(self, count: int) -> list[str]:
-        """One directory, or for an array the folders 0, 1, 2 ... of one; none of them is there yet."""
+        """Returns one new directory, or for an array its subdirectories 0, 1, 2 ...; none of them is created yet."""
         name = str(job_of(self.parameters)["name"])
         identity = run_identity(name, datetime.fromtimestamp(time.time(), timezone.utc), os.urandom(4).hex())
         root = runs_folder(utils.JobPaths.get_first_id_independent_folder(self.folder)) / identity
@@ -136,7 +136,7 @@ class HpcElasticExecutor(core.Executor):
     def _dump(self, delayed: utils.DelayedSubmission, run: PreparedRun, count: int) -> None:
         pickle = _pickle_of(run.plan.run_dir)
         delayed.set_timeout(math.ceil((run.plan.time_s or 0) / 60), self.max_num_timeout)
-        store.make_directory(os.path.dirname(pickle))  # for its owner alone, as what it holds is executed
+        store.make_directory(os.path.dirname(pickle))  # for its owner alone, as its content is executed
         delayed.dump(pickle)
         size_gb = os.path.getsize(pickle) / _GIB
         if count * size_gb > self.max_pickle_size_gb:
@@ -154,7 +154,7 @@ class HpcElasticExecutor(core.Executor):
         return self.job_class(self.folder, job_id, tasks=range(tasks))
 
     def _site(self) -> str:
-        """The site that was asked for; else what is found, once for all submissions."""
+        """Returns the site that was asked for, else the detected one, which is determined once for all submissions."""
         from hpc_elastic.api.prepare import choose_site_name
 
         asked = self.parameters.get("site")
@@ -163,7 +163,7 @@ class HpcElasticExecutor(core.Executor):
         return str(asked)
 
     def _job_text(self, parameters: Mapping[str, Any], *, pickle: str) -> str:
-        """The job file of a function."""
+        """Returns the text of the job file that runs the function."""
         from hpc_elastic.job.text import job_text
 
         job = job_of(parameters)
@@ -175,16 +175,17 @@ class HpcElasticExecutor(core.Executor):
         if (after_s := _signal_after_s(job, parameters)) is not None:
             ours[SIGNAL_AFTER_VARIABLE] = f"{after_s:g}"
         env = job.get("env")
-        if env is None or isinstance(env, Mapping):  # what is no map is the parser's to refuse
+        if env is None or isinstance(env, Mapping):  # a value that is no map is refused by the parser
             job["env"] = {"PYTHONUNBUFFERED": "1", **(env or {}), **ours}
         job["entrypoint"] = {"module": WORKER, "args": [_plain(str(self.folder))]}
         return job_text(job)
 
 
 def runs_folder(folder: Path) -> Path:
-    """Where the runs of a log folder are: beside it, for users list that one and delete what they find.
+    """Returns the folder for the runs of a log folder: beside it, as users list the log folder and delete its files.
 
-    Where nothing may be made beside it, or somebody else has made that folder, in it: what is there is executed.
+    It is inside the log folder if nothing can be created beside it, or if that folder belongs to another user: files
+    in it are executed.
     """
     place = folder.absolute()
     beside = place.parent / f"{place.name}.{RUNS}"
@@ -193,7 +194,7 @@ def runs_folder(folder: Path) -> Path:
 
 
 def _without_limit(run: PreparedRun) -> PreparedRun:
-    """The run with a script that sees to no time limit: on this machine the limit is of each start of the function.
+    """Returns a local run with a script that has no time limit: there, the limit is for each start of the function.
 
     Slurm would requeue the job, and the limit would begin again; here the workers start again in the same job.
     """
@@ -207,7 +208,7 @@ def _without_limit(run: PreparedRun) -> PreparedRun:
 
 
 def _pickle_of(run_dir: str) -> str:
-    """Where a run's function is: beside the run directory, or beside the array's folder, which has to be new."""
+    """Returns the path of a run's pickle: beside the run directory or the array's folder, which have to be new."""
     above, name = os.path.split(run_dir)
     return f"{above}-{name}.pkl" if name.isdecimal() else f"{run_dir}.pkl"
 
@@ -218,12 +219,12 @@ def _remove(path: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is expanded on the node."""
+    """Escapes a text so that no variable in it is expanded on the node."""
     return text.replace("$", "$$")
 
 
 def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> float | None:
-    """How long after its start a job has its signal, in seconds; None without a time limit.
+    """Returns how many seconds after its start a job gets submitit's signal; None without a time limit.
 
     The lead is at most half of the limit, so that a short job does not spend its life in checkpoints.
     """
@@ -231,6 +232,6 @@ def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> fl
 
     try:
         time_s = parse_duration(str(job["time"])).total_seconds()
-    except (KeyError, ValueError):  # what is no time is the parser's to refuse
+    except (KeyError, ValueError):  # an invalid time is refused by the parser
         return None
     return time_s - min(float(parameters.get("signal_delay_s", DEFAULT_SIGNAL_DELAY_S)), time_s / 2)

@@ -1,4 +1,4 @@
-"""A job as submitit's users hold it: its state, its results by rank, its output, its end."""
+"""Implements submitit's job: its state, its results by rank, its output, and how to cancel it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _BY = "job.cancel() of submitit"
 
 
 class HpcElasticJob(core.Job[R]):
-    """A run of ours.
+    """A run of this package as a submitit job.
 
     Its results are those of the last attempt, which is the one that succeeded: a rank that raised in an
     earlier one raises nothing here, and ranks that the world has lost have no result.
 
     Args:
-        folder: where the job was submitted, as the executor was given it.
-        job_id: the job's.
-        tasks: its global ranks, as many as were asked for.
+        folder: the folder of the job, as the executor was given it.
+        job_id: the job's id.
+        tasks: the global ranks, as many as were asked for.
     """
 
     watcher = RunWatcher()
@@ -50,7 +50,7 @@ class HpcElasticJob(core.Job[R]):
 
     @property
     def layout(self) -> RunLayout:
-        """The run's files.
+        """The layout of the run directory.
 
         Raises:
             UncompletedJobError: there is no such job in the folder.
@@ -84,7 +84,7 @@ class HpcElasticJob(core.Job[R]):
         return self.watcher.look(self.job_id)
 
     def done(self, force_check: bool = False) -> bool:
-        """Whether the run is over, and not only a worker of it."""
+        """Returns whether the whole run is over, and not only one of its workers."""
         del force_check
         return self._look().is_over
 
@@ -94,7 +94,7 @@ class HpcElasticJob(core.Job[R]):
             time.sleep(LOOK_S)
 
     def results(self) -> list[R]:
-        """What the function returned, by global rank: every rank of the last world, or this task alone.
+        """Waits for the end of the run; returns the function's values by global rank, or the value of this task alone.
 
         Raises:
             FailedJobError: the run failed; the message has the cause and the remote traceback.
@@ -108,7 +108,7 @@ class HpcElasticJob(core.Job[R]):
         return [self._result()]
 
     def exception(self) -> utils.UncompletedJobError | None:
-        """Waits for the end of the run; what `results` would raise."""
+        """Waits for the end of the run; returns the error that `results` would raise, None if none."""
         self.wait()
         error = self._error()
         if error is not None or self._sub_jobs:
@@ -126,7 +126,7 @@ class HpcElasticJob(core.Job[R]):
         ]
 
     def _result(self) -> Any:
-        """This task's value, of a run that succeeded."""
+        """Returns this task's value from a run that succeeded."""
         snapshot, rank = self._look(), self._tasks[0]
         if snapshot.workers is not None and rank >= snapshot.workers:
             raise utils.UncompletedJobError(
@@ -139,7 +139,7 @@ class HpcElasticJob(core.Job[R]):
         return value
 
     def _error(self) -> utils.UncompletedJobError | None:
-        """What went wrong with a run that is over."""
+        """Returns the error of a run that is over, None if it succeeded."""
         snapshot = self._look()
         if snapshot.state.value == "SUCCEEDED":
             return None
@@ -157,10 +157,10 @@ class HpcElasticJob(core.Job[R]):
         return utils.FailedJobError(text)
 
     def cancel(self, check: bool = True) -> None:
-        """Stops the job, pending or running, with the grace of its workers.
+        """Stops the job, pending or running; its workers get their time of grace.
 
         Args:
-            check: whether to wait until it is over; whatever stands in the way of that is an error then.
+            check: whether to wait until the job is over, and to raise an error if that fails.
         """
         from hpc_elastic.api.cancel import cancel_run
         from hpc_elastic.api.stop_request import ask_to_stop
@@ -173,7 +173,7 @@ class HpcElasticJob(core.Job[R]):
             cancel_run(self.layout, snapshot, by=_BY, say=logger.get_logger().info)
             return
         ask_to_stop(self.layout, _BY)
-        if snapshot.allocations == 0 and snapshot.job_id:  # no agent is there to see it
+        if snapshot.allocations == 0 and snapshot.job_id:  # no agent runs that could see the request
             with contextlib.suppress(SchedulerError):
                 make_scheduler(snapshot.scheduler, run_dir=self.layout.root).cancel(snapshot.job_id)
 
@@ -191,7 +191,7 @@ class HpcElasticJob(core.Job[R]):
 
 
 def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
-    """The failure of this rank if it failed, else the earliest one; empty if no worker failed."""
+    """Returns the failure of this rank if it failed, else the earliest one; empty if no worker failed."""
     failures = snapshot.failures
     if str(rank) in failures:
         return dict(failures[str(rank)])
@@ -199,19 +199,19 @@ def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
 
 
 def _remote_traceback(failure: Mapping[str, Any]) -> str:
-    """The traceback of the rank, or the end of what it wrote to standard error."""
+    """Returns the traceback of the rank, followed by its last lines on standard error if it is no Python traceback."""
     path = str(failure.get("error_file", ""))
     data: Any = (store.read_json(path) if os.path.isabs(path) else None) or {}
     try:
         callstack = str(data["message"]["extraInfo"]["py_callstack"])
-    except (KeyError, TypeError):  # there is none, or it is torn
+    except (KeyError, TypeError):  # there is no such entry, or the file is damaged
         return str(failure.get("message", ""))
     tail = str(data.get("stderr_tail") or "")
     return callstack if "Traceback" in callstack or not tail else f"{callstack}\n{tail}"
 
 
 def _worker_pids(layout: RunLayout) -> list[int]:
-    """The processes of the latest attempt's workers, which all are on this machine."""
+    """Returns the process ids of the latest attempt's workers, which all run on this machine."""
     attempt = (store.list_numbers(layout.attempts) or [1])[-1]
     folder = os.path.dirname(layout.node_result(attempt, "node"))
     records = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]

@@ -1,7 +1,7 @@
-"""What `update_parameters` was told, as the keys of a job file: names of submitit, of its Slurm executor, and ours.
+"""Converts the parameters of `update_parameters` to job file keys: names of submitit, its Slurm executor, and ours.
 
 Names of submitit mean what they mean there: times are minutes, memory is in GB and of a node, and a node
-has one task unless it is said otherwise. Where two names say one thing, the more specific one counts: a
+has one task by default. If two names mean the same thing, the more specific one counts: a
 key of job.yaml before a name of submitit's Slurm executor, and that before one of submitit's own.
 """
 
@@ -16,14 +16,14 @@ DEFAULT_NAME = "submitit"
 GENERIC = frozenset(
     {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout"}
 )
-# What submitit's Slurm executor calls otherwise than submitit itself, and here means the same.
+# Names of submitit's Slurm executor that differ from submitit's own names, but mean the same here.
 _SAME = {"job_name": "name", "ntasks_per_node": "tasks_per_node", "num_gpus": "gpus_per_node"}
-# Passed on to sbatch; those that a key of ours says are refused there, with that key's name.
+# Passed on to sbatch; those for which job.yaml has a key are refused there, with that key's name.
 _SBATCH = frozenset(
     {"account", "comment", "constraint", "cpus_per_gpu", "dependency", "exclude", "gpus_per_task", "gres"}
     | {"mail_type", "mail_user", "mem_per_cpu", "mem_per_gpu", "nodelist", "partition", "qos", "wckey"}
 )
-# What this package acts on itself; it is in no job file.
+# Handled by this package itself; these are in no job file.
 OWN = frozenset({"array_parallelism", "signal_delay_s"})
 _CONVERTED = frozenset({"additional_parameters", "exclusive", "mem", "time", *_SAME, *OWN})
 _REFUSED = {
@@ -35,8 +35,8 @@ _REFUSED = {
 }
 
 
-# The keys of job.yaml, but for those that say what a worker runs. They stand here because submitit asks every executor
-# for its names whichever one is used, and the job's own types take 100 ms to import.
+# The keys of job.yaml, except those that say what a worker runs. They are repeated here because submitit asks every
+# executor for its names whichever one is used, and the job's own types take 100 ms to import.
 JOB_KEYS = frozenset(
     {"binding", "container", "elastic", "env", "health", "log_level", "logs", "metrics", "name", "nodes", "preload"}
     | {"progress", "python", "requeue", "resources", "restart", "role", "sbatch", "setup", "signals", "site", "spares"}
@@ -46,10 +46,10 @@ SLURM_NAMES = _SBATCH | _CONVERTED | {"setup"}
 
 
 class ParameterNames(set[str]):
-    """All names that may follow `hpcelastic_`; iteration leaves out those that submitit's own executors have too.
+    """The set of names that may follow `hpcelastic_`; iteration omits those that submitit's own executors have too.
 
-    AutoExecutor (1.5.4) iterates over the names of every executor to find out whose a parameter without a
-    prefix is, and the last executor gets it: `partition=...` would be taken away from Slurm's.
+    AutoExecutor (1.5.4) iterates over the names of every executor to find the owner of a parameter without a
+    prefix, and the last executor gets it: `partition=...` would be taken away from the Slurm executor.
     """
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class ParameterNames(set[str]):
 
 
 def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters without prefixes and without those that are None, which submitit takes for not given.
+    """Checks the parameters; returns them without prefixes, and without those that are None, which means not given.
 
     Raises:
-        ValueError: one has no meaning here.
+        ValueError: a parameter has no meaning here.
     """
     found: dict[str, Any] = {}
     for name, value in parameters.items():
@@ -83,7 +83,7 @@ def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The job, but for its entrypoint and for `env` and `site`, which may be there and be added to."""
+    """Returns the job without its entrypoint; it has `env` and `site` only if given, and the caller may add to them."""
     ours = {name: value for name, value in parameters.items() if name in JOB_KEYS - GENERIC - _CONVERTED}
     plain = {name: value for name, value in parameters.items() if name not in ours}
     plain = {**plain, **{_SAME[name]: value for name, value in plain.items() if name in _SAME}}

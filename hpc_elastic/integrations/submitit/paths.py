@@ -1,4 +1,4 @@
-"""Where submitit's files of a job are: some beside our run directory, some in it."""
+"""Names submitit's files of a job: some are beside our run directory, some in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class RunPaths(utils.JobPaths):
     """The paths of one task of a job, in one attempt of its run.
 
     Args:
-        folder: as the executor was given it, with `%j` and the like perhaps.
-        job_id: the job's.
+        folder: the folder as the executor was given it, which may contain `%j` and the like.
+        job_id: the job's id.
         task_id: the global rank.
-        layout: the run's.
-        attempt: whose output and result are meant.
-        pickle: what the workers load; None means the name that submitit gives it, which leads there.
+        layout: the layout of the run directory.
+        attempt: the attempt whose output and result are meant.
+        pickle: the pickle that the workers load; None means the name that submitit gives it, which links to that file.
     """
 
     def __init__(
@@ -39,27 +39,27 @@ class RunPaths(utils.JobPaths):
 
     @property
     def submitted_pickle(self) -> Path:
-        """The function and its arguments, or what a checkpoint made of them."""
+        """The pickle of the function and its arguments, or of what a checkpoint made of them."""
         return Path(self._pickle) if self._pickle else super().submitted_pickle
 
     @property
     def result_pickle(self) -> Path:
-        """What the function returned or raised in this attempt."""
+        """The pickle of what the function returned or raised in this attempt."""
         return Path(self._layout.submitit_result(self._attempt, self.task_id))
 
     @property
     def stdout(self) -> Path:
-        """The rank's standard output."""
+        """The file of the rank's standard output."""
         return Path(self._layout.stdout(self._attempt, self.task_id))
 
     @property
     def stderr(self) -> Path:
-        """The rank's standard error."""
+        """The file of the rank's standard error."""
         return Path(self._layout.stderr(self._attempt, self.task_id))
 
 
 def run_link(paths: utils.JobPaths) -> Path:
-    """The link in the job's folder that leads to its run directory."""
+    """Returns the path of the link in the job's folder that leads to its run directory."""
     return paths.folder / f"{paths.job_id}_run"
 
 

@@ -1,16 +1,16 @@
-"""Checkpoints of submitit's kind: what a worker does when it is told that its time is up.
+"""Handles the signals that tell a worker to checkpoint its function as submitit does, and to have the job restarted.
 
 Theory of operation: submitit's signal (USR2) asks rank 0 to call the function's `checkpoint`, to write what
 it returns over the pickle that the workers load, and to have the job started again. It comes from `scancel
 --signal=USR2`, or from an alarm in rank 0 itself, `signal_delay_s` before the time limit.
 
-Slurm answers a requeue with a TERM for every process of the step. It is not for the worker to leave before
-that: a rank that ends by itself is a failure, and the last allowed one would end the run for good. A TERM
-that comes uncalled is a preemption if Slurm will start the job again, and then there is still time for a
-checkpoint; else the run stops, or a failure elsewhere restarts all, in seconds, and a checkpoint that takes
-longer would be torn in the middle. All other workers keep the default: they die of a TERM at once.
+Slurm answers a requeue with a TERM for every process of the step. The worker must not exit before
+that: a rank that exits by itself is a failure, and the last allowed failure would end the run for good. A TERM
+without a requeue by the worker is a preemption if Slurm will start the job again, and then there is time for a
+checkpoint. Otherwise the run stops, or a failure elsewhere restarts all workers within seconds, and a longer
+checkpoint would be cut off in the middle. All other workers keep the default: they die of a TERM at once.
 
-A function that cannot go on ends the run by a stop request: were it to raise, our agents would restart it.
+A function that cannot go on ends the run by a stop request: if it raised an error, our agents would restart it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIGNAL_AFTER_VARIABLE = "SUBMITIT_HPCELASTIC_SIGNAL_AFTER_S"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStart:
-    """One start of the job by the scheduler. `time` is as in records; `is_local`: nobody requeues it."""
+    """One start of the job by the scheduler. `time`: as text in records. `is_local`: no scheduler can requeue it."""
 
     layout: RunLayout
     job_id: str
@@ -46,12 +46,12 @@ class JobStart:
 def listen(
     env: job_environment.JobEnvironment, start: JobStart, paths: utils.JobPaths, submission: utils.DelayedSubmission
 ) -> None:
-    """Sets this process's handlers, and rank 0's alarm."""
+    """Installs the signal handlers of this process, and on rank 0 the alarm before the time limit."""
     handler = PreemptionHandler(env, start, paths, submission)
     signal.signal(env._usr_sig(), handler.checkpoint_and_try_requeue)
     if env.global_rank != 0:
         return
-    with contextlib.suppress(FileNotFoundError):  # of a rank 0 that was killed while it wrote; submitit would refuse
+    with contextlib.suppress(FileNotFoundError):  # left by a rank 0 killed in mid-write; submitit would refuse
         os.unlink(f"{paths.submitted_pickle}.save_tmp")
     if hasattr(submission.function, "checkpoint") and not start.is_local:
         signal.signal(signal.SIGTERM, handler.stop)
@@ -61,10 +61,10 @@ def listen(
 
 
 class PreemptionHandler(job_environment.SignalHandler):
-    """submitit's handler, with our requeue.
+    """submitit's signal handler with this package's way to requeue.
 
-    `started` is since when the time limit counts, in Unix seconds: on the local backend, where nothing enforces
-    it, since the start of this worker.
+    `started` is when the time limit began to count, in Unix seconds: on the local backend, where nothing enforces
+    it, at the start of this worker.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class PreemptionHandler(job_environment.SignalHandler):
         self._start_time = self.started
 
     def has_timed_out(self) -> bool:
-        """Whether it is the time limit that ends the job; without one it is not."""
+        """Returns whether the time limit ends the job; without a limit it is False."""
         return bool(self._delayed._timeout_min) and super().has_timed_out()
 
     def checkpoint_and_try_requeue(self, signum: int, frame: types.FrameType | None = None) -> None:
-        """On submitit's signal."""
+        """Handles submitit's signal: saves the function and has the job started again."""
         if os.getpid() != self._pid or self._is_saving or self._is_saved:
-            return  # a forked data loader, which is no rank; or a second signal
+            return  # this is a forked data loader, which is no rank, or a second signal
         self._is_saving = True
         try:
             super().checkpoint_and_try_requeue(signum, frame)
@@ -102,7 +102,7 @@ class PreemptionHandler(job_environment.SignalHandler):
             _die_of(signal.SIGTERM)
 
     def stop(self, signum: int, frame: types.FrameType | None = None) -> None:
-        """On a TERM: saves the function if Slurm is about to start the job again, and dies."""
+        """Handles a TERM: saves the function if Slurm is about to start the job again, then dies of the signal."""
         del frame
         if os.getpid() == self._pid:
             if self._is_saving:
@@ -116,15 +116,15 @@ class PreemptionHandler(job_environment.SignalHandler):
         _die_of(signal.Signals(signum))
 
     def _will_start_again(self) -> bool:
-        """Whether it may: where Slurm cannot be asked a function is saved in vain rather than lost."""
+        """Returns whether the job may start again; True if Slurm does not answer: better a needless checkpoint."""
         from hpc_elastic.scheduler.questions import JobQuestions
 
         return JobQuestions().is_requeued(self._start.job_id, self._start.restart_count) is not False
 
     def _exit(self) -> NoReturn:
-        """After a requeue: waits for Slurm's TERM."""
+        """Waits for Slurm's TERM, after a requeue."""
         self._is_saved = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which runs the handler first, if a TERM is here already
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this runs the handler first if a TERM is already pending
         if self._is_stopped:
             _die_of(signal.SIGTERM)
         self._logger.info("Waiting for Slurm to stop this job.")
@@ -144,7 +144,7 @@ def _raise_at(due: float, number: signal.Signals) -> None:
 
 
 def _unix_seconds(text: str | None) -> float:
-    """The time in a record; now, if there is none."""
+    """Converts the time in a record to Unix seconds; without one it is the current time."""
     if not text:
         return time.time()
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()

@@ -1,7 +1,7 @@
-"""Looks after all jobs of this process: the run directories first, Slurm for all of them at once.
+"""Watches all jobs of this process: reads their run directories first, and asks Slurm for all of them at once.
 
-A job is over when its run is, and a run is over when there is a result; who alone asked Slurm would know less
-and later. What a result says never changes, so it is read once.
+A job is over when its run is, and a run is over when there is a result; Slurm alone would tell less, and
+later. A result never changes, so it is read once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from hpc_elastic.scheduler.protocol import JobStatus, Scheduler
 
 SAME_ANSWER_S = 2.0
-# submitit's users know the words of its Slurm executor.
+# The states have the names that submitit's users know from its Slurm executor.
 _STATES = {"SUCCEEDED": "COMPLETED"}
 
 
 class RunWatcher(core.InfoWatcher):
-    """submitit's watcher, which all jobs share."""
+    """The InfoWatcher that all jobs share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class RunWatcher(core.InfoWatcher):
         self._slurm: SharedQuestions | None = None
 
     def register_run(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None = None) -> None:
-        """Looks after a job from now on; one that is known stays as it is.
+        """Watches a job from now on; does nothing if it is watched already.
 
         Args:
-            job_id: the job's.
-            layout: its run's.
-            scheduler: what submitted it; it collects the job's process where that is a child of this one.
+            job_id: the job's id.
+            layout: the layout of its run directory.
+            scheduler: the one that submitted it; it reaps the job's process if that is a child of this process.
         """
         if job_id in self._watches:
             return
@@ -60,10 +60,10 @@ class RunWatcher(core.InfoWatcher):
         return self._slurm
 
     def look(self, job_id: str) -> Snapshot:
-        """The run now.
+        """Returns the present state of a job's run.
 
         Raises:
-            KeyError: nobody has registered the job.
+            KeyError: the job was not registered.
         """
         last = self._snapshots.get(job_id)
         if last is not None and last.is_over:
@@ -77,7 +77,7 @@ class RunWatcher(core.InfoWatcher):
         return snapshot
 
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        """What is known of a job: `jobState`, and the result's cause once there is one."""
+        """Returns what is known of a job: `jobState`, `runDir`, and the result's cause once there is one."""
         snapshot = self._snapshots.get(job_id)
         if mode != "cache" and job_id in self._watches:
             snapshot = self.look(job_id)
@@ -87,26 +87,26 @@ class RunWatcher(core.InfoWatcher):
         return {**info, **({"cause": snapshot.cause} if snapshot.cause else {})}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
-        """The run's state, in Slurm's words."""
+        """Returns the run's state, in Slurm's words."""
         return self.get_info(job_id, mode=mode).get("jobState", "UNKNOWN")
 
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """Whether the run is over."""
+        """Returns whether the run is over."""
         self.get_info(job_id, mode=mode)
         return job_id in self._finished
 
     def clear(self) -> None:
-        """Forgets what was seen."""
+        """Forgets all states that were read."""
         super().clear()
         self._snapshots.clear()
 
 
 class SharedQuestions:
-    """Asks a scheduler about all jobs whenever somebody wants to know about one.
+    """A scheduler that asks about all jobs at once whenever one of them is asked for.
 
     Args:
-        scheduler: who is asked.
-        clock: monotonic seconds.
+        scheduler: the scheduler that is asked.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,15 +121,15 @@ class SharedQuestions:
         self._asked = float("-inf")
 
     def add(self, job_id: str) -> None:
-        """A job more."""
+        """Adds a job to those that are asked about."""
         self._jobs[job_id] = None
 
     def drop(self, job_id: str) -> None:
-        """A job that is over."""
+        """Removes a job, which is over."""
         self._jobs.pop(job_id, None)
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs, as of a moment ago.
+        """Returns the states of these jobs, at most `SAME_ANSWER_S` old.
 
         Raises:
             SchedulerError: the scheduler does not answer.

@@ -1,7 +1,7 @@
-"""submitit's worker program with our job environment: `python -m hpc_elastic.integrations.submitit.worker FOLDER`.
+"""Runs submitit's worker program with our job environment: `python -m hpc_elastic.integrations.submitit.worker FOLDER`.
 
-submitit finds the environment by the metadata of an installed package, and where this one is only on `PYTHONPATH`
-there is none.
+submitit finds the environment by the metadata of an installed package, which are missing where this package is only on
+`PYTHONPATH`.
 """
 
 from __future__ import annotations

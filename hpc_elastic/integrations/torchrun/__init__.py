@@ -1,1 +1,1 @@
-"""torchrun's rendezvous backend `hpc-elastic`: membership of this package, workers and restarts of torchrun."""
+"""The rendezvous backend `hpc-elastic` of torchrun: this package decides membership, torchrun runs the workers."""

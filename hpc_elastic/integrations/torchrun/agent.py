@@ -1,11 +1,11 @@
-"""One node's agent inside a torchrun: membership on an event loop in a thread of its own, and a guard beside it.
+"""Runs one node's agent inside a torchrun: membership on an event loop in a thread of its own, and a guard process.
 
-Theory of operation. As `agent.supervisor`, with another kind of workers: `membership` decides, torch's agent starts and
-stops, and `exchange` is between the two. A process that is killed takes this thread along; its connections close,
-which tells the others at once, and the guard kills its workers.
+Theory of operation. This is `agent.supervisor` with another kind of workers: `membership` decides, torch's agent starts
+and stops the workers, and `exchange` is between the two. If the process is killed, this thread ends with it; its
+connections close, which tells the other nodes at once, and the guard kills the workers.
 
-torch's agent looks only now and then whether it is to stop, so a fence takes a moment. The member's lease is shorter
-than the head knows by as much as the guard waits longer: who is lost has no workers when the others count on it.
+torch's agent checks only now and then whether it has to stop, so a fence takes a moment. The member's lease is shorter
+than the head assumes, by the extra time that the guard waits: a lost node has no workers when the others rely on that.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.questions import JobQuestions
 
 DISK_DRAINS_WITHIN_S = 10.0
-LOOKS_WITHIN_S = 10.0  # torch's agent, which looks as often as `--monitor-interval` says
-KILLED_WITHIN_S = 10.0  # what survives KILL runs no code of its own
+LOOKS_WITHIN_S = 10.0  # for torch's agent, which checks every `--monitor-interval`
+KILLED_WITHIN_S = 10.0  # a process that survives KILL runs none of its own code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSetup:
-    """What an agent is started with; `address` is this node's, if somebody said it."""
+    """The arguments of an agent; `address` is this node's, if torchrun was given one."""
 
     plan: LaunchPlan
     place: Allocation
@@ -67,11 +67,11 @@ class AgentSetup:
 
 
 class TorchrunAgent:
-    """Runs from `start` until the run is over, or this node's part in it.
+    """The agent of one node, which runs from `start` until the run, or this node's part in it, is over.
 
     Args:
-        setup: what it is started with.
-        exchange: with torch's agent.
+        setup: the plan, this node's place and the run's secret.
+        exchange: the exchange with torch's agent.
     """
 
     def __init__(self, setup: AgentSetup, exchange: Exchange) -> None:
@@ -82,30 +82,30 @@ class TorchrunAgent:
         self.interface: str | None = None
         self._deadline = Deadline.create()
         self._guard: GuardLink | None = None
-        self._fenced_by = NEVER  # when this node's part began to end without a word
+        self._fenced_by = NEVER  # when this node began to end its part without telling the others
         self._is_set_up = False
         self._abandoned = False
         self._has_left = False
         self._thread = threading.Thread(target=self._run, name="hpc-elastic", daemon=True)
 
     def start(self) -> None:
-        """Begins to take part."""
+        """Starts the agent's thread."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether the thread has ended within so many seconds."""
+        """Waits for the end of the thread; returns whether it has ended in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def may_start(self) -> bool:
-        """Whether workers may start now: a process that was paused may have lost its head meanwhile."""
+        """Returns whether workers may start now: a process that was paused may have lost its head meanwhile."""
         return self._guard is not None and not self._deadline.has_passed
 
     def kill_workers(self) -> None:
-        """Kills torch's workers and what they have started; from any thread."""
+        """Kills torch's workers and the processes that they have started; may be called from any thread."""
         kill_all(self.marks)
 
-    # The thread.
+    # In the agent's thread.
 
     def _run(self) -> None:
         loop = AgentEventLoop()
@@ -127,7 +127,7 @@ class TorchrunAgent:
         self._processes = BackgroundThread("processes", self._loop)
         questions = JobQuestions(complain=lambda text: self._journal.say(text, "warning"))
         self._journal = Journal(RunLayout(plan.run_dir), plan, place, questions=questions)
-        self._journal.log = sys.stderr  # as torchrun's own lines
+        self._journal.log = sys.stderr  # where torchrun's own lines go
         allow_connections(len(place.nodes))
         self._guard = await self._processes.call(self._start_guard)
         self._tasks.run(self._guard.keep(self._processes, lambda text: self._say(text, "warning")))
@@ -144,7 +144,7 @@ class TorchrunAgent:
         return leave
 
     async def _leave_in_order(self, leave: Leave) -> None:
-        """Torch's agent waits for it: the head has to stay until the others have heard of the end."""
+        """Leaves in order while torch's agent waits: a local head has to stay until others have heard of the end."""
         if self._abandoned:
             if self._exchange.stage is Stage.AT_WORK:
                 await self._end_workers(_over(leave))
@@ -156,12 +156,12 @@ class TorchrunAgent:
         self._has_left = True
 
     async def _end_workers(self, over: Over) -> None:
-        """Leaves no worker to a node that goes without a word: to the others its closed connections mean that.
+        """Ends all workers before connections close without a message: to the others such a close means no workers.
 
-        torch's agent stops them when it looks next, and nobody else before that: it would count a failure. One that
-        does not look in time leaves it to the guard, which then goes on looking for workers that start late.
+        torch's agent stops the workers at its next check; were they killed before, it would count a failure. If it does
+        not check in time, the guard kills them, and then goes on looking for workers that start late.
         """
-        self._exchange.end(over)  # from now on no round is taken
+        self._exchange.end(over)  # from now on torch's agent takes no round
         if not self._is_set_up or self._exchange.stage is not Stage.AT_WORK:
             return
         self._fenced_by = self._loop.time()
@@ -190,7 +190,7 @@ class TorchrunAgent:
         return GuardLink(self._plan.package_dir, run_dir=marks.run_dir, node=marks.node, deadline=self._deadline)
 
     def _examine(self) -> NodeReport:
-        """Blocks: it may ask the name server."""
+        """Finds out this node's address and versions; blocks, as it may ask the name server."""
         plan, place = self._plan, self._place
         address = self._setup.address or own_address(place, plan.network)
         self.interface = interface_of(address)
@@ -241,7 +241,7 @@ class TorchrunAgent:
         self._is_set_up = True
 
     async def _report(self, attempt: int, failure: Failure) -> None:
-        """What is known of it is put where an agent looks for the error file, and completes it."""
+        """Writes what is known of a failure as the rank's error file, which the member then reads and completes."""
         path, error = RunLayout(self._plan.run_dir).error(attempt, failure.rank), failure.error
         if failure.message:
             rank, local_rank, node = failure.rank, failure.local_rank, self._place.node
@@ -254,15 +254,15 @@ class TorchrunAgent:
         self._part.member.worker_exited(attempt, failure.local_rank, failure.exitcode)
 
     def _abandon(self) -> None:
-        """This node is of no use to the others any more: to them it is lost, and at once."""
+        """Ends this node's part at once, as it cannot start workers again; to the other nodes it is lost."""
         self._abandoned = True
         self._departure.leaves(
             Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again")
         )
 
     def abandon(self) -> None:
-        """From another thread: ends this node's part."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+        """Ends this node's part; may be called from another thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the part has ended already
             self._loop.call_soon_threadsafe(self._abandon)
 
     def _move_deadline(self) -> None:
@@ -280,7 +280,7 @@ def _over(end: Leave | BaseException) -> Over:
 
 
 class _NoTerm:
-    """torch's agent takes its signals itself, and stops its workers then."""
+    """A TermWatch that never reports a TERM: torch's agent handles signals itself, and stops its workers then."""
 
     async def is_term_here(self) -> bool:
         return False

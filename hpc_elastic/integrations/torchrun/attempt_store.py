@@ -1,4 +1,4 @@
-"""The store of one attempt, as torch's agent uses it: no call waits for a round that is over."""
+"""Provides the store of one attempt to torch's agent, in which no call outlasts the attempt's round."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.worker.store_host import open_store
 
 T = TypeVar("T")
-CONNECTS_FOR_S = 15.0  # to a socket that listens already
-CONNECT_TIMEOUT = timedelta(seconds=3)  # of one try: torch's client cannot be called off, and tries again by itself
+CONNECTS_FOR_S = 15.0  # in all, to a socket that listens already
+CONNECT_TIMEOUT = timedelta(seconds=3)  # of one try: torch's client cannot be cancelled, and tries again by itself
 PROBE_TIMEOUT_S = 1.0
-ANSWER_TIMEOUT = timedelta(minutes=5)  # of the other nodes, which are lost before that if they are dead
+ANSWER_TIMEOUT = timedelta(minutes=5)  # for values of other nodes; a dead node counts as lost before that
 TERMINAL_STATE = "torchelastic/agent/terminal_state"  # torch's _TERMINAL_STATE_SYNC_ID
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
-# Of a round that is over: global rank, world size, role rank, its size. No worker is rank 0, or alone, with these.
+# Answer once a round is over: global rank, world size, role rank, role size. No worker is rank 0 or alone.
 NO_RANKS = json.dumps([1, 2, 1, 2]).encode()
 
 
 class AttemptStore:
-    """A TCPStore of one attempt, for torch's agent only; the workers reach it by address and port.
+    """A wrapper of one attempt's TCPStore, for torch's agent only; the workers reach the store by address and port.
 
     Theory of operation. torch's agent exchanges its nodes' sizes over the store, and waits there for the others when
-    its workers are done. From there it cannot rendezvous again: an error ends it, and a node that dies meanwhile would
-    take all of them along. So each call is over when the round is, with an answer that lets torch's agent go on to
-    where it asks whether it has to stop. The exit barrier is membership's: it ends when the workers of all nodes are
-    done, or with an error, which torch's agent only logs, when the run goes on without this node.
+    its workers are done. It cannot rendezvous again from within such a call: an error ends torch's agent, so a node
+    that dies meanwhile would end the agents of all nodes. So each call returns when the round is over, with an answer
+    that lets torch's agent go on to where it asks whether it has to stop. Membership provides the exit barrier: it ends
+    when the workers of all nodes are done, or with an error, which torch's agent only logs, when the run goes on
+    without this node.
 
     Args:
-        exchange: with membership.
-        calls: how the store is called.
+        exchange: the exchange with membership.
+        calls: makes the calls of the store.
         current: the round.
         store: torch's TCPStore.
-        finish: waits for the end of the run; an exception if that is no success.
+        finish: waits for the end of the run; raises an exception if the run did not succeed.
     """
 
     def __init__(
@@ -58,35 +59,35 @@ class AttemptStore:
 
     @property
     def timeout(self) -> timedelta:
-        """Of torch.distributed.Store."""
+        """The timeout of the store, as in torch.distributed.Store."""
         return self._store.timeout  # type: ignore[no-any-return]
 
     def set(self, key: str, value: Any) -> None:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: does nothing if the round is over."""
         if key.startswith(ROLE_INFO):
             self._role_info = value if isinstance(value, bytes) else str(value).encode()
         self._call(lambda: self._store.set(key, value), None)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: does nothing if the round is over."""
         self._call(lambda: self._store.multi_set(keys, values), None)
 
     def get(self, key: str) -> Any:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: returns harmless ranks or an empty value if the round is over."""
         return self._call(lambda: self._store.get(key), NO_RANKS if key.startswith(ASSIGNED_RANKS) else b"")
 
     def multi_get(self, keys: Sequence[str]) -> Any:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: returns this node's own role info if the round is over."""
         return self._call(lambda: self._store.multi_get(keys), [self._role_info] * len(keys))
 
     def add(self, key: str, amount: int) -> int:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: returns 0 if the round is over, and at the exit barrier."""
         if key.startswith(TERMINAL_STATE):
-            return 0  # nobody is the last one: membership says when all are here
+            return 0  # no node counts as the last at the barrier: membership decides when all are done
         return self._call(lambda: int(self._store.add(key, amount)), 0)
 
     def wait(self, keys: Sequence[str], *timeout: timedelta) -> None:
-        """Of torch.distributed.Store."""
+        """Implements torch.distributed.Store: waits at the exit barrier for the end of the run."""
         if keys and keys[0].startswith(TERMINAL_STATE):
             self._finish()
         else:
@@ -110,18 +111,18 @@ def open_attempt_store(
     *,
     finish: Callable[[], None],
 ) -> AttemptStore:
-    """Serves the round's store, if it is to be here, or connects to it.
+    """Serves the round's store if this node has to, else connects to it.
 
     Args:
-        exchange: says when the round is over.
+        exchange: knows when the round is over.
         calls: makes each call of the store end with the round.
         current: the round.
-        finish: called before the store is waited at for the last time.
+        finish: waits at the exit barrier, in place of the store.
 
     Raises:
-        StoppedError: the round was stopped before.
-        OSError: nobody listens there.
-        RuntimeError: it does not answer (torch.distributed.DistError and its kind).
+        StoppedError: the round was stopped before the store was open.
+        OSError: nothing listens at the store's address.
+        RuntimeError: the store does not answer (torch.distributed.DistError and its subclasses).
     """
     master, listener = current.assign.master, current.listener
 
@@ -137,11 +138,11 @@ def open_attempt_store(
 
 
 def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
-    """A client of the store there: in short tries, for the store may be closed while torch's client connects.
+    """Connects a client to a store, in short tries, for the store may be closed while torch's client connects.
 
     Raises:
-        OSError: the round is over, or nobody listens there.
-        RuntimeError: it does not answer.
+        OSError: the round is over, or nothing listens there.
+        RuntimeError: the store does not answer.
     """
     from torch.distributed import TCPStore
 
@@ -158,10 +159,10 @@ def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
 
 
 def _probe(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
-    """Waits until the other machine answers at all: torch's own connect cannot be called off.
+    """Waits until the other machine accepts a connection: torch's own connect cannot be cancelled.
 
     Raises:
-        OSError: the round is over, or nobody listens there.
+        OSError: the round is over, or nothing listens there.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The entry point of torchrun's rendezvous backend; torch loads it with its elastic package, so it imports late."""
+"""The entry point of torchrun's rendezvous backend; it imports late, as torch loads it with its elastic package."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ OLDEST_TORCH = (2, 5)
 
 
 def get_handler() -> Callable[[Any], Any]:
-    """Of the entry point group `torchrun.handlers`: what makes a RendezvousHandler of RendezvousParameters."""
+    """Returns `create_handler`, as the entry point group `torchrun.handlers` requires."""
     return create_handler
 
 
 def create_handler(parameters: Any) -> Any:
-    """The handler of one torchrun, which is one node; nothing is connected before its first rendezvous.
+    """Creates the RendezvousHandler of one torchrun, on one node; it connects to nothing before its first rendezvous.
 
     Args:
         parameters: torch's RendezvousParameters.

@@ -1,19 +1,19 @@
-"""What torch's agent and this package's membership, each in its own thread, tell each other under one lock.
+"""Exchanges state between torch's agent and this package's membership, each in its own thread, under one lock.
 
-Theory of operation. torch's agent cannot be told anything: it calls the handler when it wants to, and acts on the
-answers. So each side writes here what it knows, and waits here for what it needs:
+Theory of operation. torch's agent cannot be called: it calls the handler at its own times, and acts on the
+answers. So each side writes its state here, and waits here for what it needs:
 
-    IDLE      torch's agent is in `next_rendezvous`, or was not there yet: it has no workers
+    IDLE      torch's agent is in `next_rendezvous`, or has not called it yet: it has no workers
     AT_WORK   `next_rendezvous` has returned: it starts workers, or has some
-    FINISHED  all its workers exited 0, it waits for the other nodes', and cannot start any again
-    GONE      it ends, after a failure mostly
+    FINISHED  all its workers exited 0; it waits for the other nodes' workers, and cannot start workers again
+    GONE      it ends, mostly after a failure
 
     IDLE --takes the round--> AT_WORK --asks for the next round--> IDLE
     AT_WORK --the exit barrier--> FINISHED, --shutdown after a failure--> GONE
 
 Membership offers a round and later stops it. A stop is carried out by `num_nodes_waiting() > 0`: torch's agent then
-stops its workers and asks for the next round, which is the sign that none is left. When membership is over, every wait
-is, too.
+stops its workers and asks for the next round, which shows that no worker is left. When membership is over, every wait
+here ends, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hpc_elastic.membership.messages import Assign, StopManner
 
 
 class Stage(Enum):
-    """Where torch's agent stands; the module's docstring has the transitions."""
+    """The stage of torch's agent; the module's docstring has the transitions."""
 
     IDLE = "idle"
     AT_WORK = "at work"
@@ -39,7 +39,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Round:
-    """One attempt: this node's part in it, and the socket of its store if that is to be here."""
+    """This node's part in one attempt, and the socket of the attempt's store if this node serves it."""
 
     assign: Assign
     listener: socket.socket | None = None
@@ -47,10 +47,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why torch's agent gives up: a worker that failed when no restart was left, or something beside the workers.
+    """Why torch's agent gives up: a worker failed when no restart was left, or something other than a worker failed.
 
-    `exitcode` is negative for a signal; `error` is what torch's `@record` has left, if it has. `message` says why no
-    worker could be started; then `pid` is 0.
+    `exitcode` is negative for a signal; `error` is the content of the file that torch's `@record` has written, if any.
+    `message` says why no worker could be started; then `pid` is 0.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """The end of this node's part; `error` is what ended it before the run was over."""
+    """The end of this node's part in the run; `error` is the exception that ended it before the run was over."""
 
     exit_code: int = 0
     cause: str = ""
@@ -71,11 +71,11 @@ class Over:
 
 
 class StoppedError(Exception):
-    """The round is over, or membership is."""
+    """Raised when the round is over, or membership is."""
 
 
 class Exchange:
-    """One node's."""
+    """The exchange of one node, between torch's agent and membership."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -83,19 +83,19 @@ class Exchange:
         self._round: Round | None = None
         self._is_taken = False
         self._stop: StopManner | None = None
-        self._is_told = False  # torch's agent has been told of the stop, and is stopping its workers
+        self._is_told = False  # whether torch's agent was told of the stop, and stops its workers
         self._failure: Failure | None = None
         self._over: Over | None = None
-        self.why = ""  # torch's agent was last IDLE
+        self.why = ""  # the reason with which torch's agent last became IDLE
         self._hear: Callable[[Stage], None] = lambda _: None
 
-    # For torch's agent.
+    # Called by torch's agent.
 
     def next_round(self, why: str = "") -> Round:
-        """Waits, without workers, for the round that this node has a part in.
+        """Waits, while there are no workers, for the next round in which this node takes part.
 
         Args:
-            why: the round before is over for torch's agent, if membership does not know of a reason.
+            why: why the round before is over for torch's agent, if membership does not know the reason.
 
         Raises:
             StoppedError: membership is over.
@@ -109,11 +109,11 @@ class Exchange:
             return self._round
 
     def take(self, offered: Round, *, may_start: Callable[[], bool] = lambda: True) -> bool:
-        """Whether the round stands still, and is this node's now; `may_start` is asked last."""
+        """Takes an offered round if it is not over and `may_start`, called last, allows it; returns whether it did."""
         with self._changed:
             if not self._stands(offered):
                 return False
-            if not may_start():  # this process was paused: the stop comes in a moment
+            if not may_start():  # this process was paused: membership will stop the round in a moment
                 self._changed.wait_for(lambda: not self._stands(offered))
                 return False
             self._is_taken = True
@@ -121,93 +121,93 @@ class Exchange:
             return True
 
     def asked_to_stop(self) -> StopManner | None:
-        """How torch's agent is to stop its workers, None if it is not; whoever is told does it."""
+        """Returns how torch's agent has to stop its workers, None if it does not; the caller must then stop them."""
         with self._changed:
             manner = StopManner.FENCE if self._over is not None else self._stop
             self._is_told = manner is not None
             return manner
 
     def wait_while_it_stands(self, current: Round, is_done: Callable[[], bool]) -> bool:
-        """Whether something is done before the round is stopped; whoever does it calls `touch`."""
+        """Waits until `is_done()` or the end of the round; returns `is_done()`. Whatever changes that calls `touch`."""
         with self._changed:
             self._changed.wait_for(lambda: is_done() or not self._stands(current))
             return is_done()
 
     def touch(self) -> None:
-        """Wakes up who waits."""
+        """Wakes all waiting threads, so that they check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
     def stands(self, current: Round) -> bool:
-        """Whether the round is neither over nor stopped."""
+        """Returns whether the round is neither over nor stopped."""
         with self._changed:
             return self._stands(current)
 
     def finish(self) -> None:
-        """All workers of this node exited 0."""
+        """Notes that all workers of this node exited 0."""
         with self._changed:
             if self._stage is Stage.AT_WORK:
                 self._enter(Stage.FINISHED)
 
     def fail(self, failure: Failure) -> None:
-        """Torch's agent gives up, and has no workers any more."""
+        """Notes that torch's agent gives up because of a failure, and has no workers any more."""
         with self._changed:
             if self._stage is not Stage.FINISHED:
                 self._failure = failure
                 self._enter(Stage.GONE)
 
     def leave(self) -> None:
-        """Torch's agent ends, and has no workers any more."""
+        """Notes that torch's agent ends, and has no workers any more."""
         with self._changed:
             if self._stage not in (Stage.FINISHED, Stage.GONE):
                 self._enter(Stage.GONE)
 
     def wait_until_over(self, timeout_s: float | None = None) -> Over | None:
-        """The end of this node's part; None if it does not come in time."""
+        """Waits for the end of this node's part and returns it; None if it does not come in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._over is not None, timeout_s)
             return self._over
 
     @property
     def over(self) -> Over | None:
-        """The end of this node's part, if it has come."""
+        """The end of this node's part; None if it has not come."""
         with self._changed:
             return self._over
 
-    # For membership.
+    # Called by membership.
 
     def listen(self, hear: Callable[[Stage], None]) -> None:
-        """`hear` is called with each stage that torch's agent comes to, under the lock and in its thread."""
+        """Sets `hear`, which is called with each new stage of torch's agent, under the lock and in its thread."""
         with self._changed:
             self._hear = hear
 
     @property
     def stage(self) -> Stage:
-        """Where torch's agent stands."""
+        """The stage of torch's agent."""
         with self._changed:
             return self._stage
 
     @property
     def failure(self) -> Failure | None:
-        """Why torch's agent has given up, if it has."""
+        """The failure because of which torch's agent has given up, None if it has not."""
         with self._changed:
             return self._failure
 
     def offer(self, offered: Round) -> None:
-        """The next round is this one."""
+        """Offers the next round to torch's agent."""
         with self._changed:
             self._round, self._stop, self._is_told, self._is_taken = offered, None, False, False
             self._changed.notify_all()
 
     def stop(self, manner: StopManner) -> bool:
-        """Stops the round; whether torch's agent is stopping its workers already, in a softer manner perhaps."""
+        """Stops the round; returns whether torch's agent stops its workers already, perhaps in a softer manner."""
         with self._changed:
             self._stop = manner
             self._changed.notify_all()
             return self._is_told
 
     def withdraw(self) -> None:
-        """The round is over, and no worker of it is left."""
+        """Removes the round, which is over and of which no worker is left."""
         with self._changed:
             if self._round is not None and self._round.listener is not None:
                 self._round.listener.close()  # unless the store has taken it over
@@ -215,12 +215,12 @@ class Exchange:
             self._changed.notify_all()
 
     def end(self, over: Over) -> None:
-        """Nothing more comes."""
+        """Ends this node's part, and with it every wait."""
         with self._changed:
             self._over = self._over or over
             self._changed.notify_all()
 
-    # Under the lock.
+    # Called with the lock held.
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage

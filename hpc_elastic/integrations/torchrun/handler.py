@@ -1,4 +1,4 @@
-"""The RendezvousHandler of torch's agent: its questions are answered from what membership has decided."""
+"""Implements torch's RendezvousHandler, which answers torch's agent from what membership has decided."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def make_handler(parameters: RendezvousParameters) -> ElasticHandler:
-    """The handler of this process.
+    """Creates the handler of this process.
 
     Raises:
         ValueError: the options do not fit each other, or the Slurm step.
@@ -59,12 +59,12 @@ def make_handler(parameters: RendezvousParameters) -> ElasticHandler:
 
 
 class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
-    """One node's, whose agent starts with the first rendezvous.
+    """The handler of one node, which starts our agent with the first rendezvous.
 
     Args:
-        parameters: torchrun's; endpoint and backend do not matter.
+        parameters: torchrun's parameters; endpoint and backend do not matter.
         place: this node's place in the step.
-        environ: gets what the workers inherit.
+        environ: the environment that the workers inherit; the handler adds to it.
     """
 
     def __init__(
@@ -85,37 +85,38 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         self._calls = StoreCalls(self._exchange)
         self._agent: TorchrunAgent | None = None
         self._plan: LaunchPlan | None = None
-        self._round_rank: int | None = None  # of the round that torch's agent has, or had
+        self._round_rank: int | None = None  # this node's group rank in the latest round of torch's agent
         self._is_closed = False
         if self._settings.max_nodes == 1 and len(place.nodes) > 1:
             log.warning("--nnodes says 1, and the step has %d nodes: all but one only wait", len(place.nodes))
         environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # torch's store looks up the name of every client
 
     def get_backend(self) -> str:
-        """Of RendezvousHandler."""
+        """Implements RendezvousHandler: returns the backend's name."""
         return BACKEND
 
     def get_run_id(self) -> str:
-        """`--rdzv-id`; where there is none, the name of the run, which has Slurm's job and step.
+        """Returns `--rdzv-id`, or without one the name of the run, which has Slurm's job and step.
 
-        torch's agent asks for each worker right before it starts them, and again right after that, before it waits.
+        Also kills late workers: torch's agent calls this for each worker right before it starts them, and again right
+        after that, before it waits.
         """
         self._kill_late_workers()
         return self._run_id
 
     @property
     def use_agent_store(self) -> bool:
-        """The workers use the attempt's own store: its socket was there before its port was told to anyone."""
+        """True: the workers use the attempt's own store, whose socket was open before its port was published."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits for the next attempt that this node has a part in.
+        """Waits for the next attempt in which this node takes part.
 
         Raises:
-            RendezvousClosedError: the run is over, and was no success; the message is its cause.
-            RendezvousTimeoutError: too few nodes have come in time.
+            RendezvousClosedError: the run is over without success; the message is its cause.
+            RendezvousTimeoutError: too few nodes have joined in time.
             RendezvousConnectionError: this node cannot take part.
-            SystemExit: the run was a success without this node. torch has RendezvousGracefulExitError for that, and
+            SystemExit: the run succeeded without this node. torch has RendezvousGracefulExitError for that, and
                 fails when it has caught it (torch 2.13: `result.is_failed()` of None).
         """
         if self._is_closed:
@@ -136,17 +137,17 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
                 raise _end_of(over) from (None if isinstance(over.error, HpcElasticError) else over.error)
 
     def num_nodes_waiting(self) -> int:
-        """1 if torch's agent has to restart its workers: a node was lost, came, or restarts, or the run is over."""
+        """Returns 1 if torch's agent has to stop its workers: a node was lost, came or restarts, or the run is over."""
         manner = self._exchange.asked_to_stop()
         if manner is None:
             return int(self._kill_late_workers())
         if manner is StopManner.FENCE and self._agent is not None:
-            # It would give them 30 s. It stops them next and looks at none before, so this spends no restart of its.
+            # torch's agent would give them 30 s. It stops them next without a check before, so no restart is spent.
             self._agent.kill_workers()
         return 1
 
     def is_closed(self) -> bool:
-        """Whether the run is over, for all that is known here."""
+        """Returns whether the run is over, as far as this node knows."""
         return self._is_closed or self._exchange.over is not None
 
     def set_closed(self) -> None:
@@ -156,7 +157,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             ask_to_stop(RunLayout(self._plan.run_dir), f"the rendezvous was closed on {self._place.node}")
 
     def shutdown(self) -> bool:
-        """Ends this node's part, as torch's agent has ended: told by the exception that is on its way, if one is."""
+        """Ends this node's part after torch's agent has ended; the exception under way, if any, tells why that was."""
         self._is_closed = True
         agent = self._agent
         if agent is None:
@@ -178,10 +179,10 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
     # Steps.
 
     def _kill_late_workers(self) -> bool:
-        """Kills workers that run past the deadline, which those of torch do not look at; whether it has passed.
+        """Kills workers that run past the deadline, which torch does not check; returns whether it has passed.
 
-        This process was paused, perhaps on its way to start them, and others may have gone on without this node. An
-        error before the start would end torch's agent; this costs a restart at most.
+        Then this process was paused, perhaps just before it started the workers, and the other nodes may have gone on
+        without this one. An error before the start would end torch's agent; killing costs one restart at most.
         """
         agent = self._agent
         is_late = agent is not None and self._exchange.stage is Stage.AT_WORK and not agent.may_start()
@@ -208,7 +209,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return agent
 
     def _give_back(self, current: Round, error: Exception) -> str:
-        """A round whose store does not answer: who takes it and asks for the next one asks for another attempt."""
+        """Takes a round whose store does not answer, so that asking for the next one requests another attempt."""
         master = current.assign.master
         why = f"no store on {master.address}:{master.port}: {error}"
         log.warning("attempt %s: %s", current.assign.attempt, why)
@@ -216,10 +217,10 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return why
 
     def _wait_for_the_others(self) -> None:
-        """The exit barrier.
+        """Waits at the exit barrier until the run is over.
 
         Raises:
-            RendezvousClosedError: the run did not end with a success.
+            RendezvousClosedError: the run did not succeed.
         """
         self._exchange.finish()
         over = self._exchange.wait_until_over()
@@ -227,7 +228,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             raise RendezvousClosedError(over.cause)
 
     def _mark_workers(self, agent: TorchrunAgent, current: Round) -> None:
-        """What the workers inherit: by what the guard finds them, and the interface of the address that is known."""
+        """Sets the variables that the workers inherit: marks by which the guard finds them, and gloo's interface."""
         self._round_rank = current.assign.group_rank
         self._environ[RUN_DIR_VARIABLE] = agent.marks.run_dir
         self._environ[NODE_VARIABLE] = agent.marks.node
@@ -257,12 +258,12 @@ def _info(current: Round, store: AttemptStore) -> RendezvousInfo:
 
 
 def _is_made_up(run_id: str) -> bool:
-    """Whether nobody gave an id: torchrun says `none` then, torch's launcher a random number, each node its own."""
+    """Returns whether no id was given: torchrun then says `none`, torch's launcher a random number on each node."""
     return run_id in ("", "none") or (run_id.isdecimal() and int(run_id) > 2**64)
 
 
 def _address(local_addr: str | None) -> str | None:
-    """`--local-addr` as an address."""
+    """Resolves `--local-addr` to an address."""
     if not local_addr:
         return None
     lookup = resolve_node(local_addr, NetworkPlan())
@@ -272,7 +273,7 @@ def _address(local_addr: str | None) -> str | None:
 
 
 def _end_of(over: Over) -> BaseException:
-    """What `next_rendezvous` raises where the run is over."""
+    """Returns the exception that `next_rendezvous` raises when the run is over."""
     if over.error is None and over.exit_code == ExitCode.SUCCESS:
         log.info("the run was a success without this node: %s", over.cause)
         return SystemExit(0)
@@ -293,7 +294,7 @@ def _words(error: HpcElasticError) -> str:
 
 
 def _failure(error: BaseException | None, rank: int | None) -> Failure | None:
-    """Why torch's agent has ended, if it was a failure that ends the run."""
+    """Returns the failure with which torch's agent has ended, None if none that ends the run."""
     if isinstance(error, ChildFailedError):
         global_rank, failed = error.get_first_failure()
         data = failed.error_file_data

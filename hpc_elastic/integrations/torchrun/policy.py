@@ -1,4 +1,4 @@
-"""What a head of torchruns does about what it sees: torchrun has the budget, so a restart asked for is a restart."""
+"""Decides restarts for a run of torchruns: every restart that a torchrun asks for is granted, as it has the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpc_elastic.rundir.records import RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunPolicy:
-    """As the agents' own policy, but for the failures of workers.
+    """The agents' own policy, except for the failures of workers.
 
     A torchrun with restarts left asks for another rendezvous when a worker fails. One that has none left reports the
     failure, and that ends the run on all nodes, as closing the rendezvous does in torch.
@@ -23,7 +23,7 @@ class TorchrunPolicy:
     restart: RestartPlan
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Of decisions.Decide."""
+        """Implements decisions.Decide."""
         failure = observation.failure
         is_start = failure is not None and failure.failure_class == "start_failed"
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None and not is_start:

@@ -1,4 +1,4 @@
-"""The run directory of a step's torchruns, which whoever comes first makes; blocks."""
+"""Creates or finds the run directory that the torchruns of a step share; the functions block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_RUNS = 1000  # of torchrun, one after the other, in one step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnteredRun:
-    """A run that is not over, and what its nodes share."""
+    """A run that is not over: the plan and the secret that its nodes share."""
 
     plan: LaunchPlan
     secret: bytes
@@ -31,14 +31,14 @@ def enter_run(
 ) -> EnteredRun:
     """Makes the run's directory, or finds the one that another node has made.
 
-    A step may start torchrun again when it has ended: those after the first have `-2`, `-3` ... behind the name.
+    A step may start torchrun again when it has ended: the runs after the first have `-2`, `-3` ... behind the name.
 
     Args:
-        root: the folder of all runs, which every node of the step sees.
+        root: the folder of all runs, which every node of the step can access.
         name: the run's name.
         node: this node's name.
-        job_id: the scheduler's job.
-        make_plan: the plan of a run by its name and directory.
+        job_id: the id of the scheduler's job.
+        make_plan: makes the plan of a run from its name and directory.
 
     Raises:
         RunDirectoryError: it cannot be written.
@@ -54,9 +54,9 @@ def enter_run(
 
 
 def is_over_for(exit_code: int) -> bool:
-    """Whether an agent that leaves with this code has seen the run's end.
+    """Returns whether an agent that leaves with this exit code has seen the run's end.
 
-    Else others may go on with it, or a new start of the job, all of whose nodes have to find one directory.
+    If it has not, other nodes may go on with the run, or a new start of the job, whose nodes must find one directory.
     """
     return exit_code not in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING, ExitCode.REQUEUE)
 
@@ -64,8 +64,8 @@ def is_over_for(exit_code: int) -> bool:
 def leave_run(layout: RunLayout, node: str) -> None:
     """Notes that this node has seen the run's end.
 
-    NFS may go on for half a minute to say that another node's `result.json` is not there; what this node has
-    written itself it finds at once.
+    NFS may hide another node's `result.json` for half a minute; a file that this node has written itself it finds at
+    once.
 
     Raises:
         RunDirectoryError: it cannot be written.
@@ -78,7 +78,7 @@ def _is_over(layout: RunLayout, node: str) -> bool:
 
 
 def _enter(layout: RunLayout, plan: LaunchPlan, job_id: str) -> bytes:
-    """Fills in what is not there yet; of two nodes that come at the same time one writes each file."""
+    """Creates the missing files and returns the secret; of two nodes at the same time, one writes each file."""
     for folder in (layout.allocations, layout.nodes, layout.attempts):
         with store.file_system_errors(folder):
             store.make_directory(folder)

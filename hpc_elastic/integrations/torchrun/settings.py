@@ -1,4 +1,4 @@
-"""What torchrun's options ask of the backend: read from its parameters, checked, and made into a launch plan."""
+"""Reads and checks torchrun's options for the backend, and builds the launch plan from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpc_elastic.units import parse_duration
 
 BACKEND = "hpc-elastic"
 OURS = ("dir", "hostname_transform", "interface", "join_timeout", "lease")
-# Keys of torch's own backends, and what torch sets by itself: a command line that was made for c10d works as it is.
+# Keys of torch's own backends, and keys that torch sets itself: a command line made for c10d works unchanged.
 TORCHS = frozenset(
     {
         *("timeout", "rank", "read_timeout", "is_host", "store_type", "last_call_timeout", "close_timeout"),
@@ -41,7 +41,7 @@ TORCHS = frozenset(
 DEFAULT_DIR = "hpc-elastic-runs"
 DEFAULT_JOIN_TIMEOUT_S = 600.0  # torch's own, too
 DEFAULT_LEASE_S = 10.0
-# torchrun's --max-restarts counts failures, each node its own.
+# No limits here: torchrun's --max-restarts counts failures, on each node its own.
 UNBOUNDED = RestartPlan(
     max_restarts=NO_LIMIT,
     backoff=BackoffPlan(first_s=0.0, factor=1.0, max_s=0.0),
@@ -53,7 +53,7 @@ TORCHRUNS_SIGNALS = SignalsPlan(notice="USR2", lead_s=0.0, grace_s=30.0, restart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The backend's options; times in seconds. `address` is this node's own, if torchrun was told one."""
+    """The backend's options; times in seconds. `address` is this node's own, if `--local-addr` gives it."""
 
     min_nodes: int
     max_nodes: int
@@ -67,17 +67,17 @@ class Settings:
 def read_settings(
     config: Mapping[str, object], *, min_nodes: int, max_nodes: int, nodes: int, address: str | None = None
 ) -> Settings:
-    """The settings in torch's parameters.
+    """Reads the settings from torch's parameters.
 
     Args:
-        config: `--rdzv-conf`.
-        min_nodes: of `--nnodes`.
-        max_nodes: of `--nnodes`.
-        nodes: how many the step has.
-        address: `--local-addr`.
+        config: the values of `--rdzv-conf`.
+        min_nodes: the lower bound in `--nnodes`.
+        max_nodes: the upper bound in `--nnodes`.
+        nodes: how many nodes the step has.
+        address: this node's address, from `--local-addr`.
 
     Raises:
-        ValueError: an option is unknown or has no sense; the message says what was expected.
+        ValueError: an option is unknown or its value makes no sense; the message says what was expected.
     """
     for key in config:
         if key not in OURS and key not in TORCHS:
@@ -109,7 +109,7 @@ def read_settings(
 
 
 def run_name(place: Allocation, environ: Mapping[str, str]) -> str:
-    """What the run of one step is called, the same on all of its nodes."""
+    """Returns the name of a step's run, which is the same on all nodes of the step."""
     step = find_step_id(environ)
     name = f"torchrun-{place.job_id}" + (f"-{step}" if step else "")
     return re.sub(r"[^\w.-]+", "-", name)
@@ -127,10 +127,10 @@ def build_plan(
     workdir: str,
     python: str,
 ) -> LaunchPlan:
-    """The plan of a run whose workers torchrun starts: what membership and the records need of one.
+    """Builds the plan of a run whose workers torchrun starts, with what membership and the records need.
 
-    Restarts and lost nodes are not bounded here: torchrun counts its own. A node that comes back is taken in at once,
-    as torch does it. To membership each node has one worker, for how many it has only torchrun knows.
+    Restarts and lost nodes are not bounded here, because torchrun counts its own restarts. A node that comes back is
+    admitted at once, as in torch. For membership each node has one worker, because only torchrun knows their number.
     """
     nodes = NodesPlan(min=settings.min_nodes, max=settings.max_nodes)
     entrypoint = EntrypointPlan(kind="module", target="torch.distributed.run", args=tuple(command))
@@ -181,7 +181,7 @@ def _text(config: Mapping[str, object], key: str) -> str | None:
 
 
 def _seconds(config: Mapping[str, object], key: str, default: float) -> float:
-    """A number is in seconds, as in all of torch's options."""
+    """Reads a duration in seconds; a plain number is in seconds, as in all of torch's options."""
     value = config.get(key, default)
     try:
         seconds = float(str(value))

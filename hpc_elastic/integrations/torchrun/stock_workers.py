@@ -1,4 +1,4 @@
-"""The workers of torch's agent, as membership sees them: started and stopped by what the handler answers."""
+"""Presents the workers of torch's agent to membership; the handler's answers start and stop them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RESTARTS = "a worker failed, and its torchrun restarts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockOutputs:
-    """What the agent does about what torch's agent does.
+    """The callbacks that tell this package's agent what torch's agent does.
 
     Args:
-        finished: all workers of this attempt exited 0.
-        restarts: torch's agent asks for the next round of its own accord, and why.
-        failed: it gave up, for this failure.
-        useless: it is asked to start workers, and cannot any more.
+        finished: is called when all workers of this attempt have exited 0.
+        restarts: is called with the reason when torch's agent asks for the next round of its own accord.
+        failed: is called when torch's agent gives up because of this failure.
+        useless: is called when torch's agent can start no more workers.
         kill: kills the workers of this node.
     """
 
@@ -40,14 +40,14 @@ class StockOutputs:
 
 
 class StockWorkers:
-    """One node's, for `agent.drivers.local_member`.
+    """The workers of one node, for `agent.drivers.local_member`.
 
     Args:
-        exchange: with torch's agent.
-        plan: the run's.
-        key: what makes this node's ports its own.
-        address: where it is reached.
-        outputs: who is told.
+        exchange: the exchange with torch's agent.
+        plan: the run's plan.
+        key: a text that only this node has, from which its port sequence follows.
+        address: this node's address.
+        outputs: the callbacks to the agent.
     """
 
     def __init__(self, exchange: Exchange, plan: LaunchPlan, *, key: str, address: str, outputs: StockOutputs) -> None:
@@ -60,7 +60,7 @@ class StockWorkers:
         self._moved = asyncio.Event()
         self._attempt = 0
         self._rank = 0
-        self._stage = Stage.IDLE  # as far as it was heard
+        self._stage = Stage.IDLE  # the latest stage that reached this thread
         self._is_stopping = False
         self._is_closed = False
         self._listener = self._next_listener()
@@ -70,16 +70,16 @@ class StockWorkers:
 
     @property
     def store_port(self) -> int:
-        """Of agent.workers.node_workers.NodeWorkers."""
+        """The port of the next attempt's store, as in agent.workers.node_workers.NodeWorkers."""
         return int(self._listener.getsockname()[1])
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Lets `next_rendezvous` return; over when it has, or is not to any more."""
+        """Lets `next_rendezvous` return, and waits until it has or the workers are being stopped."""
         self._attempt, self._rank = assign.attempt, assign.first_rank
         self.started, self._is_stopping = time.time(), False
         failure = self._exchange.failure
         if failure is not None:
-            self._outputs.failed(self._attempt, failure)  # the head did not hear of it: another restart was under way
+            self._outputs.failed(self._attempt, failure)  # the head has not heard of it: it was restarting
         elif self._exchange.stage is Stage.FINISHED:
             self._outputs.useless()
         else:
@@ -90,7 +90,7 @@ class StockWorkers:
             await self._until(lambda: self._is_stopping or self._exchange.stage is not Stage.IDLE)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
-        """Lets `num_nodes_waiting` answer 1, until torch's agent has stopped its workers and is back."""
+        """Lets `num_nodes_waiting` return 1, and waits until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
         self._stop(manner)
@@ -99,24 +99,24 @@ class StockWorkers:
         return ()
 
     async def wait_until_gone(self, within_s: float) -> None:
-        """Waits so long at most until torch's agent has stopped its workers, as it says."""
+        """Waits until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until(lambda: self._exchange.stage is not Stage.AT_WORK), within_s)
 
     def hurry(self) -> None:
-        """Kills what torch's agent gives 30 s to end by itself."""
+        """Kills the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
         self._stop(StopManner.FENCE)
 
     def pids(self) -> dict[str, int]:
-        """The process of torchrun: it starts its workers after this, and stands for all of them."""
+        """Returns the process id of torchrun, which stands for its workers: they start only after this call."""
         return {str(self._rank): os.getpid()}
 
     def orders(self) -> list[WorkerOrder]:
-        """None: they are torchrun's."""
+        """Returns no orders, because torchrun starts the workers."""
         return []
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
-        """What is known of the worker for whose failure torch's agent has given up."""
+        """Returns what is known of the worker whose failure made torch's agent give up, and its process id."""
         failure = self._exchange.failure or Failure(rank=0, local_rank=local_rank, pid=0, exitcode=1)
         entrypoint = self._plan.roles[0].entrypoint
         order = WorkerOrder(
@@ -132,18 +132,18 @@ class StockWorkers:
         return order, failure.pid
 
     def close(self) -> None:
-        """Nothing more is served, and nobody is told anything."""
+        """Closes the listener and makes no more callbacks."""
         self._is_closed = True
         self._listener.close()
 
     # Steps.
 
     def _hear(self, stage: Stage) -> None:
-        """In the thread of torch's agent."""
+        """Passes a new stage on to the event loop; is called in the thread of torch's agent."""
         self._loop.call_soon_threadsafe(self._heard, stage)
 
     def _heard(self, stage: Stage) -> None:
-        """Torch's agent has moved on."""
+        """Handles a new stage of torch's agent, in the event loop's thread."""
         before, self._stage = self._stage, stage
         self._moved.set()
         if self._is_closed:
@@ -171,7 +171,7 @@ class StockWorkers:
                 await self._moved.wait()
 
     def _next_listener(self) -> socket.socket:
-        """A socket for the store of the attempt after this one."""
+        """Opens a listening socket for the store of the attempt after this one."""
         key = f"{self._key}/store/{self._attempt}"
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._address, ports)

@@ -1,8 +1,8 @@
-"""Calls of torch's store that are over when the round is, and leave no thread behind.
+"""Makes calls of torch's store that end with the round, and leave no thread behind.
 
-Theory of operation. A call waits without a bound that fits: for a key that a dead node will never set, or for an
+Theory of operation. A call has no useful time limit: it may wait for a key that a dead node will never set, or for an
 answer of a machine without power. So each runs in a thread, and torch's agent waits for the thread or for the end of
-the round. A thread that is still in a call when the interpreter ends holds that up, and then aborts the process (torch
+the round. A thread that is still in a call when the interpreter ends delays its exit, then aborts the process (torch
 2.13: the store's destructor waits for the call). So the store's connection is shut down from the outside: the call
 ends with an error, and the thread with it.
 """
@@ -22,15 +22,15 @@ from hpc_elastic.integrations.torchrun.exchange import Exchange, Round, StoppedE
 from hpc_elastic.rundir.records import Endpoint
 
 T = TypeVar("T")
-ENDS_WITHIN_S = 0.2  # a call whose connection was shut down; one that connects tries again, some seconds long
+ENDS_WITHIN_S = 0.2  # for a call whose connection was shut down; a call that connects retries for some seconds
 HANGS_UP_EVERY_S = 0.1
 
 
 class StoreCalls:
-    """The calls of one process, round after round.
+    """The store calls of one process, in all its rounds.
 
     Args:
-        exchange: says when a round is over.
+        exchange: knows when a round is over.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -38,10 +38,10 @@ class StoreCalls:
         self._left: list[tuple[threading.Thread, Endpoint]] = []
 
     def call(self, current: Round, function: Callable[[], T]) -> T:
-        """What a function returns that uses the round's store.
+        """Calls a function that uses the round's store, and returns its value.
 
         Raises:
-            StoppedError: the round was stopped before.
+            StoppedError: the round was stopped before the function returned.
         """
         outcome: list[tuple[Any, BaseException | None]] = []
 
@@ -68,7 +68,7 @@ class StoreCalls:
         return value  # type: ignore[no-any-return]
 
     def close(self, within_s: float) -> bool:
-        """Ends what is left; whether nothing is, after so many seconds at the latest."""
+        """Ends the calls that are left, in `within_s` seconds at most; returns whether all have ended."""
         deadline = time.monotonic() + within_s
         while left := [(thread, store) for thread, store in self._left if thread.is_alive()]:
             if time.monotonic() > deadline:
@@ -99,7 +99,7 @@ def hang_up(store: Endpoint) -> None:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such, which a socket of IPv6 calls ::ffff:10.0.0.1."""
+    """Converts an IPv4 address as an IPv6 socket reports it, ::ffff:10.0.0.1, to its plain form."""
     parsed = ipaddress.ip_address(address)
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

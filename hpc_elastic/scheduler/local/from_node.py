@@ -1,4 +1,4 @@
-"""What a node asks about jobs of this machine: all is known without a question to anybody."""
+"""Answers a node's questions about jobs of this machine, without asking another program."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def is_over(job_id: str) -> bool:
 
 
 def is_requeued(job_id: str, restart_count: int) -> bool:  # noqa: ARG001
-    """Return whether the job will start again: never."""
+    """Return whether the job will start again, which is never so."""
     return False
 
 
 def is_at_work(job_id: str, restart_count: int) -> bool:  # noqa: ARG001
-    """Return whether the job is meant to go on: always."""
+    """Return whether the job is meant to go on, which is always so."""
     return True
 
 
 def dead_nodes(job_id: str, nodes: Collection[str]) -> frozenset[str]:  # noqa: ARG001
-    """Return the nodes that nobody will bring back: none, for whoever asks is on the only machine there is."""
+    """Return the nodes that are lost for good: none, because the node that asks is on the only machine there is."""
     return frozenset()
 
 
 def can_end_job(job_id: str) -> bool:  # noqa: ARG001
-    """Return whether a node should end the job when its script is gone: nobody has to."""
+    """Return whether a node should end the job when its script is gone, which is never needed."""
     return False
 
 
@@ -47,7 +47,7 @@ def end_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
 
 
 def requeue_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
-    """Refuse: nothing starts a job of this machine again.
+    """Refuse to requeue: nothing starts a job of this machine again.
 
     Raises:
         SchedulerError: always.

@@ -1,9 +1,9 @@
-"""This machine as a scheduler: a job is the script's process, its session, and what they started.
+"""This machine as a scheduler: a job is the script's process, its session, and their descendants.
 
 Theory of operation: a job id is `local-PID-START`, of the bash that runs the script, so that the
-script itself (from `$$`) and whoever started it know it without a file between them. The script is
-held back until its output file, which is named after the id, is in place. Nothing is written down:
-what became of a job is asked of /proc, or of the file `exit_code` in the run directory. The tasks of an
+script itself (from `$$`) and the process that started it know the id without a file between them. The
+script is held back until its output file, which is named after the id, is in place. No job table is kept:
+a job's status comes from /proc, or from the file `exit_code` in the run directory. The tasks of an
 array (`local-PID-START_TASK`) are started by the array's script; `tasks.py` says more.
 """
 
@@ -25,27 +25,28 @@ from hpc_elastic.scheduler.environment import scrub_environment
 from hpc_elastic.scheduler.local.tasks import WaitingTasks, carries
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 
-if TYPE_CHECKING:  # `status` has no use for it and 50 ms in all
+if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 _JOB_ID = re.compile(LOCAL_PREFIX + r"([0-9]{1,10})-([0-9]{1,20})")
-# exec keeps process id and start time. Without the word to go (the submitter died) nothing starts.
+# exec keeps process id and start time. The script starts only after a line on standard input, so not if the submitter
+# died before it sent one.
 _LAUNCHER = 'cd -- "$1" && read -r go && exec bash "$0" </dev/null'
 _POLL_S = 0.05
 _BOUND_AFTER_KILL_S = 5.0
 
 
 class LocalScheduler:
-    """Runs jobs on this machine, at once.
+    """Runs jobs on this machine, without a queue.
 
     Args:
-        run_dir: where `exit_code` tells how a job ended that this object did not start.
-        kill_wait_s: between TERM and KILL in `cancel`, as Slurm's KillWait.
+        run_dir: the run directory, whose `exit_code` tells how a job ended that this object did not start.
+        kill_wait_s: the time between TERM and KILL in `cancel`, as Slurm's KillWait.
     """
 
     name = "local"
     answers_at_once = True
-    _children: ClassVar[dict[int, tuple[LocalScheduler, str]]] = {}  # of this process: who started it, and its job id
+    _children: ClassVar[dict[int, tuple[LocalScheduler, str]]] = {}  # by child's id: its scheduler and job id
 
     def __init__(self, *, run_dir: str | None = None, kill_wait_s: float = 30.0) -> None:
         self._run_dir = run_dir
@@ -53,7 +54,7 @@ class LocalScheduler:
         self._wait_status: dict[str, int] = {}  # of the jobs that this object started
 
     def submit(self, plan: LaunchPlan, script: str) -> str:  # noqa: ARG002 - Slurm's twin needs the plan
-        """Starts the script in a session of its own, which outlives this process.
+        """Start the script in a session of its own, which outlives this process.
 
         Returns:
             The job id.
@@ -66,7 +67,7 @@ class LocalScheduler:
         try:
             pid, go = _spawn(script, temporary)
         except OSError as error:
-            with contextlib.suppress(OSError):  # it is opened before bash is looked for
+            with contextlib.suppress(OSError):  # the file is opened before bash is searched for
                 os.unlink(temporary)
             raise SchedulerError(f"cannot start bash {script}: {error.strerror or error}") from error
         try:
@@ -80,19 +81,19 @@ class LocalScheduler:
         return job_id
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs; one that ended and left no exit code is GONE."""
+        """Return the status of these jobs; a job that ended and left no exit code is GONE."""
         return {job_id: self._status(job_id) for job_id in job_ids}
 
     def cancel_pending(self, job_id: str) -> None:
-        """Sees to it that no more tasks of an array start; those that run go on."""
+        """Withdraw an array's waiting tasks, so that no more of them start; running tasks go on."""
         if waiting := self._waiting_tasks(job_id):
             for task in waiting.all():
                 waiting.withdraw(task)
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job and everything that belongs to it: TERM to its session, a bounded wait, KILL to all.
+        """End a job and all its processes: TERM to its session, a bounded wait, then KILL to all of them.
 
-        Of an array what waits is withdrawn first: a task that ends makes room for the next one.
+        The waiting tasks of an array are withdrawn first, because a task that ends makes room for the next one.
 
         Raises:
             SchedulerError: a process cannot be killed.
@@ -146,12 +147,12 @@ class LocalScheduler:
         return JobStatus(job_id=job_id, state=state, native_state="ended", exit_code=f"{max(code, 0)}:{max(-code, 0)}")
 
     def _waiting_tasks(self, array: str) -> WaitingTasks | None:
-        """Those that the array's script has not started yet; None if it is over."""
+        """Return the tasks that the array's script has not started yet; None if the script has ended."""
         script = _script_process(array)
         return WaitingTasks.of(array, script) if script else None
 
     def _exit_code(self, job_id: str) -> int | None:
-        """The exit code, or minus the signal; None if nobody knows."""
+        """Return a job's exit code, or minus the signal's number; None if it is not known."""
         status = self._wait_status.get(job_id)
         if status is not None:
             return os.waitstatus_to_exitcode(status)
@@ -161,11 +162,11 @@ class LocalScheduler:
         return None
 
     def _collect(self) -> None:
-        """Takes the exit status of every child that has ended, whoever asks: none stays behind as a dead process."""
+        """Collect the exit status of every ended child, of all objects of this class, so that none stays a zombie."""
         for pid, (scheduler, job_id) in [*self._children.items()]:
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # it is one of the process that this one was forked from
+            except ChildProcessError:  # a child of the process that this one was forked from
                 self._children.pop(pid, None)
                 continue
             if ended:
@@ -174,12 +175,12 @@ class LocalScheduler:
 
 
 def make_scheduler(*, run_dir: str | None, timeout_s: float) -> LocalScheduler:  # noqa: ARG001
-    """This machine; of scheduler.protocol.SchedulerModule."""
+    """Make the scheduler of this machine, as `scheduler.protocol.SchedulerModule` asks."""
     return LocalScheduler(run_dir=run_dir)
 
 
 def _spawn(script: str, output: str) -> tuple[int, int]:
-    """Starts the launcher; returns its process id and the descriptor on which it waits for a line."""
+    """Start the launcher; return its process id and the descriptor through which it waits for a line."""
     read_end, write_end = os.pipe()
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -210,7 +211,7 @@ def _job_id(pid: int) -> str:
 
 
 def _script_process(job_id: str) -> Process | None:
-    """The bash that runs the script, if it lives."""
+    """Return the bash that runs the job's script; None if it is not alive."""
     match = _JOB_ID.fullmatch(job_id)
     if match is None:
         return None
@@ -219,10 +220,10 @@ def _script_process(job_id: str) -> Process | None:
 
 
 def _session(job_id: str, processes: Sequence[Process]) -> list[Process]:
-    """The script and what has stayed in its session; of a task what carries its id in its array's session.
+    """Return the processes in a job's session; for a task those of its array's session that have its id.
 
-    The kernel gives no process a number that a session still has, so what is in the session of a
-    dead leader is the job's; a later leader with that number has another start time.
+    The kernel gives no process an id that a session still has, so the processes in the session of a
+    dead leader are the job's; a later leader with that id has another start time.
     """
     if split := split_task_id(job_id):
         return [process for process in _session(split[0], processes) if carries(process, job_id)]
@@ -237,7 +238,7 @@ def _session(job_id: str, processes: Sequence[Process]) -> list[Process]:
 
 
 def _members(job_id: str) -> list[Process]:
-    """The session, what descends from it, and what carries the job id: workers have sessions of their own."""
+    """Return the session's processes, their descendants, and those with the job id: workers have own sessions."""
     processes = living_processes()
     carriers = [process for process in processes if carries(process, job_id)]
     members = with_descendants([*_session(job_id, processes), *carriers], processes)

@@ -1,4 +1,4 @@
-"""What the agents of a job on this machine find in their environment; the local template sets it. Pure."""
+"""Reads the variables of an agent's environment on this machine, which the local template sets; pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def is_here(environ: Mapping[str, str]) -> bool:
 
 
 def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return the job; nothing here is ever started again."""
+    """Return the job's id and 0, because no job of this machine is started again."""
     return environ[JOB_ID_VARIABLE], 0
 
 
 def derive_allocation(environ: Mapping[str, str]) -> Allocation:
-    """Return an agent's place among those of its job.
+    """Return an agent's place among the agents of its job.
 
     Raises:
-        AllocationError: the template has set something else.
+        AllocationError: the variables do not have the values that the template sets.
     """
     count = read_number(environ, "HPC_ELASTIC_LOCAL_NODES")
     node_id = read_number(environ, "HPC_ELASTIC_LOCAL_NODE_ID")

@@ -1,4 +1,4 @@
-"""What a node of a job asks Slurm about it, or has it do; each question is bounded in time."""
+"""Questions and requests of a node to Slurm about its job; each has a time limit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_command) 
 
 
 def is_requeued(job_id: str, restart_count: int) -> bool:
-    """Return whether Slurm stops this start of a job in order to start it again.
+    """Return whether Slurm stops this start of a job in order to requeue it.
 
     Slurm (22.05 to 26.05) counts the restart before it sends the TERM of a requeue. The TERM with which the
-    GraceTime of a preemption begins comes before that: such a job is not known to start again.
+    GraceTime of a preemption begins comes before that count: at that moment the answer for such a job is False.
 
     Raises:
         SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
@@ -46,10 +46,10 @@ def is_at_work(job_id: str, restart_count: int) -> bool:
 
 
 def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> int:
-    """Return how often Slurm has requeued a job, by its controller: accounting does not know the number.
+    """Return how often Slurm has requeued a job, asked of the controller: accounting does not know the number.
 
-    It is asked when Slurm stops the job, and its TERM, which reaches every process of the step, may come once more:
-    the command that asks is started with TERM blocked in this thread, and inherits that. The bound is below KillWait.
+    This is called when Slurm stops the job. Slurm's TERM reaches every process of the step and may come once more:
+    the command is therefore started with TERM blocked in this thread, and inherits that. The limit is below KillWait.
 
     Raises:
         SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
@@ -58,7 +58,7 @@ def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_com
 
 
 def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> JobStatus:
-    """Return what the controller says of a job; asked as `count_restarts` asks.
+    """Return the controller's status of a job, asked with TERM blocked as in `count_restarts`.
 
     Raises:
         SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
@@ -75,7 +75,7 @@ def dead_nodes(
 ) -> frozenset[str]:
     """Return those of a running job's nodes that Slurm has taken away from it.
 
-    One question about one job, which the controller answers without a look at its other jobs or nodes.
+    Asks one question about one job, which the controller answers without a look at its other jobs or nodes.
 
     Raises:
         SchedulerError: Slurm does not answer, or what it says cannot be read.
@@ -85,7 +85,7 @@ def dead_nodes(
 
 
 def can_end_job(job_id: str) -> bool:
-    """Return whether this node could end the job, because a controller answers from here.
+    """Return whether this node could end the job, which is so if a controller answers this node.
 
     Raises:
         SchedulerError: `scontrol` cannot be run, or does not end in time.
@@ -94,7 +94,7 @@ def can_end_job(job_id: str) -> bool:
 
 
 def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> bool:
-    """Return whether a controller answers from here, so that jobs can be ended here.
+    """Return whether a controller answers this node, so that jobs can be ended from here.
 
     Raises:
         SchedulerError: `scontrol` cannot be run, or does not end in time.
@@ -103,19 +103,19 @@ def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> 
 
 
 def end_job(job_id: str, *, timeout_s: float) -> None:
-    """End a job; fine if it is over.
+    """End a job; do nothing if it has ended.
 
     Raises:
-        SchedulerError: it was refused, or Slurm does not answer.
+        SchedulerError: Slurm refused, or does not answer.
     """
     SlurmScheduler(timeout_s=timeout_s).cancel(job_id)
 
 
 def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> None:
-    """Have Slurm stop a job and start it again, as a process of the job itself: the TERM must not end the command.
+    """Requeue a job from a process of the job itself: the command runs with TERM blocked, so that TERM cannot end it.
 
     Raises:
-        SchedulerError: it was refused, or Slurm does not answer.
+        SchedulerError: Slurm refused, or does not answer.
     """
     with _spared_term():
         output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
@@ -132,7 +132,7 @@ def _environ() -> Mapping[str, str]:
 
 @contextlib.contextmanager
 def _spared_term() -> Iterator[None]:
-    """Blocks TERM in this thread, and in the commands that it starts."""
+    """Block TERM in this thread, and in the commands that it starts."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

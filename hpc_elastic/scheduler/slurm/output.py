@@ -1,4 +1,4 @@
-"""What Slurm's commands answer: from exit status, output and error output to values."""
+"""Parses what Slurm's commands return: exit status, output and error output become values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS
 from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
-# not ours. Flags that no command prints in the state's place (UPDATE_DB) are not here.
+# not those of JobState. Flags that no command prints in the state's place (UPDATE_DB) are not here.
 _STATES = {
-    **{state.value: state for state in JobState if state is not JobState.GONE},  # those words are ours, too
+    **{state.value: state for state in JobState if state is not JobState.GONE},  # Slurm and JobState share these words
     "CONFIGURING": JobState.PENDING,  # its nodes are booting
-    "POWER_UP_NODE": JobState.PENDING,  # the same, of nodes that had no power
+    "POWER_UP_NODE": JobState.PENDING,  # its nodes are powering up
     "EXPEDITING": JobState.PENDING,  # since 25.11: requeued, and first in the queue
     "REQUEUED": JobState.PENDING,
     "REQUEUE_FED": JobState.PENDING,
@@ -36,9 +36,9 @@ _STATES = {
     "STOPPED": JobState.RUNNING,
     "RESIZING": JobState.RUNNING,
     "SIGNALING": JobState.RUNNING,
-    "REVOKED": JobState.RUNNING,  # or it waits: another cluster of the federation has it, and knows
+    "REVOKED": JobState.RUNNING,  # running or pending, in another cluster of the federation
 }
-# Of an array's tasks, the one that is furthest from a good end stands for all.
+# The state of an array is that of its tasks which comes first here: furthest from a good end.
 _URGENCY = (
     JobState.RUNNING,
     JobState.COMPLETING,
@@ -52,8 +52,8 @@ _URGENCY = (
     JobState.COMPLETED,
 )
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
-# In a row: `7`, `7_3`, of tasks together `7_[2-3%2]`, of a part of a heterogeneous job `7+1`; the words of squeue, and
-# of sacct `CANCELLED by 1000`, `FAILED+`.
+# A row's job id: `7`, `7_3`, `7_[2-3%2]` for several tasks, `7+1` for a part of a heterogeneous job. A row's state: one
+# of squeue's words, or from sacct also `CANCELLED by 1000` and `FAILED+`.
 _ROW_ID = re.compile(r"[0-9]+(?:\+[0-9]+|_(?:[0-9]+|\[[-0-9,:%.]*\]))?")
 _PART = re.compile(r"[_+]")
 _NATIVE_STATE = re.compile(r"([A-Z][A-Z0-9_]*)\+?(?: by [^|]+)?")
@@ -64,7 +64,7 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutput:
-    """How a command ended."""
+    """The exit status and the output of a command."""
 
     returncode: int
     stdout: str
@@ -72,15 +72,15 @@ class CommandOutput:
 
 
 def is_job_id(text: str) -> bool:
-    """Whether Slurm could have given this id to a job or an array's task; other ids spoil a batched question."""
+    """Return whether this can be Slurm's id of a job or of an array's task; other ids make a batched question fail."""
     return _JOB_ID.fullmatch(text) is not None
 
 
 def parse_submission(output: CommandOutput) -> str:
-    """The job id that `sbatch --parsable` prints, as `id` or `id;cluster`.
+    """Return the job id that `sbatch --parsable` prints as `id` or `id;cluster`.
 
     Raises:
-        SchedulerError: the job was refused, in Slurm's own words.
+        SchedulerError: sbatch refused the job; the message has Slurm's own words.
     """
     if output.returncode:
         words = slurm_words(output.stderr)
@@ -96,26 +96,26 @@ def parse_submission(output: CommandOutput) -> str:
 
 
 def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-    """Those of the jobs that the controller knows, from `squeue`.
+    """Return the status of those jobs that the controller knows, from the output of `squeue`.
 
     Raises:
         SchedulerError: the controller does not answer, or a row cannot be read.
     """
     if output.returncode:
         words = slurm_words(output.stderr)
-        if "Invalid job id specified" in words:  # said only when a single id is asked for
+        if "Invalid job id specified" in words:  # squeue prints this only when it is asked for a single id
             return {}
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
     return _by_id(_read_rows("squeue", output.stdout, QUEUE_FIELDS, _queue_status, job_ids), job_ids)
 
 
 def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
-    """The nodes that a running job still has; None if this cannot be told.
+    """Return the nodes that a running job still has; None if they are not known.
 
-    Slurm (22.05) takes a node out of a job that runs with --no-kill in the moment when it sets the node
-    DOWN, and never gives it back, though the node may be IDLE a second later. The node's own state says
-    less: with FAIL, which an administrator sets, the job goes on there. A job that ends gives its nodes
-    back one by one, so then they say nothing.
+    Slurm (22.05) removes a node from a job that runs with --no-kill in the moment when it sets the node
+    DOWN, and never gives it back, though the node may be IDLE a second later. The node's own state is no
+    substitute: with FAIL, which an administrator sets, the job goes on there. A job that ends releases its
+    nodes one by one, so its node list then means nothing.
 
     Raises:
         SchedulerError: the node list cannot be read.
@@ -131,12 +131,12 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:
-    """Those of the jobs that the accounting data base knows, from `sacct`; None if there is none.
+    """Return the status of those jobs that the accounting database knows, from `sacct`; None if there is no accounting.
 
-    A job that was requeued has a row for each start, the latest last, where sacct is made to show all of them.
+    If sacct is told to show duplicates, a requeued job has a row for each start, the latest last.
 
     Raises:
-        SchedulerError: there is one and it does not answer, or a row cannot be read.
+        SchedulerError: there is accounting and it does not answer, or a row cannot be read.
     """
     if output.returncode:
         words = slurm_words(output.stderr)
@@ -148,10 +148,10 @@ def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str,
 
 
 def parse_cancellation(output: CommandOutput, job_id: str) -> None:
-    """Nothing, if `scancel` did its work or the job is over.
+    """Check that `scancel` succeeded; a job that has already ended counts as success.
 
     Raises:
-        SchedulerError: it was refused, or the controller does not answer.
+        SchedulerError: Slurm refused, or the controller does not answer.
     """
     words = slurm_words(output.stderr)
     if output.returncode and "already completing or completed" not in words and "Invalid job id" not in words:
@@ -159,10 +159,10 @@ def parse_cancellation(output: CommandOutput, job_id: str) -> None:
 
 
 def parse_requeue(output: CommandOutput, job_id: str) -> None:
-    """Nothing, if `scontrol requeue` did its work.
+    """Check that `scontrol requeue` succeeded.
 
     Raises:
-        SchedulerError: it was refused, or the controller does not answer.
+        SchedulerError: Slurm refused, or the controller does not answer.
     """
     if output.returncode:
         words = slurm_words(output.stderr)
@@ -170,20 +170,20 @@ def parse_requeue(output: CommandOutput, job_id: str) -> None:
 
 
 def parse_ping(output: CommandOutput) -> bool:
-    """Whether a controller answers, by `scontrol ping`: one of several is enough."""
+    """Return whether a controller answers, from `scontrol ping`: one of several is enough."""
     return any(line.rstrip().endswith(" is UP") for line in output.stdout.splitlines())
 
 
 def parse_state(native: str) -> JobState:
-    """Our state for Slurm's word; a word that is not known is taken for a job that still runs.
+    """Return the JobState of Slurm's word; an unknown word counts as a job that still runs.
 
     Raises:
-        ValueError: it is no word of Slurm's.
+        ValueError: the text does not have the form of a job state.
     """
     match = _NATIVE_STATE.fullmatch(native)
     if match is None:
         raise ValueError(f"{native!r} is no job state")
-    # A word that is not in the table is one that a later version has added.
+    # A word that is not in the table was added by a later version.
     return _STATES.get(match[1], JobState.RUNNING)
 
 
@@ -197,10 +197,10 @@ def _read_rows(
     read: Callable[[Mapping[str, str]], _Named],
     job_ids: Sequence[str],
 ) -> list[_Named]:
-    """The rows as statuses, each with the two names of its job; the last field may hold separators.
+    """Return the rows as statuses, each with the two names of its job; the last field may hold separators.
 
     Raises:
-        SchedulerError: a line is no row, or of a job that nobody asked for: then what was asked for is unknown.
+        SchedulerError: a line is no row, or of a job that was not asked for; then the whole answer is unknown.
     """
     asked = {*job_ids, *map(_whole_of, job_ids)}
     found = []
@@ -223,7 +223,7 @@ def _read_rows(
 
 
 def _whole_of(name: str) -> str:
-    """The job that this is a part of: `7` for the task `7_3`, the tasks `7_[2-3%2]` and the heterogeneous `7+1`."""
+    """Return the job that a name is part of: `7` for a task `7_3`, tasks `7_[2-3%2]`, a heterogeneous part `7+1`."""
     return _PART.split(name, maxsplit=1)[0]
 
 
@@ -253,9 +253,9 @@ def _accounting_status(row: Mapping[str, str]) -> _Named:
 
 
 def _by_id(rows: Sequence[_Named], job_ids: Sequence[str]) -> dict[str, JobStatus]:
-    """The status of each id: of a job, of a task by its own or its array's number, or of a whole array.
+    """Return the status of each id: of a job, of a task by its own or its array's number, or of a whole array.
 
-    Tasks that were cancelled before they started have a single row together (22.05): in squeue it is
+    Tasks that were cancelled before they started share a single row (22.05): in squeue it is
     named as the array, in sacct `1234_[5-7]`.
     """
     named, tasks, rests = (defaultdict[str, list[JobStatus]](list) for _ in range(3))
@@ -280,10 +280,10 @@ def _by_id(rows: Sequence[_Named], job_ids: Sequence[str]) -> dict[str, JobStatu
 def parse_exit_code(text: str) -> str:
     """Return `code:signal`, from squeue's `exit_code` field or sacct's `ExitCode`.
 
-    Slurm 23.02 and later print `3:0`; until 22.05 squeue printed the bare wait status, 768 for that.
+    Slurm 23.02 and later print `3:0`; until 22.05 squeue printed the bare wait status, here 768.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if match := _EXIT_CODE.fullmatch(text):
         return f"{int(match[1])}:{int(match[2])}"

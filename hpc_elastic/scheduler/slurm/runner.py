@@ -1,4 +1,4 @@
-"""The one place that runs Slurm's commands: no shell, no input, and never longer than a bound."""
+"""Runs Slurm's commands: without a shell, without input, and with a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MissingProgramError(SchedulerError):
 
 
 class Runner(Protocol):
-    """Who runs commands: `run_command`, or a test that plays Slurm."""
+    """A function that runs commands: `run_command`, or a test's substitute for Slurm."""
 
     def __call__(
         self, command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, cwd: str | None = None
@@ -22,26 +22,26 @@ class Runner(Protocol):
         """Return how the command ended.
 
         Raises:
-            SchedulerError: it cannot be started, or did not end in time.
+            SchedulerError: the command cannot be started, or did not end in time.
         """
 
 
 def run_command(
     command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float, cwd: str | None = None
 ) -> CommandOutput:
-    """How the command ended.
+    """Run a command, and return how it ended.
 
     Args:
         command: the program and its arguments.
-        environ: its whole environment.
-        timeout_s: after so long it is killed. A Slurm command waits up to a minute by itself for a
+        environ: the command's whole environment.
+        timeout_s: the time after which it is killed. A Slurm command waits up to a minute by itself for a
             controller that is switched off.
-        cwd: where it runs; None: here.
+        cwd: its working directory; None keeps this process's own.
 
     Raises:
-        SchedulerError: it cannot be started, or did not end in time.
+        SchedulerError: the command cannot be started, or did not end in time.
     """
-    import subprocess  # 10 ms that `status` of a run that is over need not pay
+    import subprocess  # imported late: 10 ms that `status` of an ended run need not take
 
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run_command(
             encoding="utf-8",
             errors="replace",
             timeout=timeout_s,
-            start_new_session=True,  # Ctrl-C is for this process: an sbatch that it ends may have submitted
+            start_new_session=True,  # Ctrl-C must not reach the command: an sbatch that it ends may have submitted
         )
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(

@@ -1,4 +1,4 @@
-"""Slurm as a scheduler: sbatch, squeue and, where there is accounting, sacct; scancel."""
+"""Slurm as a scheduler: submits with sbatch, queries squeue and (with accounting) sacct, cancels with scancel."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
 
-if TYPE_CHECKING:  # `status` has no use for it and 50 ms in all
+if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 
 class SlurmScheduler:
-    """Talks to the Slurm that the environment leads to; every call is bounded in time.
+    """Submits, queries and cancels jobs of the Slurm that the environment selects; every call has a time limit.
 
     Args:
-        timeout_s: for a question or a cancellation.
-        submit_timeout_s: for a submission: long, for a job whose sbatch was killed may be in the queue.
-        run: runs the commands.
+        timeout_s: the limit of a query or a cancellation.
+        submit_timeout_s: the limit of a submission; long, because a job whose sbatch was killed may be in the queue.
+        run: the function that runs the commands.
     """
 
     name = "slurm"
@@ -35,13 +35,13 @@ class SlurmScheduler:
         self._has_accounting = True
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
-        """Hands the script over, with an environment that carries no other job's identity.
+        """Submit the script, with an environment that has no other job's identity.
 
         Returns:
             The job id.
 
         Raises:
-            SchedulerError: it was refused, or Slurm does not answer.
+            SchedulerError: Slurm refused, or does not answer.
         """
         done = self._run(
             commands.sbatch_command(script),
@@ -52,10 +52,10 @@ class SlurmScheduler:
         return output.parse_submission(done)
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """What became of these jobs: one question to the controller, one more to accounting for those it forgot.
+        """Return the status of these jobs: asks the controller once, then accounting once for those it has forgotten.
 
-        A task of an array that was cancelled before it started has no name of its own any more, so that
-        the controller is asked for its array then.
+        A task of an array that was cancelled before it started has no id of its own any more, so the
+        controller is then asked for its array.
 
         Raises:
             SchedulerError: the controller does not answer, nor accounting where it has to, or what they say
@@ -73,19 +73,19 @@ class SlurmScheduler:
         return {job_id: found.get(job_id) or _gone(job_id) for job_id in job_ids}
 
     def cancel_pending(self, job_id: str) -> None:
-        """Takes the tasks of an array that wait out of the queue; those that run go on.
+        """Cancel the pending tasks of an array; running tasks go on.
 
         Raises:
-            SchedulerError: it was refused, or Slurm does not answer.
+            SchedulerError: Slurm refused, or does not answer.
         """
         if output.is_job_id(job_id):
             output.parse_cancellation(self._ask(commands.scancel_pending_command(job_id)), job_id)
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job, pending or running, or an array with all its tasks; fine if it is over.
+        """End a pending or running job, or an array with all its tasks; do nothing if it has ended.
 
         Raises:
-            SchedulerError: it was refused, or Slurm does not answer.
+            SchedulerError: Slurm refused, or does not answer.
         """
         if output.is_job_id(job_id):
             output.parse_cancellation(self._ask(commands.scancel_command(job_id)), job_id)
@@ -94,12 +94,12 @@ class SlurmScheduler:
         return output.parse_queue(self._ask(commands.squeue_command(question)), job_ids)
 
     def _ask_accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What sacct knows; nothing where there is no accounting, and then it is not asked again.
+        """Return the statuses that sacct knows; none where there is no accounting, which is then not asked again.
 
-        sacct too finds a task that was cancelled before it started only by the name of its array (22.05).
+        sacct also finds a task that was cancelled before it started only by the id of its array (22.05).
 
         Raises:
-            SchedulerError: there is accounting, and it does not answer: such a job is not gone, but unknown.
+            SchedulerError: there is accounting, and it does not answer: then the job is not gone, but unknown.
         """
         if not self._has_accounting:
             return {}
@@ -117,12 +117,12 @@ class SlurmScheduler:
 
 
 def make_scheduler(*, run_dir: str | None, timeout_s: float) -> SlurmScheduler:  # noqa: ARG001
-    """Slurm; of scheduler.protocol.SchedulerModule."""
+    """Make the Slurm scheduler, as `scheduler.protocol.SchedulerModule` asks."""
     return SlurmScheduler(timeout_s=timeout_s)
 
 
 def slurm_answers(timeout_s: float = 2.0) -> bool:
-    """Whether there is a Slurm that answers `sinfo` in time."""
+    """Return whether there is a Slurm that answers `sinfo` in time."""
     try:
         done = run_command(
             commands.sinfo_command(), environ=commands.query_environment(os.environ), timeout_s=timeout_s

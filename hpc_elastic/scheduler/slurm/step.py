@@ -1,4 +1,4 @@
-"""What Slurm sets in the environment of a job's script, of its steps and of their tasks; pure.
+"""Reads the variables that Slurm sets in the environment of a job's script, its steps and their tasks; pure.
 
 Source: the environment variables of sbatch(1) and srun(1); captured on Slurm 22.05, 24.11 and 26.05.
 """
@@ -13,8 +13,8 @@ from hpc_elastic.job_ids import ARRAY_MARK, array_task_id
 from hpc_elastic.scheduler.allocation import Allocation, read_number
 
 PREFIX = "SLURM_"
-# Task-level variables describe the agent, which is one task a node, and would tell a worker a rank
-# that it does not have. What describes the job as a whole stays.
+# Task-level variables describe the agent, which is one task a node, and would give a worker a wrong
+# rank. Variables that describe the job as a whole are kept.
 _KEPT_PREFIXES = ("SLURM_JOB", "SLURM_ARRAY", "SLURM_SUBMIT", "SLURM_CLUSTER", "SLURM_GPUS", "SLURM_MEM")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR", "SLURM_CPUS_PER_TASK", "SLURMD_NODENAME"})
 _TASK_PREFIXES = ("SLURM", "SRUN", "PMI_", "PMIX_", "PMI2_")
@@ -26,11 +26,11 @@ def is_here(environ: Mapping[str, str]) -> bool:
 
 
 def find_job_id(environ: Mapping[str, str]) -> str | None:
-    """Return the id of the job that this environment is of; None if it is of none.
+    """Return the id of the job that this environment belongs to; None if it belongs to no job.
 
-    A task of an array is named as such where that is certain, and always for the one whose own number is the
-    array's: under that number `scancel` would end all. A job that was submitted inside of a task inherits the
-    task's `SLURM_ARRAY_*` (22.05), so that these alone say nothing.
+    The id of an array's task has the form `<array>_<task>` where it is certain that the job is one, and always for the
+    task whose own job id is the array's: with that id `scancel` would end the whole array. A job that was submitted
+    inside of a task inherits the task's `SLURM_ARRAY_*` (22.05), so these variables alone prove nothing.
     """
     own = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
@@ -40,7 +40,7 @@ def find_job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def derive_start(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return the job, and how often Slurm has requeued it.
+    """Return the job's id, and how often Slurm has requeued the job.
 
     Raises:
         AllocationError: there is no job.
@@ -101,19 +101,19 @@ def find_step_id(environ: Mapping[str, str]) -> str | None:
 
 
 def count_tasks(environ: Mapping[str, str]) -> str | None:
-    """Return how many tasks the step has that this process is of; None if srun did not start it."""
+    """Return the number of tasks of this process's step; None if srun did not start this process."""
     return environ.get("SLURM_STEP_NUM_TASKS", "1") if "SLURM_STEP_ID" in environ else None
 
 
 def is_task_level(name: str) -> bool:
-    """Return whether a variable is about one task of a step, or about the library that starts MPI's."""
+    """Return whether a variable is about one task of a step, or about PMI, which starts MPI programs."""
     if not name.startswith(_TASK_PREFIXES):
         return False
     return name not in _KEPT and not name.startswith(_KEPT_PREFIXES)
 
 
 def rank_variables(world: Mapping[str, str]) -> dict[str, str]:
-    """Return what `srun python` would have set, for scripts that come from there.
+    """Return the variables that `srun python` would have set, for scripts that were written for srun.
 
     Args:
         world: torch's variables of the worker, `RANK`, `GROUP_RANK` ...

@@ -1,4 +1,4 @@
-"""Slurm's own words in its error output, and what a person can do about them."""
+"""Extracts Slurm's message from its error output, and finds a tip for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PREFIX = re.compile(r"^(?:s[a-z]+|slurm_\w+)(?:: | )(?:error|fatal): ", re.MULT
 
 _MOST_CHARACTERS = 1000
 
-# The first pattern that is found decides; they are from slurm_errno.c of 22.05 to 26.05 and from sbatch itself.
+# The first pattern that matches decides; they are from slurm_errno.c of 22.05 to 26.05 and from sbatch itself.
 _TIPS = (
     ("Unable to contact slurm controller", "the controller is down or cannot be reached from here: try again later"),
     ("Socket timed out", "the controller is busy; the job may have been accepted: look with `squeue --me` first"),
@@ -59,18 +59,18 @@ _TIPS = (
 
 
 def slurm_words(stderr: str) -> str:
-    """What Slurm says, on one printable line, without the names of its programs and functions."""
+    """Return Slurm's message on one printable line, without the names of its programs and functions."""
     lines = [_PREFIX.sub("", line.strip()) for line in stderr.splitlines()]
     words = "; ".join(dict.fromkeys(line for line in lines if line))
     return printable(words, _MOST_CHARACTERS) or "it does not say why"
 
 
 def printable(text: str, most: int) -> str:
-    """Return the text with what is not printable escaped, and cut after so many characters."""
+    """Return the text with unprintable characters escaped, cut after `most` characters."""
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:most])
     return shown if len(text) <= most else f"{shown}..."
 
 
 def find_tip(words: str) -> str | None:
-    """What to do about it, where that is known."""
+    """Return a tip about Slurm's message; None if there is none."""
     return next((tip for pattern, tip in _TIPS if re.search(pattern, words)), None)
