@@ -7,11 +7,15 @@ import os
 import secrets
 import shutil
 import stat
+import time
 
 from tests.slurm_sandbox import configuration
 from tests.slurm_sandbox.accounting import prepare_database
 from tests.slurm_sandbox.cgroups import remove_cgroups
 from tests.slurm_sandbox.configuration import Layout
+
+DYING_WITHIN_S = 10.0  # processes that were killed with their keeper
+AGAIN_AFTER_S = 0.05
 
 
 def write_files(layout: Layout) -> None:
@@ -48,9 +52,19 @@ def _make_root(layout: Layout) -> None:
             os.mkdir(layout.root)
 
 
+def _remove_tree(root: str) -> None:
+    """Removes a directory in which processes of a killed keeper, which die meanwhile, may still make files."""
+    gives_up_at = time.monotonic() + DYING_WITHIN_S
+    while True:
+        shutil.rmtree(root, ignore_errors=True)
+        if not os.path.lexists(root) or time.monotonic() > gives_up_at:
+            return
+        time.sleep(AGAIN_AFTER_S)
+
+
 def remove_files(layout: Layout) -> None:
     """Removes the sandbox's directory and cgroups, and the directory above when no sandbox is left."""
     remove_cgroups(layout)
-    shutil.rmtree(layout.root, ignore_errors=True)
+    _remove_tree(layout.root)
     with contextlib.suppress(OSError):
         os.rmdir(configuration.ROOT)

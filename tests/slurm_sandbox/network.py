@@ -6,6 +6,7 @@ removes the bridge and both ends of every cable, the one on this machine too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 
@@ -31,6 +32,9 @@ class Switch:
         )
         read_word(self._holder, "namespaces")
         login = layout.login_interface
+        if os.path.exists(f"/sys/class/net/{login}"):  # of a keeper that was killed, whose namespaces die meanwhile
+            with contextlib.suppress(SandboxError):  # it is gone by now
+                _ip([], f"link del {login}")
         self._ip("link add switch type bridge", "link set switch up")
         self._ip(f"link add to-login type veth peer name {login} netns {os.getpid()}")
         self._ip("link set to-login master switch up")
