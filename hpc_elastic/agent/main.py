@@ -104,9 +104,9 @@ def _end_job(journal: Journal, allocation: Allocation) -> None:
     The script may only have been suspended and run again, as after `scontrol resume`. Then it gets time to end the job
     itself, with the run's own exit code and not as cancelled.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a TERM comes when the job ends without this agent
     if _answers(launch_address(os.environ)):
         journal.say(f"the node of the batch script answers again: its script may end job {allocation.job_id}")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a TERM comes when the job ends
         time.sleep(SCRIPT_ENDS_WITHIN_S)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a TERM comes for this agent too, and there is nothing left to stop
     journal.say(f"the node of the batch script was lost: ending job {allocation.job_id}")

@@ -131,10 +131,7 @@ class Members:
         if self._has_fenced:
             return []
         self._has_fenced = True
-        told = [member for member in self.roster.unstopped.of() if member.fenced != member.attempt]
-        for member in told:
-            member.fenced = member.attempt
-        return [SendToMember(node=member.node, message=_fence(member)) for member in told]
+        return [SendToMember(node=member.node, message=_fence(member)) for member in self.roster.unstopped.of()]
 
     def superseded(self, reason: str, attempt: int) -> list[Action]:
         """Drop all members except this head's own node, because another head has taken this one's place."""

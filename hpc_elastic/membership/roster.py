@@ -21,8 +21,7 @@ class RosterEntry:
 
     `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them until
     the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has exited 0.
-    `store_port`: the node's port for the next attempt's store. `fenced`: the attempt whose workers the agent was told
-    to kill.
+    `store_port`: the node's port for the next attempt's store.
     """
 
     join: Join
@@ -34,7 +33,6 @@ class RosterEntry:
     is_in_world: bool = False
     has_started: bool = False
     has_ended: bool = False
-    fenced: int = 0
 
     def __post_init__(self) -> None:
         self.node = self.join.node  # read so often that a property would cost noticeable time
