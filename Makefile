@@ -10,9 +10,11 @@
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make mutate     changes the code of membership in 120 places, one at a time, and says which the simulation does not notice
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
-# make soak       all four: simulate, fuzz, soak-local and soak-restarts
+# make soak       all six: simulate, fuzz, soak-local, soak-restarts, soak-guard and soak-slurm
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
+# make soak-guard   1,000 agents frozen, killed or without their guard while they start workers; TRIALS=50 for less
+# make soak-slurm   real runs on a Slurm here with 200 random faults, about an hour; SLURM=26.05 on another version
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
@@ -23,6 +25,7 @@ FIRST ?= 0
 MUTATIONS ?= 120
 FAULTS ?= 200
 CYCLES ?= 1000
+TRIALS ?= 1000
 COUNT ?= 100000
 SLURM ?= own
 # Processor time is the limit; with more workers than cores tests of real agents get slow.
@@ -91,7 +94,7 @@ mutate: .venv/.installed
 fuzz: .venv/.installed
 	$(BIN)/python -m tests.scheduler.slurm.fuzz --first $(FIRST) --count $(COUNT)
 
-soak: simulate fuzz soak-local soak-restarts
+soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
@@ -100,12 +103,19 @@ soak-restarts: .venv/.installed
 	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork
 	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork --nodes 1 --workers 2 --gloo
 
+soak-guard: .venv/.installed
+	$(BIN)/python -m tests.soak.guard_trials --first $(FIRST) --trials $(TRIALS)
+
+soak-slurm: .venv/.installed
+	$(BIN)/python -m tests.soak.on_slurm --first $(FIRST) --faults $(FAULTS) --slurm $(SLURM)
+
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json
 	$(BIN)/python -m benchmarks.agent_cost --json docs/benchmarks/agent_cost.json
 	$(BIN)/python -m benchmarks.local_share --json docs/benchmarks/local_share.json
 	$(BIN)/python -m benchmarks.slurm_latency --json docs/benchmarks/slurm_latency.json
 	$(BIN)/python -m benchmarks.rendezvous_scale --json docs/benchmarks/rendezvous_scale.json
+	$(BIN)/python -m benchmarks.head_loss_scale --json docs/benchmarks/head_loss_scale.json
 	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json
 	$(BIN)/python -m benchmarks.slurm_versions --json docs/benchmarks/slurm_versions.json
 	$(MAKE) bench-recovery

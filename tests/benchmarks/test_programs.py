@@ -29,6 +29,7 @@ SMALL_ON_SLURM = {
     "slurm_latency": ("-n", "1", "--without-torchrun"),
     "slurm_versions": ("-n", "1", "--slurm", "22.05", "--only", "submit_wait", "scancel"),
 }
+SMALL_HEAD_LOSS = ("--nodes", "6", "--lease", "3", "-n", "1")
 # The pictures need matplotlib; test_pages holds what these write into pages.
 IN_PAGES = {"pages", "plots"}
 PATIENCE_S = 280
@@ -86,6 +87,18 @@ def test_a_round_of_a_head_is_measured_after_it_has_started_everywhere(tmp_path:
     assert len(report["idle"]) == len(rendezvous_scale.LEASES_S)
 
 
+@pytest.mark.variant(of="test_a_benchmark_runs_small")
+@pytest.mark.local
+@pytest.mark.long
+def test_the_loss_of_a_head_is_measured_until_all_others_work_again(tmp_path: Path) -> None:
+    report = run("head_loss_scale", SMALL_HEAD_LOSS, tmp_path)
+    (row,) = report["rows"]
+    assert report["failed"] == []
+    assert (row["nodes"], row["n"]) == (6, 1)
+    assert row["recovery_s"] > 0
+    assert row["dials_a_node"] > 0
+
+
 @pytest.mark.local
 @pytest.mark.long
 def test_torchs_rounds_are_measured() -> None:
@@ -100,4 +113,5 @@ def test_every_program_is_run_by_a_test() -> None:
         for path in (REPOSITORY / "benchmarks").glob("*.py")
         if re.search(r'^if __name__ == "__main__":$', path.read_text(), re.MULTILINE)
     }
-    assert programs == {*SMALL, *SMALL_ON_SLURM, *IN_PAGES, "local_share", "rendezvous_scale", "torch_rendezvous"}
+    with_tests_of_their_own = {"head_loss_scale", "local_share", "rendezvous_scale", "torch_rendezvous"}
+    assert programs == {*SMALL, *SMALL_ON_SLURM, *IN_PAGES, *with_tests_of_their_own}

@@ -1,0 +1,281 @@
+"""Agents that are frozen, killed, or lose their guard while they start workers, which must not outlive their deadline.
+
+    python -m tests.soak.guard_trials [--trials 1000] [--first 0] [--processes 10000] [--start spawn|fork]
+
+Each trial, drawn from its seed, is one agent with its guard, its two workers and a process that each of these starts.
+All of them write down until when they ran (`beater`). The agent is frozen or killed before any line of the start, or
+its guard is killed and it fences by itself; the standard error that both write to may be blocked. No beat may be later
+than `BOUND_S` after the deadline, and no process may be left then. With --processes as many others sleep on the node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import random
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hpc_elastic.agent.system.processes import Marks, find_workers, signal_all
+from hpc_elastic.clock import now
+from hpc_elastic.deadline import Deadline
+from tests.soak.guarded_agent import NODE, Orders, be_agent
+
+BOUND_S = 0.25
+LOOKS_ON_S = 0.2  # so long after the bound it is read what the workers wrote
+STARTS_WITHIN_S = 60.0
+MOST_BROKEN = 10
+
+
+class Fault(Enum):
+    """What befalls the agent."""
+
+    FROZEN = "agent frozen"
+    KILLED = "agent killed"
+    GUARD_KILLED = "guard killed"
+    UNGUARDED = "guard killed, agent frozen"  # nobody is left to kill: only to show that a trial can fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial, drawn from a seed. `step`: before which of the start's lines the agent is frozen or killed."""
+
+    seed: int
+    fault: Fault
+    step: int
+    deadline_s: float
+    kills_guard_s: float
+    is_blocked: bool
+
+    @classmethod
+    def draw(cls, seed: int, steps: int) -> Trial:
+        """Draw a trial of a start that has so many lines."""
+        chance = random.Random(seed)
+        deadline_s = chance.uniform(0.02, 1.0)
+        return cls(
+            seed=seed,
+            fault=chance.choices([Fault.FROZEN, Fault.KILLED, Fault.GUARD_KILLED], [6, 2, 2])[0],
+            step=chance.randint(1, steps),
+            deadline_s=deadline_s,
+            kills_guard_s=chance.uniform(0, deadline_s),
+            is_blocked=chance.random() < 0.5,
+        )
+
+    def orders(self, run_dir: Path, start: str) -> Orders:
+        """Return what the agent of this trial does."""
+        kills_guard = self.fault in (Fault.GUARD_KILLED, Fault.UNGUARDED)
+        return Orders(
+            run_dir=run_dir,
+            start=start,
+            deadline_s=self.deadline_s,
+            step=0 if self.fault is Fault.GUARD_KILLED else self.step,
+            signal=signal.SIGKILL if self.fault is Fault.KILLED else signal.SIGSTOP,
+            kills_guard_s=self.kills_guard_s if kills_guard else None,
+            fences=self.fault is Fault.GUARD_KILLED,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a trial showed.
+
+    `late_s`: how long after the deadline the last process ran that a worker's code ran in; None if none ever did.
+    `left`: the process ids of those that were still there at the bound.
+    """
+
+    trial: Trial
+    late_s: float | None
+    left: tuple[int, ...]
+    words: tuple[str, ...]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a worker outlived its deadline by more than the bound."""
+        return bool(self.left) or (self.late_s is not None and self.late_s > BOUND_S)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a worker ran until its deadline or beyond, so that somebody had to end it then."""
+        return self.late_s is not None and self.late_s > -0.05
+
+
+def play(trial: Trial, folder: Path, *, start: str = "spawn") -> Outcome:
+    """Do one trial in a new folder; nothing of it is left afterwards."""
+    run_dir = folder / f"trial-{trial.seed}"
+    (run_dir / "beats").mkdir(parents=True)
+    marks = Marks(run_dir=str(run_dir), node=NODE)
+    deadline = Deadline.create()
+    with _agent(trial.orders(run_dir, start), deadline, is_blocked=trial.is_blocked) as told:
+        words = [told.read_word()]
+        _sleep_until(deadline.value + BOUND_S)
+        left = tuple(pid for pid in find_workers(marks) if _has_beaten(run_dir, pid))
+        _sleep_until(deadline.value + BOUND_S + LOOKS_ON_S)
+        words += told.read_rest()
+        over = deadline.value
+    while found := find_workers(marks):
+        signal_all(found.values(), signal.SIGKILL)
+    beats = [struct.unpack("d", path.read_bytes())[0] for path in (run_dir / "beats").iterdir() if path.suffix == ""]
+    shutil.rmtree(run_dir)
+    deadline.close()
+    return Outcome(trial=trial, late_s=max(beats) - over if beats else None, left=left, words=tuple(words))
+
+
+def count_steps(folder: Path, *, start: str = "spawn") -> int:
+    """Return how many lines a start has that nothing disturbs."""
+    run_dir = folder / "undisturbed"
+    (run_dir / "beats").mkdir(parents=True)
+    orders = Orders(run_dir=run_dir, start=start, deadline_s=STARTS_WITHIN_S)
+    deadline = Deadline.create()
+    with _agent(orders, deadline, is_blocked=False) as told:
+        told.read_word()
+        started = told.read_word()
+    while found := find_workers(Marks(run_dir=str(run_dir), node=NODE)):
+        signal_all(found.values(), signal.SIGKILL)
+    deadline.close()
+    shutil.rmtree(run_dir)
+    return int(started.removeprefix("started "))
+
+
+class _Told:
+    """What the agent says, a line each."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._text = ""
+
+    def read_word(self) -> str:
+        """Waits for the next line."""
+        while "\n" not in self._text:
+            if not select.select([self._descriptor], [], [], STARTS_WITHIN_S)[0]:
+                raise TimeoutError("the agent has not said how far it is")
+            data = os.read(self._descriptor, 4096)
+            if not data:
+                raise EOFError("the agent has ended before it said how far it is")
+            self._text += data.decode()
+        line, _, self._text = self._text.partition("\n")
+        return line
+
+    def read_rest(self) -> list[str]:
+        """Return the lines that are there."""
+        while select.select([self._descriptor], [], [], 0)[0] and (data := os.read(self._descriptor, 4096)):
+            self._text += data.decode()
+        return self._text.splitlines()
+
+
+@contextlib.contextmanager
+def _agent(orders: Orders, deadline: Deadline, *, is_blocked: bool) -> Iterator[_Told]:
+    """An agent in a process of its own, which is gone afterwards, as its guard is."""
+    reader, writer = os.pipe()
+    errors = _blocked_pipe() if is_blocked else (os.open(os.devnull, os.O_WRONLY),)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(errors[-1], 2)
+            be_agent(orders, deadline, lambda word: void(os.write(writer, f"{word}\n".encode())))
+        finally:
+            os._exit(1)
+    os.close(writer)
+    told = _Told(reader)
+    try:
+        yield told
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for descriptor in (reader, *errors):
+            os.close(descriptor)
+
+
+def void(_: object) -> None:
+    """Drops a value."""
+
+
+def _blocked_pipe() -> tuple[int, int]:
+    """Return the two ends of a pipe that takes no more bytes."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b"x" * 4096)
+    return reader, writer
+
+
+def _has_beaten(run_dir: Path, pid: int) -> bool:
+    """Whether this process has run the workers' code; one that has not yet sees its deadline before it does."""
+    return (run_dir / "beats" / str(pid)).exists()
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - now()) > 0:
+        time.sleep(left)
+
+
+@contextlib.contextmanager
+def others(count: int) -> Iterator[None]:
+    """So many processes on the node that are none of the run's."""
+    sleeping = [subprocess.Popen(["sleep", "86400"], env={"HOME": "/"}) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in sleeping:
+            process.kill()
+        for process in sleeping:
+            process.wait()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.guard_trials", description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed; the next trial has the next one")
+    parser.add_argument("--processes", type=int, default=0, help="how many others sleep on the node meanwhile")
+    parser.add_argument("--start", choices=["spawn", "fork"], default="spawn")
+    arguments = parser.parse_args(words)
+    folder = Path(tempfile.mkdtemp(prefix="guard-"))
+    outcomes: list[Outcome] = []
+    broken = 0
+    try:
+        steps = count_steps(folder, start=arguments.start)
+        with others(arguments.processes):
+            for seed in range(arguments.first, arguments.first + arguments.trials):
+                outcome = play(Trial.draw(seed, steps), folder, start=arguments.start)
+                outcomes.append(outcome)
+                if outcome.is_broken:
+                    broken += 1
+                    print(outcome, flush=True)
+                    if broken == MOST_BROKEN:
+                        break
+    finally:
+        shutil.rmtree(folder)
+    print(
+        f"{len(outcomes)} trials of a start with {steps} lines, {arguments.processes} other processes; {broken} broken"
+    )
+    print(_summary(outcomes))
+    return 1 if broken else 0
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    """Return how long after their deadline workers ran, where somebody had to end them then."""
+    lines = []
+    counts = Counter(outcome.trial.fault for outcome in outcomes)
+    for fault in Fault:
+        late = [o.late_s for o in outcomes if o.trial.fault is fault and o.is_telling and o.late_s is not None]
+        if late:
+            middle, worst = 1000 * statistics.median(late), 1000 * max(late)
+            told = f"{len(late)} of {counts[fault]} had workers at the deadline"
+            lines.append(f"{fault.value}: {told}, gone {middle:.0f} ms after it in the median, {worst:.0f} ms at most")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""An agent's part that starts, guards and fences workers, without a membership: what a trial of the guard breaks.
+
+The agent's process is a fork of the one that does the trials. The program's own lines are counted while it starts its
+workers, in all threads, so that it can be frozen or killed before any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import hpc_elastic
+from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.node.environment import NodeFacts
+from hpc_elastic.agent.node.preparation import NodeReport
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.spawn import StartFailedError
+from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.clock import now
+from hpc_elastic.deadline import Deadline
+from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.membership.timing import AGENT
+from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.scheduler.allocation import Allocation
+from tests.membership.script import an_assign
+from tests.plans import make_run_plan
+from tests.soak import beater
+
+PACKAGE = Path(hpc_elastic.__file__).parent
+NODE = "local0"
+# The start of a worker is code of these, up to the moment at which the new process exists.
+_STEPS = (str(PACKAGE / "agent"), str(PACKAGE / "deadline.py"), "/subprocess.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What one agent does.
+
+    `deadline_s`: from the beginning of its workers' start until the deadline. `step`: before which line of the start
+    it sends `signal` to itself; with 0 it does not. `kills_guard_s`: from the same beginning until its guard is
+    killed. `fences`: whether it ends its workers when its lease is over, as an agent does that can.
+    """
+
+    run_dir: Path
+    start: str
+    deadline_s: float
+    step: int = 0
+    signal: int = signal.SIGSTOP
+    kills_guard_s: float | None = None
+    fences: bool = False
+
+
+class StepCounter:
+    """Counts the lines of the start, and calls `reached` before the line with this number."""
+
+    def __init__(self, number: int, reached: Callable[[], None]) -> None:
+        self.count = 0
+        self._number = number
+        self._reached = reached
+        self._counting = threading.Lock()
+
+    def install(self) -> None:
+        """Begins to count, in this thread and in those that start from now on."""
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    def _call(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self._line if any(part in frame.f_code.co_filename for part in _STEPS) else None
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            with self._counting:
+                self.count += 1
+                is_it = self.count == self._number
+            if is_it:
+                self._reached()
+        return self._line
+
+
+def be_agent(orders: Orders, deadline: Deadline, tell: Callable[[str], None]) -> None:
+    """Starts two workers as an agent does, and waits; does not return before it is killed.
+
+    Args:
+        orders: what to do and what to suffer.
+        deadline: the time until which the workers may run, shared with who looks on.
+        tell: is called with the guard's process id, `frozen` before the agent stops itself, and `started N` when the
+            start was over after N lines.
+    """
+
+    def reached() -> None:
+        tell("frozen")
+        os.kill(os.getpid(), orders.signal)
+
+    asyncio.run(_Agent(orders, deadline, tell, StepCounter(orders.step, reached)).run())
+
+
+class _Agent:
+    def __init__(self, orders: Orders, deadline: Deadline, tell: Callable[[str], None], steps: StepCounter) -> None:
+        self._orders = orders
+        self._deadline = deadline
+        self._tell = tell
+        self._steps = steps
+
+    async def run(self) -> None:
+        loop, orders = asyncio.get_running_loop(), self._orders
+        processes = BackgroundThread("processes", loop)
+        plan = make_run_plan(
+            orders.run_dir,
+            workers_per_node=2,
+            entrypoint=EntrypointPlan(kind="script", target=beater.__file__, args=(str(orders.run_dir / "beats"),)),
+            package_dir=str(PACKAGE),
+            workdir=str(orders.run_dir),
+            env={"PYTHONPATH": str(PACKAGE.parent)},
+            start=orders.start,
+        )
+        place = Allocation(job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=(NODE,), is_local=True)
+        start = WorkerStart(plan, place, os.environ, thread=processes, deadline=self._deadline, say=lambda *_: None)
+        await start.start()
+        guard: GuardLink = await processes.call(
+            lambda: GuardLink(str(PACKAGE), run_dir=str(orders.run_dir), node=NODE, deadline=self._deadline)
+        )
+        keeping = loop.create_task(guard.keep(processes, lambda _: None))
+        workers = LocalWorkers(
+            plan,
+            place,
+            NodeReport(
+                address="127.0.0.1",
+                facts=NodeFacts(node=NODE, role=plan.roles[0], gloo_interface="lo"),
+                versions={},
+                problem=None,
+            ),
+            thread=processes,
+            start=start,
+            guard=guard.pids,
+            say=lambda _: None,
+            on_exit=lambda *_: None,
+            on_broken=lambda _: None,
+            may_start=lambda: not self._deadline.has_passed,
+        )
+        await start.ready()
+        (guard_pid,) = guard.pids()
+        over = now() + orders.deadline_s
+        guard.set_deadline(over)
+        self._tell(f"guard {guard_pid}")
+        if orders.kills_guard_s is not None:
+            loop.call_later(orders.kills_guard_s, os.kill, guard_pid, signal.SIGKILL)
+        if orders.fences:
+            loop.call_later(over - AGENT.guard_s - now(), lambda: fencing.append(loop.create_task(fence())))
+
+        async def fence() -> None:
+            await workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+        fencing: list[asyncio.Task[None]] = []
+        await processes.call(self._steps.install)
+        self._steps.install()
+        with contextlib.suppress(StartFailedError):
+            await workers.initialize_workers(an_assign(attempt=1, nodes=1, group_rank=0))
+        sys.settrace(None)
+        self._tell(f"started {self._steps.count}")
+        await keeping

@@ -1,0 +1,29 @@
+"""Some trials of the guard, and one that must fail: `make soak-guard` does a thousand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.soak.guard_trials import Fault, Trial, count_steps, play
+
+A_TRIAL = Trial(seed=0, fault=Fault.FROZEN, step=1, deadline_s=1.5, kills_guard_s=0.1, is_blocked=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [Fault.FROZEN, Fault.GUARD_KILLED])
+def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
+    steps = count_steps(tmp_path)
+    outcome = play(replace(A_TRIAL, fault=fault, step=steps), tmp_path)
+    assert outcome.late_s is not None, "no worker ran"
+    assert not outcome.is_broken, outcome
+
+
+@pytest.mark.long
+def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
+    """The guard is killed, and the agent frozen before it can start another one."""
+    outcome = play(replace(A_TRIAL, fault=Fault.UNGUARDED, step=count_steps(tmp_path)), tmp_path)
+    assert outcome.left
+    assert outcome.is_broken
