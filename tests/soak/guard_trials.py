@@ -241,6 +241,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=0, help="how many others sleep on the node meanwhile")
     parser.add_argument("--start", choices=["spawn", "fork"], default="spawn")
     arguments = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends, too
     folder = Path(tempfile.mkdtemp(prefix="guard-"))
     outcomes: list[Outcome] = []
     broken = 0

@@ -274,6 +274,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--slurm", default="own", help="own (this machine's), 22.05, 24.11 or 26.05")
     parser.add_argument("--folder", help="where failed runs are kept; default: a new temporary folder")
     arguments = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends, too
     kinds = [Kind[name] for name in arguments.kinds]
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="soak-slurm-"))
     version = None if arguments.slurm == "own" else arguments.slurm
