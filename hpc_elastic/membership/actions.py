@@ -59,13 +59,9 @@ class ClaimAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """Write the run's result, if there is none, then call `result_written`. The agent fills in the time.
-
-    `after_s`: write it this many seconds from now, if no other agent has written one by then.
-    """
+    """Write the run's result, if there is none, then call `result_written`. The agent fills in the time."""
 
     result: RunResult
-    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

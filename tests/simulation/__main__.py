@@ -15,14 +15,17 @@ from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
 from tests.simulation.shrink import shrink
+from tests.simulation.story import tell
 from tests.simulation.world import SimulatedRun
 
 
 def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seed", type=int, help="play this one, and print its schedule")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event")
-    parser.add_argument("--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails")
+    parser.add_argument("--seed", type=int, help="play this one, and tell what happens")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed or --shrink: print every event")
+    parser.add_argument(
+        "--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails, and tell it"
+    )
     parser.add_argument("--starts", action="store_true", help="scenarios in which the job starts twice")
     parser.add_argument("--machines", action="store_true", help="scenarios of machines that fail in odd ways")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
@@ -49,11 +52,13 @@ def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
     except Exception as crash:  # of a machine: to be seen after the events that led to it
         traceback.print_exc()
         error = crash
-    if verbose:
+    if not verbose:
+        print("\n".join(["", *tell(run)]))
+    else:
         for moment, who, what in run.events:
             print(f"{moment:10.3f} {who:6} {what}")
-    for result in run.disk.results:
-        print(f"{result.state.value}: {result.reason}, exit code {result.exit_code}: {result.cause}")
+        for result in run.disk.results:
+            print(f"{result.state.value}: {result.reason}, exit code {result.exit_code}: {result.cause}")
     print(f"trace {run.trace_hash}")
     if error is not None:
         print(f"broken: {type(error).__name__}: {error}")

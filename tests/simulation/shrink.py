@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.simulation.plant import Plant
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+
+SHORTEST_WORK_S = 1.0
+SHORTEST_FAULT_S = 0.5
 
 
 def fails(scenario: Scenario, plant: Plant | None = None) -> bool:
@@ -49,9 +52,33 @@ def _steps(scenario: Scenario) -> Iterator[Scenario]:
     for name, value in usual.items():
         if getattr(scenario, name) != value:
             yield replace(scenario, **{name: value})  # type: ignore[arg-type]
+    for number, fault in enumerate(scenario.faults):
+        for simpler in _simpler(fault):
+            faults = list(scenario.faults)
+            faults[number] = simpler
+            yield replace(scenario, faults=tuple(faults))
+    if len(scenario.roles) == 1 and scenario.roles[0].work_s > 2 * SHORTEST_WORK_S:
+        yield replace(scenario, roles=(replace(scenario.roles[0], work_s=scenario.roles[0].work_s / 2),))
     for number, role in enumerate(scenario.roles):
+        if role.workers != (1,):
+            yield replace(scenario, roles=_with(scenario, number, workers=(1,)))
         for name in ("failure_chance", "hang_chance", "start_failure_chance", "patience_s"):
             if getattr(role, name):
-                roles = list(scenario.roles)
-                roles[number] = replace(role, **{name: 0.0})  # type: ignore[arg-type]
-                yield replace(scenario, roles=tuple(roles))
+                yield replace(scenario, roles=_with(scenario, number, **{name: 0.0}))
+
+
+def _with(scenario: Scenario, number: int, **changes: object) -> tuple[Role, ...]:
+    """The roles, with one of them changed."""
+    return tuple(
+        replace(role, **changes) if place == number else role  # type: ignore[arg-type]
+        for place, role in enumerate(scenario.roles)
+    )
+
+
+def _simpler(fault: Fault) -> Iterator[Fault]:
+    """The same fault for a shorter time, or at a rounder moment."""
+    if fault.lasts_s > SHORTEST_FAULT_S:
+        yield replace(fault, lasts_s=round(fault.lasts_s / 2, 3))
+    for digits in (0, 1):
+        if round(fault.at, digits) != fault.at:
+            yield replace(fault, at=round(fault.at, digits))

@@ -6,9 +6,13 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.draw import draw
+from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.planted import BUGS, Planted
 from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.shrink import fails, shrink
+from tests.simulation.story import FAULT_SENTENCES, tell
 from tests.simulation.world import SimulatedRun, play
 
 SEEDS = range(2000)
@@ -90,6 +94,37 @@ def test_the_tool_prints_the_schedule_and_with_v_each_event(capsys: pytest.Captu
 def test_the_tool_shrinks_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--shrink", "0"], Planted("Started comes before the processes")) == 1
     assert capsys.readouterr().out.startswith("Scenario(seed=0, ")
+
+
+def test_a_run_is_told_in_sentences_in_their_order() -> None:
+    trainer = Role(name="trainer", restart="restart_all", nodes_min=2, nodes_max=3, workers=(1,), work_s=30.0)
+    killed = Fault(what="kill_agent", node=HEAD, at=20.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(trainer,), nodes=3, faults=(killed,)))
+    run.play()
+    told = "\n".join(tell(run))
+    places = [
+        told.index(sentence)
+        for sentence in (
+            "3 nodes, 2 to 3 in a world, a lease of 10 s",
+            "node0 is head and claims attempt 1 with node0, node1 and node2",
+            "FAULT: the agent on the head's node is killed",
+            "node1 and node2 kill the workers of attempt 1",
+            "node1 is head and claims attempt 2 with node1 and node2",
+            "result: SUCCEEDED, exit code 0: every rank exited 0",
+        )
+    ]
+    assert places == sorted(places), told
+    assert "Echo" not in told
+
+
+def test_every_fault_that_is_drawn_has_a_sentence() -> None:
+    drawn = {
+        fault.what
+        for make in (draw, draw_second_start, draw_machines)
+        for seed in range(300)
+        for fault in make(seed).faults
+    }
+    assert drawn <= FAULT_SENTENCES.keys()
 
 
 def test_the_tool_counts_the_ways_to_end(capsys: pytest.CaptureFixture[str]) -> None:
