@@ -25,7 +25,7 @@ from hpc_elastic.rundir.create import check_vacant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PreflightProblem:
     """What is wrong with the value of a key; `is_certain`: on the nodes, too."""
 
     path: KeyPath
@@ -68,22 +68,22 @@ def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), w
         raise JobError(problems)
 
 
-def _missing(plan: LaunchPlan) -> Iterator[Finding]:
+def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
     """Files and programs that are not here; a path with `${NAME}` in it is the node's to know."""
     is_local, has_setup = plan.scheduler == "local", bool(plan.setup)
     directory = None if has_reference(plan.workdir) else expand_references(plan.workdir, {})
     if directory is not None and not os.path.isdir(directory):
-        yield Finding(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
+        yield PreflightProblem(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
         directory = None
     if (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
-        yield Finding(path=("python",), message=message, is_certain=is_local and not has_setup)
+        yield PreflightProblem(path=("python",), message=message, is_certain=is_local and not has_setup)
     for index, role in enumerate(plan.roles):
         above: KeyPath = ("entrypoint",) if len(plan.roles) == 1 else ("roles", index, "entrypoint")
         is_path_known = not has_setup and "PATH" not in plan.env and "PATH" not in role.env
         message = _why_not_run(role.entrypoint, directory, is_path_known=is_path_known)
         if message is not None:
             path = (*above, role.entrypoint.kind)
-            yield Finding(path=path, message=message, is_certain=is_local and not has_setup)
+            yield PreflightProblem(path=path, message=message, is_certain=is_local and not has_setup)
 
 
 def _why_not_run(entrypoint: EntrypointPlan, directory: str | None, *, is_path_known: bool) -> str | None:
@@ -120,17 +120,17 @@ def _why_no_program(name: str, directory: str | None, *, is_path_known: bool) ->
     return None
 
 
-def _unreadable_by_bash(run: PreparedRun) -> Iterator[Finding]:
+def _unreadable_by_bash(run: PreparedRun) -> Iterator[PreflightProblem]:
     """What of the script bash cannot read: the setup lines that are to blame, else the template."""
     complaint = _bash_complaint(run.script)
     if complaint is None:
         return
     to_blame = [(number, why) for number, line in enumerate(run.plan.setup) if (why := _bash_complaint(line))]
     for number, why in to_blame:
-        yield Finding(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
+        yield PreflightProblem(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
     if not to_blame:
         message = f"bash cannot read the script that {run.plan.template} makes: {complaint}"
-        yield Finding(path=("template",), message=message, is_certain=True)
+        yield PreflightProblem(path=("template",), message=message, is_certain=True)
 
 
 def _bash_complaint(script: str) -> str | None:

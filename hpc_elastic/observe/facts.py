@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.observe.nodes import Claimed, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
@@ -133,7 +133,7 @@ class FactReader:
         return read_record(self.layout.allocation(number), ALLOCATION, tip=_RECORD_TIP) or {}
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
-        claims = [Claimed(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
+        claims = [AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
         heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
         notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
         return find_nodes_beside(claims, notes, order)

@@ -32,7 +32,7 @@ class NodeNote(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class AttemptNodes:
     """The nodes of an attempt, and the head that claimed it."""
 
     attempt: int
@@ -66,7 +66,7 @@ class NodeNotes:
         return self._notes
 
 
-def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
+def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
     """Return the nodes that are spare and those that are lost now.
 
     Args:
@@ -80,7 +80,7 @@ def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], orde
     claims = {world.attempt: world for world in worlds}
     joined: dict[str, int] = {}  # in the time of which attempt
     lost: set[str] = set()
-    world: Claimed | None = None
+    world: AttemptNodes | None = None
     for attempt in sorted({*claims, *by_attempt}):
         if attempt in claims:
             lost |= _left_out(world, claims[attempt], joined)
@@ -100,7 +100,7 @@ def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], orde
     )
 
 
-def _left_out(before: Claimed | None, world: Claimed, joined: Mapping[str, int]) -> set[str]:
+def _left_out(before: AttemptNodes | None, world: AttemptNodes, joined: Mapping[str, int]) -> set[str]:
     """Return the nodes lost between two worlds: those of the first that are not in the next and have not rejoined."""
     if before is None:
         return set()

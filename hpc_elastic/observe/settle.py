@@ -8,14 +8,14 @@ import time
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.observe.diagnosis import Ending
+from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import RunResult, utc_text
 
 
-def settle(layout: RunLayout, facts: Facts, ending: Ending) -> bool:
+def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
     """Creates `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
 
     Returns:
@@ -24,10 +24,10 @@ def settle(layout: RunLayout, facts: Facts, ending: Ending) -> bool:
     Raises:
         RunDirectoryError: the directory cannot be written.
     """
-    if not store.claim(layout.result, to_json(_result(facts, ending, time.time()))):
+    if not store.claim(layout.result, to_json(_result(facts, missing, time.time()))):
         return False
     with contextlib.suppress(RunDirectoryError):  # for a script that runs by hand later; the result is what counts
-        store.write_bytes(layout.exit_code, f"{int(ending.exit_code)}\n".encode())
+        store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())
     return True
 
 
@@ -48,14 +48,14 @@ def file_system_now(layout: RunLayout) -> float:
         return time.time()
 
 
-def _result(facts: Facts, ending: Ending, now: float) -> RunResult:
+def _result(facts: Facts, missing: MissingResult, now: float) -> RunResult:
     latest = facts.attempts[-1] if facts.attempts else None
     return RunResult(
         run=str(facts.plan.get("run") or facts.submission.get("run") or os.path.basename(facts.run_dir)),
-        state=ending.state,
-        exit_code=int(ending.exit_code),
-        reason=ending.reason,
-        cause=ending.cause,
+        state=missing.state,
+        exit_code=int(missing.exit_code),
+        reason=missing.reason,
+        cause=missing.cause,
         attempts=latest.number if latest else 0,
         restarts=latest.restarts if latest else 0,
         failures={},

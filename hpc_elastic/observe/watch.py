@@ -137,13 +137,13 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        ending = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
-        if ending is None:
+        missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
+        if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-        if not ending.is_certain and waited < self._settle_s:
+        if not missing.is_certain and waited < self._settle_s:
             return False
-        settle.settle(self.layout, fresh, ending)
+        settle.settle(self.layout, fresh, missing)
         return True
 
 

@@ -60,7 +60,7 @@ class PredecessorUnknownError(RunDirectoryError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimedAllocation:
     """An allocation's claim, and whether this agent made it."""
 
     claim: AllocationClaim
@@ -110,7 +110,7 @@ class Journal:
             return None
         return self._chain.with_latest_head(latest)
 
-    def claim_allocation(self, head: Endpoint) -> Claimed:
+    def claim_allocation(self, head: Endpoint) -> ClaimedAllocation:
         """Claims the next allocation for this start of the job.
 
         Raises:
@@ -123,14 +123,14 @@ class Journal:
                 is_ours = latest == self._tried  # this agent's earlier try seemed to fail but made the claim
                 if is_ours:
                     self._announce(latest)
-                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
+                return self._took(ClaimedAllocation(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
             mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 self._announce(mine)
-                return self._took(Claimed(claim=mine, is_ours=True))
+                return self._took(ClaimedAllocation(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
         """Claims another allocation for this start of the job, because no attempt was opened in the one before it.
@@ -151,7 +151,7 @@ class Journal:
             return False
         if (first := self._chain.first_of_this_start()) is not None:
             self._announce(first)  # the head that made this claim may have died before it announced it
-        self._took(Claimed(claim=mine, is_ours=True))
+        self._took(ClaimedAllocation(claim=mine, is_ours=True))
         return True
 
     def is_requeued(self) -> bool | None:
@@ -437,7 +437,7 @@ class Journal:
             time=utc_text(time.time()),
         )
 
-    def _took(self, claimed: Claimed) -> Claimed:
+    def _took(self, claimed: ClaimedAllocation) -> ClaimedAllocation:
         self.allocation = claimed.claim.allocation
         return claimed
 

@@ -34,7 +34,7 @@ from hpc_elastic.agent.system.processes import Marks
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, TorchAgentStage
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
 from hpc_elastic.integrations.torchrun.run_directory import is_over_for, leave_run
 from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockWorkers
@@ -146,7 +146,7 @@ class TorchrunAgent:
     async def _leave_in_order(self, leave: Leave) -> None:
         """Leaves in order while torch's agent waits: a local head has to stay until others have heard of the end."""
         if self._abandoned:
-            if self._exchange.stage is Stage.AT_WORK:
+            if self._exchange.stage is TorchAgentStage.AT_WORK:
                 await self._end_workers(_over(leave))
             return
         if is_over_for(leave.exit_code):
@@ -162,7 +162,7 @@ class TorchrunAgent:
         not check in time, the guard kills them, and then goes on looking for workers that start late.
         """
         self._exchange.end(over)  # from now on torch's agent takes no round
-        if not self._is_set_up or self._exchange.stage is not Stage.AT_WORK:
+        if not self._is_set_up or self._exchange.stage is not TorchAgentStage.AT_WORK:
             return
         self._fenced_by = self._loop.time()
         self._move_deadline()
@@ -179,7 +179,7 @@ class TorchrunAgent:
             await self._part.member.close()
         await self._tasks.cancel()
         if (
-            self._guard is not None and self._exchange.stage is not Stage.AT_WORK
+            self._guard is not None and self._exchange.stage is not TorchAgentStage.AT_WORK
         ):  # else it stays until this process ends
             await self._processes.call(self._guard.dismiss)
         await self._disk.close(DISK_DRAINS_WITHIN_S)

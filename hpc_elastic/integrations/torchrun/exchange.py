@@ -28,7 +28,7 @@ from typing import Any
 from hpc_elastic.membership.messages import Assign, StopManner
 
 
-class Stage(Enum):
+class TorchAgentStage(Enum):
     """The stage of torch's agent; the module's docstring has the transitions."""
 
     IDLE = "idle"
@@ -79,7 +79,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._stage = Stage.IDLE
+        self._stage = TorchAgentStage.IDLE
         self._round: Round | None = None
         self._is_taken = False
         self._stop: StopManner | None = None
@@ -87,7 +87,7 @@ class Exchange:
         self._failure: Failure | None = None
         self._over: Over | None = None
         self.why = ""  # the reason with which torch's agent last became IDLE
-        self._hear: Callable[[Stage], None] = lambda _: None
+        self._hear: Callable[[TorchAgentStage], None] = lambda _: None
 
     # Called by torch's agent.
 
@@ -102,7 +102,7 @@ class Exchange:
         """
         with self._changed:
             self.why = why
-            self._enter(Stage.IDLE)
+            self._enter(TorchAgentStage.IDLE)
             self._changed.wait_for(lambda: self._over is not None or self._is_offered())
             if self._over is not None or self._round is None:
                 raise StoppedError
@@ -117,7 +117,7 @@ class Exchange:
                 self._changed.wait_for(lambda: not self._stands(offered))
                 return False
             self._is_taken = True
-            self._enter(Stage.AT_WORK)
+            self._enter(TorchAgentStage.AT_WORK)
             return True
 
     def asked_to_stop(self) -> StopManner | None:
@@ -146,21 +146,21 @@ class Exchange:
     def finish(self) -> None:
         """Notes that all workers of this node exited 0."""
         with self._changed:
-            if self._stage is Stage.AT_WORK:
-                self._enter(Stage.FINISHED)
+            if self._stage is TorchAgentStage.AT_WORK:
+                self._enter(TorchAgentStage.FINISHED)
 
     def fail(self, failure: Failure) -> None:
         """Notes that torch's agent gives up because of a failure, and has no workers any more."""
         with self._changed:
-            if self._stage is not Stage.FINISHED:
+            if self._stage is not TorchAgentStage.FINISHED:
                 self._failure = failure
-                self._enter(Stage.GONE)
+                self._enter(TorchAgentStage.GONE)
 
     def leave(self) -> None:
         """Notes that torch's agent ends, and has no workers any more."""
         with self._changed:
-            if self._stage not in (Stage.FINISHED, Stage.GONE):
-                self._enter(Stage.GONE)
+            if self._stage not in (TorchAgentStage.FINISHED, TorchAgentStage.GONE):
+                self._enter(TorchAgentStage.GONE)
 
     def wait_until_over(self, timeout_s: float | None = None) -> Over | None:
         """Waits for the end of this node's part and returns it; None if it does not come in time."""
@@ -176,13 +176,13 @@ class Exchange:
 
     # Called by membership.
 
-    def listen(self, hear: Callable[[Stage], None]) -> None:
+    def listen(self, hear: Callable[[TorchAgentStage], None]) -> None:
         """Sets `hear`, which is called with each new stage of torch's agent, under the lock and in its thread."""
         with self._changed:
             self._hear = hear
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> TorchAgentStage:
         """The stage of torch's agent."""
         with self._changed:
             return self._stage
@@ -222,7 +222,7 @@ class Exchange:
 
     # Called with the lock held.
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: TorchAgentStage) -> None:
         self._stage = stage
         self._hear(stage)
 

@@ -25,7 +25,7 @@ from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_attempt_store
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError, TorchAgentStage
 from hpc_elastic.integrations.torchrun.run_directory import enter_run
 from hpc_elastic.integrations.torchrun.settings import BACKEND, Settings, build_plan, read_settings, run_name
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
@@ -185,7 +185,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         without this one. An error before the start would end torch's agent; killing costs one restart at most.
         """
         agent = self._agent
-        is_late = agent is not None and self._exchange.stage is Stage.AT_WORK and not agent.may_start()
+        is_late = agent is not None and self._exchange.stage is TorchAgentStage.AT_WORK and not agent.may_start()
         if agent is not None and is_late:
             agent.kill_workers()
         return is_late

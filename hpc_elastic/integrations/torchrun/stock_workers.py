@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.workers.spawn import WorkerOrder
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, Stage
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, TorchAgentStage
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -60,7 +60,7 @@ class StockWorkers:
         self._moved = asyncio.Event()
         self._attempt = 0
         self._rank = 0
-        self._stage = Stage.IDLE  # the latest stage that reached this thread
+        self._stage = TorchAgentStage.IDLE  # the latest stage that reached this thread
         self._is_stopping = False
         self._is_closed = False
         self._listener = self._next_listener()
@@ -80,28 +80,28 @@ class StockWorkers:
         failure = self._exchange.failure
         if failure is not None:
             self._outputs.failed(self._attempt, failure)  # the head has not heard of it: it was restarting
-        elif self._exchange.stage is Stage.FINISHED:
+        elif self._exchange.stage is TorchAgentStage.FINISHED:
             self._outputs.useless()
         else:
             listener = None
             if assign.serves_store:
                 listener, self._listener = self._listener, self._next_listener()
             self._exchange.offer(Round(assign=assign, listener=listener))
-            await self._until(lambda: self._is_stopping or self._exchange.stage is not Stage.IDLE)
+            await self._until(lambda: self._is_stopping or self._exchange.stage is not TorchAgentStage.IDLE)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
         """Lets `num_nodes_waiting` return 1, and waits until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
         self._stop(manner)
-        await self._until(lambda: self._exchange.stage is not Stage.AT_WORK)
+        await self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK)
         self._exchange.withdraw()
         return ()
 
     async def wait_until_gone(self, within_s: float) -> None:
         """Waits until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until(lambda: self._exchange.stage is not Stage.AT_WORK), within_s)
+            await asyncio.wait_for(self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK), within_s)
 
     def hurry(self) -> None:
         """Kills the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
@@ -138,30 +138,30 @@ class StockWorkers:
 
     # Steps.
 
-    def _hear(self, stage: Stage) -> None:
+    def _hear(self, stage: TorchAgentStage) -> None:
         """Passes a new stage on to the event loop; is called in the thread of torch's agent."""
         self._loop.call_soon_threadsafe(self._heard, stage)
 
-    def _heard(self, stage: Stage) -> None:
+    def _heard(self, stage: TorchAgentStage) -> None:
         """Handles a new stage of torch's agent, in the event loop's thread."""
         before, self._stage = self._stage, stage
         self._moved.set()
         if self._is_closed:
             return
-        if stage is Stage.IDLE and before is Stage.AT_WORK and not self._is_stopping:
+        if stage is TorchAgentStage.IDLE and before is TorchAgentStage.AT_WORK and not self._is_stopping:
             self._outputs.restarts(self._exchange.why or RESTARTS)
-        elif stage is Stage.FINISHED:
+        elif stage is TorchAgentStage.FINISHED:
             self._outputs.finished(self._attempt)
-        elif stage is Stage.GONE:
+        elif stage is TorchAgentStage.GONE:
             failure = self._exchange.failure
-            if failure is None or before is Stage.IDLE:
+            if failure is None or before is TorchAgentStage.IDLE:
                 self._outputs.useless()
             else:
                 self._outputs.failed(self._attempt, failure)
 
     def _stop(self, manner: StopManner) -> None:
         is_told = self._exchange.stop(manner)
-        if manner is StopManner.FENCE and is_told and self._exchange.stage is Stage.AT_WORK:
+        if manner is StopManner.FENCE and is_told and self._exchange.stage is TorchAgentStage.AT_WORK:
             self._outputs.kill()
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
