@@ -49,7 +49,7 @@ class Deadline:
         return now() >= self.value
 
     def set(self, moment: float) -> None:
-        """Moves the deadline to `moment`."""
+        """Move the deadline to `moment`."""
         self._value[0] = moment
 
     def close(self) -> None:

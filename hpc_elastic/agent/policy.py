@@ -53,7 +53,7 @@ class Policy:
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
-        """Returns whether the store on this role's nodes serves only roles whose failures are ignored."""
+        """Return whether the store on this role's nodes serves only roles whose failures are ignored."""
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
 
     def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
@@ -86,7 +86,7 @@ class Policy:
         )
 
     def backoff_s(self, used: int) -> float:
-        """Returns the pause in seconds before a restart when `used` restarts are spent already."""
+        """Return the pause in seconds before a restart when `used` restarts are spent already."""
         backoff = self.restart.backoff
         try:
             pause = backoff.first_s * backoff.factor**used
@@ -96,7 +96,7 @@ class Policy:
 
 
 def describe_failure(failure: FailureRecord) -> str:
-    """Describes a failure in one line: which rank, on which node, how it ended, and its error message."""
+    """Describe a failure in one line: which rank, on which node, how it ended, and its error message."""
     rank = f"rank {failure.rank} on {failure.node}"
     if failure.failure_class == "start_failed":
         return f"{rank} could not be started: {failure.message}"
@@ -112,13 +112,13 @@ def describe_failure(failure: FailureRecord) -> str:
 
 
 def failure_signature(failure: FailureRecord) -> str:
-    """Returns a text that is equal for equal failures: class, exit code and message with its numbers masked."""
+    """Return a text that is equal for equal failures: class, exit code and message with its numbers masked."""
     words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
     return f"{failure.failure_class}/{failure.exitcode}/{words}"
 
 
 def _history_after(history: History, observation: Observation, signature: str) -> History:
-    """Returns the history after this failure was answered by a restart.
+    """Return the history after this failure was answered by a restart.
 
     Without a progress file it is unknown whether the run made progress; then it is assumed to have.
     """

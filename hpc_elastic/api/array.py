@@ -42,7 +42,7 @@ def submit_array(
     array: str | None = None,
     parameters: Sequence[Mapping[str, str]] = (),
 ) -> list[Submission]:
-    """Makes the runs and submits them as one array.
+    """Make the runs and submit them as one array.
 
     Args:
         prepared: the runs. Run i has the run directory `i` of a folder that is empty or does not exist yet,

@@ -31,7 +31,7 @@ class StillRunningError(HpcElasticError):
 
 
 def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[[str], None]) -> Snapshot:
-    """Stops a run that is not over, and waits until it is.
+    """Stop a run that is not over, and wait until it is.
 
     Args:
         layout: the run's.

@@ -18,7 +18,7 @@ from hpc_elastic.scheduler.registry import make_scheduler
 
 
 def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) -> ArraySnapshot:
-    """Stops all tasks that are not over, and waits until they are.
+    """Stop all tasks that are not over, and wait until they are.
 
     Args:
         layout: the array's.

@@ -34,7 +34,7 @@ class PreflightProblem:
 
 
 def check_submission(prepared: PreparedRun, *, overrides: Sequence[str] = (), warn: Callable[[str], None]) -> None:
-    """Looks at everything that one run needs.
+    """Look at everything that one run needs.
 
     Args:
         prepared: the run.

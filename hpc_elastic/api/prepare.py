@@ -64,7 +64,7 @@ def _say(line: str) -> None:
 
 
 def read_job_file(path: str) -> JobSource:
-    """Reads a job file.
+    """Read a job file.
 
     Raises:
         UsageError: there is none, or it is a script.
@@ -135,7 +135,7 @@ def prepare_run(
     run_dir: str | None = None,
     say: Callable[[str], None] = _say,
 ) -> PreparedRun:
-    """Parses, finds the site, resolves and renders.
+    """Parse, find the site, resolve and render.
 
     Args:
         source: the job file.
@@ -158,7 +158,7 @@ def prepare_run(
 def read_job(
     source: JobSource, *, overrides: Sequence[str] = (), parameters: Mapping[str, str] | None = None
 ) -> JobSpec:
-    """Parses a job; `parameters` are the values of `${NAME}` in it.
+    """Parse a job; `parameters` are the values of `${NAME}` in it.
 
     Raises:
         JobError: something is wrong with it.
@@ -204,7 +204,7 @@ def plan_run(
     now: float,
     templates: Templates | None = None,
 ) -> PreparedRun:
-    """Resolves and renders; several runs of a job can share their `templates`.
+    """Resolve and render; several runs of a job can share their `templates`.
 
     Raises:
         JobError, TemplateError: job and site do not go together, or the template is wrong.

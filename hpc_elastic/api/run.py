@@ -87,7 +87,7 @@ class Run:
         return look_once(self._layout, _LOG.warning)
 
     def wait(self, timeout_s: float | None = None) -> Snapshot:
-        """Waits until the run is over, however it ends.
+        """Wait until the run is over, however it ends.
 
         Args:
             timeout_s: how long at most.
@@ -104,7 +104,7 @@ class Run:
         return snapshot
 
     def result(self, timeout_s: float | None = None) -> RunResult:
-        """Waits for the end and says how it was, with what a function has returned on every rank.
+        """Wait for the end and say how it was, with what a function has returned on every rank.
 
         Raises:
             RunFailed: it did not succeed; with the cause, and the traceback of the rank that failed first.
@@ -144,7 +144,7 @@ class Run:
         return follow_events(self._layout, lambda: run_watch.look().is_over, pause_s=LOOK_S)
 
     def cancel(self) -> Snapshot:
-        """Stops the run, with the grace of its job, and waits until it is over; fine if it is over already.
+        """Stop the run, with the grace of its job, and wait until it is over; fine if it is over already.
 
         Raises:
             HpcElasticError: it cannot be stopped from here.

@@ -26,7 +26,7 @@ from hpc_elastic.scheduler.protocol import Scheduler
 
 
 def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
-    """Makes the run and submits it.
+    """Make the run and submit it.
 
     Raises:
         RunDirectoryError: the directory cannot be made, or as `start_run` says.
@@ -41,7 +41,7 @@ def start_run(
     *,
     is_foreground: bool = False,
 ) -> Submission:
-    """Makes the run directory, starts the run and records it.
+    """Make the run directory, start the run and record it.
 
     Args:
         prepared: the run.
@@ -72,7 +72,7 @@ def start_run(
 
 
 def record(room: Reservation, data: Json, job_id: str) -> None:
-    """Writes down what was submitted, where room was kept for it.
+    """Write down what was submitted, where room was kept for it.
 
     Raises:
         RunDirectoryError: it cannot be written; the job and all its files are kept.
@@ -88,7 +88,7 @@ def record(room: Reservation, data: Json, job_id: str) -> None:
 
 
 def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
-    """Makes the run directory, with all that the run needs before it is submitted.
+    """Make the run directory, with all that the run needs before it is submitted.
 
     Raises:
         RunDirectoryError: it cannot be made; what was made is gone again.
@@ -107,7 +107,7 @@ class Interruption:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interruption]:
-    """Holds Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway.
+    """Hold Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway.
 
     Raises:
         KeyboardInterrupt: it came; its text is the outcome.
@@ -165,7 +165,7 @@ def make_submission(
 
 
 def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> None:
-    """Notes what was submitted in the user's index; where that is not possible, says so and goes on."""
+    """Note what was submitted in the user's index; where that is not possible, say so and go on."""
     run, tasks = (
         (submitted.array, len(submitted.tasks)) if isinstance(submitted, ArraySubmission) else (submitted.run, 0)
     )

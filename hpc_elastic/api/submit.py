@@ -33,7 +33,7 @@ def submit(
     run_dir: str | os.PathLike[str] | None = None,
     **keys: Any,
 ) -> Run:
-    """Submits a job to the scheduler of its site, and returns at once.
+    """Submit a job to the scheduler of its site, and return at once.
 
         hpc_elastic.submit("job.yaml", nodes=8, time="12h")
         hpc_elastic.submit({"entrypoint": {"script": "train.py"}, "nodes": 4})
@@ -57,7 +57,7 @@ def submit(
 
 
 def submit_prepared(prepared: PreparedRun) -> Run:
-    """Submits what `prepare` has made."""
+    """Submit what `prepare` has made."""
     submit_run(prepared, make_scheduler(prepared.plan.scheduler))
     return Run(prepared.plan.run_dir)
 

@@ -26,7 +26,7 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raises what `main` prints, where argparse would print and exit itself."""
+        """Raise what `main` prints, where argparse would print and exit itself."""
         close = self._closest(message)
         guess = f"did you mean {close}? " if close else ""
         raise UsageError(message, tip=f"{guess}`{self.prog} --help` lists what it takes")
@@ -43,19 +43,19 @@ class VerbParser(argparse.ArgumentParser):
 
 
 def add_run(parser: VerbParser) -> None:
-    """Adds RUN."""
+    """Add RUN."""
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help="a run directory, a name or a job id; default: the latest of this folder"
     )
 
 
 def add_job_file(parser: VerbParser) -> None:
-    """Adds the job file."""
+    """Add the job file."""
     parser.add_argument("job_file", metavar="job.yaml", help="the job file")
 
 
 def add_planning(parser: VerbParser) -> None:
-    """Adds what changes the plan of a job file."""
+    """Add what changes the plan of a job file."""
     parser.add_argument("--site", metavar="NAME", help="the site; default: the job file's, else what is found")
     parser.add_argument(
         "--set",
@@ -69,7 +69,7 @@ def add_planning(parser: VerbParser) -> None:
 
 
 def add_json(parser: VerbParser, help_line: str) -> None:
-    """Adds `--json`."""
+    """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=help_line)
 
 

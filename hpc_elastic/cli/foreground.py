@@ -43,7 +43,7 @@ class ForegroundScheduler:
         self._child: subprocess.Popen[bytes] | None = None
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
-        """Starts the script and returns its job id."""
+        """Start the script and return its job id."""
         command = ["bash", "-c", _STARTER, "hpc-elastic", script]
         try:
             self._child = subprocess.Popen(
@@ -72,16 +72,16 @@ class ForegroundScheduler:
         return {job_id: _status(job_id, code) for job_id in job_ids}
 
     def cancel(self, job_id: str) -> None:  # noqa: ARG002  (there is one job)
-        """Sends the script TERM."""
+        """Send the script TERM."""
         self.signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Returns when the script is over: after the result it only cleans up."""
+        """Return when the script is over: after the result it only cleans up."""
         if self._child is not None:
             self._child.wait()
 
     def signal(self, number: int) -> None:
-        """Sends the script a signal; KILL goes to its whole session."""
+        """Send the script a signal; KILL goes to its whole session."""
         if self._child is None or self._child.poll() is not None:
             return
         if number == signal.SIGKILL:
@@ -139,7 +139,7 @@ def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Seque
 
 
 def _say(line: str) -> None:
-    """Writes past `sys.stderr`, which refuses a handler's line while it is in the middle of another one."""
+    """Write past `sys.stderr`, which refuses a handler's line while it is in the middle of another one."""
     with contextlib.suppress(OSError):
         os.write(2, f"\nhpc-elastic: {line}\n".encode())
 

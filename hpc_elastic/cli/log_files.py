@@ -103,7 +103,7 @@ def _names(folder: str) -> list[str]:
 
 
 def copy_file(path: str, target: int) -> None:
-    """Copies bytes as they are; a rank may write anything."""
+    """Copy bytes as they are; a rank may write anything."""
     with store.file_system_errors(path, "read"):
         try:
             descriptor = os.open(path, os.O_RDONLY)

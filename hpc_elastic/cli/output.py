@@ -15,7 +15,7 @@ _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, 
 
 
 def replace_closed_streams() -> None:
-    """Takes the places of standard streams that the shell has closed, so that no file of ours gets them.
+    """Take the places of standard streams that the shell has closed, so that no file of ours gets them.
 
     A closed standard output refuses what is written, as a full one does; what goes to a closed standard
     error is lost. Python has None there, and `print` to None is silent or goes elsewhere.
@@ -48,7 +48,7 @@ class _LossyFile(io.FileIO):
     """A file to which every write succeeds."""
 
     def write(self, content: Any, /) -> int:
-        """Writes what can be written."""
+        """Write what can be written."""
         written: int | None = None
         with suppress(OSError):
             written = super().write(content)  # None where the reader of a pipe that does not block is too slow

@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def check_document(
     document: Document, model: type[Model], find_conflicts: Callable[[Model], Iterable[Conflict]]
 ) -> Model | None:
-    """Checks a document's data against a model, and the combinations of what is right by itself.
+    """Check a document's data against a model, and the combinations of what is right by itself.
 
     What is wrong by itself is noted and taken out, so that what is left can be looked at as a whole.
 
@@ -51,7 +51,7 @@ def check_document(
 
 
 def note_double_options(document: Document, path: KeyPath) -> None:
-    """Notes the options of the `sbatch:` map at `path` that are given in two spellings."""
+    """Note the options of the `sbatch:` map at `path` that are given in two spellings."""
     options: Any = document.data
     for key in path:
         options = options.get(key) if isinstance(options, dict) else None
@@ -66,7 +66,7 @@ def _note_conflicts(document: Document, conflicts: Iterable[Conflict], wrong_key
 
 
 def _take_out(data: Any, path: KeyPath) -> None:
-    """Takes the key at a path out; of a list that is no list of maps, the list's own key."""
+    """Take the key at a path out; of a list that is no list of maps, the list's own key."""
     holder, last = data, path[-1:]
     for length, key in enumerate(path[:-1], start=1):
         if isinstance(data, dict) and key in data:

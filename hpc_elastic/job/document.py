@@ -35,7 +35,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def add_problem(self, path: KeyPath, message: str) -> None:
-        """Notes what is wrong with the value at `path`, placed by the nearest key above that has a place."""
+        """Note what is wrong with the value at `path`, placed by the nearest key above that has a place."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.overrides:
                 return self._note(None, path, message)
@@ -44,7 +44,7 @@ class Document:
         return self._note(1, path, message)
 
     def override(self, path: KeyPath, text: str) -> None:
-        """Puts the value that `text` is in YAML at `path`, over what the file says."""
+        """Put the value that `text` is in YAML at `path`, over what the file says."""
         self.overrides.add(path)
         self.lines = {known: line for known, line in self.lines.items() if known[: len(path)] != path}
         holder: Any = self.data
@@ -59,7 +59,7 @@ class Document:
         return None
 
     def read(self, text: str) -> None:
-        """Reads the file's text, whose top level must be a map."""
+        """Read the file's text, whose top level must be a map."""
         value = self._read(text, (), line=1)
         if isinstance(value, dict):
             self.data = value

@@ -40,7 +40,7 @@ class Parameter:
 
 
 def parse_parameters(words: Sequence[str]) -> tuple[Parameter, ...]:
-    """Reads `NAME=VALUES` words; VALUES are words with commas between them, or whole numbers `a..b`, `a..b..step`.
+    """Read `NAME=VALUES` words; VALUES are words with commas between them, or whole numbers `a..b`, `a..b..step`.
 
     Raises:
         UsageError: one is none, a name or a value is given twice, or all together are too many runs.
@@ -69,7 +69,7 @@ def find_references(data: Mapping[str, Any]) -> frozenset[str]:
 
 
 def put_in(data: Mapping[str, Any], values: Mapping[str, str]) -> None:
-    """Puts these parameters where the job file's values name them as `${NAME}`."""
+    """Put these parameters where the job file's values name them as `${NAME}`."""
     for holder, key in _places(data):
         holder[key] = bind_references(holder[key], values)
 

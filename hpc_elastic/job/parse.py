@@ -47,7 +47,7 @@ def parse_job(
     has_function: bool = False,
     parameters: Mapping[str, str] | None = None,
 ) -> JobSpec:
-    """Reads a job file.
+    """Read a job file.
 
     Args:
         text: what is in the file.

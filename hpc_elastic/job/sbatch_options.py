@@ -128,7 +128,7 @@ def _abbreviated(option: str) -> str | None:
 
 
 def check_lifted(option: str, value: str) -> None:
-    """Checks the value of an option that is lifted into `resources`; any other is passed on as it is.
+    """Check the value of an option that is lifted into `resources`; any other is passed on as it is.
 
     Raises:
         ValueError: it is not a value of that option.

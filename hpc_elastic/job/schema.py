@@ -111,7 +111,7 @@ def _restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:
 
 
 def _drop_titles(value: Any) -> None:
-    """Takes pydantic's titles away, which are the keys in other letters; a key that is called title stays."""
+    """Take pydantic's titles away, which are the keys in other letters; a key that is called title stays."""
     if isinstance(value, dict):
         if isinstance(value.get("title"), str):
             del value["title"]

@@ -272,7 +272,7 @@ Workers = Annotated[
 
 
 def number_as_map(*keys: str) -> BeforeValidator:
-    """Reads one number of at least 1 as a map that gives it to each of these keys."""
+    """Read one number of at least 1 as a map that gives it to each of these keys."""
 
     def widen(value: object) -> object:
         if isinstance(value, (bool, str, float)) or value is None or isinstance(value, list):

@@ -70,7 +70,7 @@ class ArrayFacts:
 
 
 def read_array(layout: ArrayLayout) -> ArrayFacts:
-    """Reads the array's record.
+    """Read the array's record.
 
     Raises:
         RunDirectoryError: it is not there, or none.
@@ -82,7 +82,7 @@ def read_array(layout: ArrayLayout) -> ArrayFacts:
 
 
 def make_array_snapshot(facts: ArrayFacts, tasks: Sequence[Snapshot | None]) -> ArraySnapshot:
-    """Puts the record and what was seen of the tasks together; pure."""
+    """Put the record and what was seen of the tasks together; pure."""
     record = facts.record
     return ArraySnapshot(
         array=str(record.get("array", "")),

@@ -31,11 +31,11 @@ class PlainDisplay:
         self._output = output
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of ours."""
         print(f"{_mark()} {line}", file=self._progress, flush=True)
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote."""
+        """Show a line that rank 0 wrote."""
         print(line, file=self._output, flush=True)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -51,19 +51,19 @@ class LiveDisplay:
         self._begun = time.monotonic()
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of ours."""
         from rich.text import Text
 
         self._console.print(Text(f"{_mark()} {line}", style="cyan"), soft_wrap=True)
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote, with its colours."""
+        """Show a line that rank 0 wrote, with its colours."""
         from rich.text import Text
 
         self._console.print(Text.from_ansi(_CONTROL.sub("", line)), soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Moves the live line."""
+        """Move the live line."""
         from rich.spinner import Spinner
 
         self._live.update(Spinner("line", text=self._line(snapshot)))

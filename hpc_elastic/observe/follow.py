@@ -16,17 +16,17 @@ class Display(Protocol):
     """Where a followed run is shown."""
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of ours."""
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote."""
+        """Show a line that rank 0 wrote."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Shows where the run stands now."""
+        """Show where the run stands now."""
 
 
 def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *, rank: int = 0) -> Snapshot:
-    """Shows a run until the snapshots end.
+    """Show a run until the snapshots end.
 
     Args:
         layout: the run's.

@@ -16,7 +16,7 @@ from hpc_elastic.rundir.records import RunResult, utc_text
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
-    """Creates `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
+    """Create `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
 
     Returns:
         Whether the result is the one written here.

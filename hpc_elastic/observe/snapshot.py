@@ -70,7 +70,7 @@ class Snapshot:
 
 
 def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
-    """Reads the run directory, and asks the scheduler only if there is no result yet.
+    """Read the run directory, and ask the scheduler only if there is no result yet.
 
     Args:
         layout: the run's.
@@ -109,7 +109,7 @@ def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus |
 
 
 def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) -> Snapshot:
-    """Puts the facts and the scheduler's word together; pure."""
+    """Put the facts and the scheduler's word together; pure."""
     result: Mapping[str, Any] = facts.result or {}
     latest = facts.attempts[-1] if facts.attempts else None
     plan, submission = facts.plan, facts.submission

@@ -38,7 +38,7 @@ class QuestionPace:
         return now >= self._due
 
     def note(self, now: float, answer: object) -> None:
-        """Sets the next pause: short after news, longer and longer without."""
+        """Set the next pause: short after news, longer and longer without."""
         self._pause = _FIRST_PAUSE_S if answer != self._answer else min(self._pause * _PAUSE_FACTOR, _LONGEST_PAUSE_S)
         self._answer = answer
         self._due = now + self._pause

@@ -26,7 +26,7 @@ class ShellQuotes:
         self._previous = "\n"
 
     def feed(self, text: str) -> None:
-        """Walks over a piece of shell."""
+        """Walk over a piece of shell."""
         position = 0
         while position < len(text):
             if self._state == "<":
@@ -36,7 +36,7 @@ class ShellQuotes:
                 self._previous = text[position - 1]
 
     def feed_word(self) -> None:
-        """Walks over a substitution."""
+        """Walk over a substitution."""
         self._previous = "w"
 
     @property
@@ -45,7 +45,7 @@ class ShellQuotes:
         return {"'": "single quotes", '"': "double quotes", "`": "backticks", "<": "a here-document"}.get(self._state)
 
     def _step(self, text: str, position: int) -> int:
-        """Takes in what is at `position`; returns its length."""
+        """Take in what is at `position`; return its length."""
         if text[position] == "\\" and self._state in ("", '"', "`"):
             return min(2, len(text) - position)
         if self._state:

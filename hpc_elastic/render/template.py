@@ -78,7 +78,7 @@ def script_environment(template: Template) -> ScriptEnvironment:
 
 
 def load_template(name: str, *, job_dir: str) -> Template:
-    """Reads a template and its parents, and checks them.
+    """Read a template and its parents, and check them.
 
     Args:
         name: a name below the shipped templates, as `slurm/job.sh.j2`, or a path.
@@ -128,7 +128,7 @@ class Templates:
 
 
 def load_array_template(scheduler: str) -> Template:
-    """Reads the template of the script of an array of runs; it has no blocks, and no site one of its own.
+    """Read the template of the script of an array of runs; it has no blocks, and no site one of its own.
 
     Raises:
         TemplateError: it is missing or cannot be read.
@@ -139,7 +139,7 @@ def load_array_template(scheduler: str) -> Template:
 
 
 def check_template(template: Template) -> None:
-    """Checks quoting and blocks of a template and of all that it refers to.
+    """Check quoting and blocks of a template and of all that it refers to.
 
     Raises:
         TemplateError: with the file and the line.
@@ -250,7 +250,7 @@ def _fail(source: Source, line: int, message: str, tip: str = CONTRACT, *, cause
 
 
 def _as_shell(value: object) -> str:
-    """Writes the value of `{{ }}`."""
+    """Write the value of `{{ }}`."""
     if isinstance(value, ShellText):
         return value
     if isinstance(value, str):

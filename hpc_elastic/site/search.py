@@ -18,7 +18,7 @@ _SYSTEM_FOLDER = "/etc/hpc_elastic/sites"
 
 
 def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteConfig:
-    """Reads the site of this name, or the site file at this path.
+    """Read the site of this name, or the site file at this path.
 
     A name with a slash or a YAML suffix is a path, relative to `job_dir`. Any other is looked for as
     `<name>.yaml` in `search_folders`; the first one counts. A relative `template:` of a site that begins

@@ -50,7 +50,7 @@ class SignalKeeper:
 
 
 def take_standard_files(files: Sequence[int | None]) -> None:
-    """Puts descriptors in the place of 0, 1, 2 and makes `sys.stdin`, `sys.stdout`, `sys.stderr` anew for them.
+    """Put descriptors in the place of 0, 1, 2 and make `sys.stdin`, `sys.stdout`, `sys.stderr` anew for them.
 
     Args:
         files: one for each; None where it stays what it is.
@@ -92,7 +92,7 @@ def _renew_stream(name: str, descriptor: int) -> None:
 def set_environment(
     environment: Mapping[str, str], set_by_imports: Mapping[str, tuple[str | None, str | None]]
 ) -> None:
-    """Replaces the whole environment, Python's and C's.
+    """Replace the whole environment, Python's and C's.
 
     Args:
         environment: the new one.

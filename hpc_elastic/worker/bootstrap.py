@@ -50,7 +50,7 @@ class Ties:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
-    """Reads the command line above, which only agents write.
+    """Read the command line above, which only agents write.
 
     Raises:
         SystemExit: it is not of that form.
@@ -68,7 +68,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
 
 
 def take_number(words: list[str], option: str) -> int | None:
-    """Takes `option NUMBER` from the beginning, if that is there."""
+    """Take `option NUMBER` from the beginning, if that is there."""
     if len(words) < 2 or words[0] != option or not words[1].isdigit():
         return None
     number = int(words[1])
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def set_command_line(target: Target) -> None:
-    """Makes `sys.argv` and `sys.orig_argv` what they are in a Python that was given the target; once."""
+    """Make `sys.argv` and `sys.orig_argv` what they are in a Python that was given the target; once."""
     if target.kind == "--module":
         main_module.set_command_line(target.arguments, target=["-m", target.name])
     elif target.kind == "--script":

@@ -15,7 +15,7 @@ NOT_EXECUTABLE = 126
 
 
 def become(program: str, arguments: Sequence[str], reporter: ErrorReporter) -> int:
-    """Replaces this process by the program, which is looked up on PATH as a shell does.
+    """Replace this process by the program, which is looked up on PATH as a shell does.
 
     Returns:
         Only if that fails: 127 if there is no such program, 126 if it cannot be executed, as a

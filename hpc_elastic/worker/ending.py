@@ -96,7 +96,7 @@ def has_process_group() -> bool:
 
 
 def _keep_operators() -> None:
-    """Takes `torch.library`'s finalizers, one a library, off the list of what is called at the exit."""
+    """Take `torch.library`'s finalizers, one a library, off the list of what is called at the exit."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         alive = finalizer.peek()
         if alive is not None and getattr(alive[1], "__module__", None) == "torch.library":

@@ -32,7 +32,7 @@ class ErrorReporter:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> ErrorReporter:
-        """Reads the variables that the agent sets, and takes out the one that is nobody else's.
+        """Read the variables that the agent sets, and take out the one that is nobody else's.
 
         Without TORCHELASTIC_ERROR_FILE nothing is written.
         """
@@ -52,7 +52,7 @@ class ErrorReporter:
         )
 
     def report_exception(self, error: BaseException) -> None:
-        """Records an exception that nothing in the user's code caught. Never raises."""
+        """Record an exception that nothing in the user's code caught. Never raises."""
         self._report("exception", exit_code=1, error=error)
 
     def tell_agent(self) -> None:
@@ -65,7 +65,7 @@ class ErrorReporter:
             send_last_word(self.agent, self.worker.attempt)
 
     def report_start_failure(self, error: BaseException, *, exit_code: int, message: str | None = None) -> None:
-        """Records that there was nothing to run, in these words or the error's own. Never raises."""
+        """Record that there was nothing to run, in these words or the error's own. Never raises."""
         self._report("start_failed", exit_code=exit_code, error=error, message=message)
 
     def _report(

@@ -59,7 +59,7 @@ Work = Callable[[], int]  # what a fork is for; returns its exit code
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves forks until the agent goes away; returns in forks only, their exit code."""
+    """Serve forks until the agent goes away; return in forks only, their exit code."""
     began = time.monotonic()
     ties, modules = parse_arguments(arguments)
     die_with_parent(ties.parent)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]]:
-    """Reads the command line above, which only agents write: what its life hangs on and the modules to preload.
+    """Read the command line above, which only agents write: what its life hangs on and the modules to preload.
 
     Raises:
         SystemExit: it is not of that form.
@@ -86,7 +86,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]
 
 
 def _take_link() -> socket.socket:
-    """Takes the socket off standard input, where what an import starts would inherit it."""
+    """Take the socket off standard input, where what an import starts would inherit it."""
     link = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -171,7 +171,7 @@ class ForkServer:
         return bool(select.select([self._agent], [], [], within_s)[0])
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
-        """Returns the work in the fork, None in the server."""
+        """Return the work in the fork, None in the server."""
         work: list[Work] = []
         must_import = order["do"] == "worker" and self._must_import_itself(order)
 

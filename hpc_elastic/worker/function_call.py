@@ -44,14 +44,14 @@ class FunctionCall:
 
     @classmethod
     def from_environment(cls, function_file: str, environ: Mapping[str, str]) -> FunctionCall:
-        """Reads the variables that the agent sets; without HPC_ELASTIC_RUN_DIR the value is dropped."""
+        """Read the variables that the agent sets; without HPC_ELASTIC_RUN_DIR the value is dropped."""
         run_dir = environ.get("HPC_ELASTIC_RUN_DIR")
         attempt, rank = int(environ.get("HPC_ELASTIC_ATTEMPT", "1")), int(environ.get("RANK", "0"))
         value_file = RunLayout(run_dir).return_value(attempt, rank) if run_dir else None
         return cls(function_file=function_file, value_file=value_file, pid=os.getpid())
 
     def call(self) -> None:
-        """Calls it and writes the value.
+        """Call it and write the value.
 
         Raises:
             FunctionError: it cannot be unpickled here, or the value cannot be pickled.
@@ -71,7 +71,7 @@ class FunctionCall:
 def call_keeping_frame(
     function: Callable[..., T], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[T, FrameType | None]:
-    """Calls a function, and returns its value and its frame; None for one that calls none of Python.
+    """Call a function, and return its value and its frame; None for one that calls none of Python.
 
     A frame that somebody holds keeps its variables. It is had by a profile function, which sees one call, and that one
     before its first line.
@@ -94,7 +94,7 @@ def call_keeping_frame(
 
 
 def extend_path(path: Sequence[str]) -> None:
-    """Adds the folders of `path` that `sys.path` does not have: those before all that both have in front, as there."""
+    """Add the folders of `path` that `sys.path` does not have: those before all that both have in front, as there."""
     known = set(sys.path)
     new = [(folder, any(before in known for before in path[:index])) for index, folder in enumerate(path)]
     sys.path[:0] = [folder for folder, is_behind in new if folder not in known and not is_behind]

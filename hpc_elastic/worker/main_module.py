@@ -13,7 +13,7 @@ from typing import NoReturn
 
 
 def set_command_line(arguments: Sequence[str], *, target: Sequence[str]) -> None:
-    """Makes `sys.argv` and `sys.orig_argv` what they are in a Python that was given `target`.
+    """Make `sys.argv` and `sys.orig_argv` what they are in a Python that was given `target`.
 
     Args:
         arguments: the user's.
@@ -25,13 +25,13 @@ def set_command_line(arguments: Sequence[str], *, target: Sequence[str]) -> None
 
 
 def put_on_path(directory: str) -> None:
-    """Makes `directory` the first of the search path, unless -I, -P or PYTHONSAFEPATH forbids it."""
+    """Make `directory` the first of the search path, unless -I, -P or PYTHONSAFEPATH forbids it."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path.insert(0, directory)
 
 
 def compile_script(path: str) -> CodeType | None:
-    """Reads and compiles a script; None for what is not source: a folder, a zip archive, a .pyc.
+    """Read and compile a script; None for what is not source: a folder, a zip archive, a .pyc.
 
     Raises:
         OSError: it cannot be read.
@@ -47,7 +47,7 @@ def compile_script(path: str) -> CodeType | None:
 
 
 def make_script_main(path: str) -> ModuleType:
-    """Makes the `__main__` of a script, which stays so until the process ends.
+    """Make the `__main__` of a script, which stays so until the process ends.
 
     (`runpy.run_path` would put the old one back before threads, atexit functions and unpickling
     are done with it.)
@@ -68,13 +68,13 @@ def run_module(name: str) -> None:
 
 
 def make_empty_main() -> None:
-    """Makes the `__main__` of a function, which has no file: processes that multiprocessing spawns import none."""
+    """Make the `__main__` of a function, which has no file: processes that multiprocessing spawns import none."""
     put_on_path("")
     _new_main()
 
 
 def hand_over_to_python() -> NoReturn:
-    """Replaces this process by a plain Python with the same command line, which knows best.
+    """Replace this process by a plain Python with the same command line, which knows best.
 
     It keeps the process id, the session and the parent-death signal.
     """
@@ -82,7 +82,7 @@ def hand_over_to_python() -> NoReturn:
 
 
 def forget_script(module: ModuleType) -> None:
-    """Takes the file's name out of `__main__`: CPython does so after a script's last line."""
+    """Take the file's name out of `__main__`: CPython does so after a script's last line."""
     module.__dict__.pop("__file__", None)
     module.__dict__.pop("__cached__", None)
 

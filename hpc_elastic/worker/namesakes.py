@@ -63,7 +63,7 @@ def _is_from(module: ModuleType, folder: str) -> bool:
 
 
 def become_spawned(options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
-    """Replaces this fork by a worker as it is spawned: the same process, with nothing imported.
+    """Replace this fork by a worker as it is spawned: the same process, with nothing imported.
 
     Args:
         options: the interpreter's.

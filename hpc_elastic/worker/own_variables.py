@@ -45,7 +45,7 @@ class _Watched(os._Environ):  # type: ignore[type-arg]  # it has arguments in th
 
 @contextmanager
 def watch_reads() -> Iterator[list[tuple[str, str]]]:
-    """Collects who asks Python for a variable of OWN that is not set: the module's name, and the variable's."""
+    """Collect who asks Python for a variable of OWN that is not set: the module's name, and the variable's."""
     environ: Any = os.environ
     before = environ.__class__
     reads: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ def describe_reads(reads: Sequence[tuple[str, str]]) -> str | None:
 
 
 def answer(environment: Mapping[str, str]) -> None:
-    """Gives a fork's own answer to those which have asked and whose place for it is known."""
+    """Give a fork's own answer to those which have asked and whose place for it is known."""
     for module, name in _ANSWERED.values():
         rank_zero_only: Any = getattr(sys.modules.get(module), "rank_zero_only", None)
         value = environment.get(name, "")

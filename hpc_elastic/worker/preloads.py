@@ -42,7 +42,7 @@ class Preloaded:
 
 
 def import_preloads(modules: Iterable[str]) -> Preloaded:
-    """Imports torch and what goes with it, hides that from the garbage collector, and imports `modules`.
+    """Import torch and what goes with it, hide that from the garbage collector, and import `modules`.
 
     A collection in a fork would write to memory that all forks share. Nor is anything collected while torch
     is imported: that would take a fifth of the time (1.8 s instead of 2.3 s, torch 2.13) for 2 % of the memory.

@@ -27,7 +27,7 @@ class _PrctlMmMap(ctypes.Structure):
 
 
 def set_process_image(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Sets what /proc/PID/cmdline and /proc/PID/environ of this process say, for it and what it forks.
+    """Set what /proc/PID/cmdline and /proc/PID/environ of this process say, for it and what it forks.
 
     Everything else that the call sets stays what it is. Source: PR_SET_MM_MAP in prctl(2), Linux 3.18;
     it needs no privilege, but a kernel with CONFIG_CHECKPOINT_RESTORE.

@@ -87,7 +87,7 @@ def serve(agent: socket.socket, open_store: OpenStore) -> None:
 
 
 def open_store(address: str, port: int, listener: int) -> Store:
-    """Serves a TCPStore on a listening socket, which is the store's from now on.
+    """Serve a TCPStore on a listening socket, which is the store's from now on.
 
     Args:
         address: of this machine, where clients connect; the store's own client does too.
@@ -121,7 +121,7 @@ def takes_listener_with_libuv(torch: str) -> bool:
 
 
 def send(agent: socket.socket, message: dict[str, Any]) -> None:
-    """Sends one packet; an agent that is gone is noticed at the next `receive`."""
+    """Send one packet; an agent that is gone is noticed at the next `receive`."""
     try:
         agent.send(json.dumps(message).encode()[:PACKET_LIMIT])
     except (BrokenPipeError, ConnectionResetError):
@@ -129,7 +129,7 @@ def send(agent: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Waits for one packet and the descriptors that came with it; None when the agent is gone."""
+    """Wait for one packet and the descriptors that came with it; None when the agent is gone."""
     try:
         packet, descriptors, _, _ = socket.recv_fds(agent, PACKET_LIMIT, 1)
     except ConnectionResetError:

@@ -25,7 +25,7 @@ def show_as_users_own(
     afterwards: Callable[[], None],
     when_shown: Callable[[], None] | None = None,
 ) -> None:
-    """Prepares the interpreter for `error` going on to its top level, where it ends the process.
+    """Prepare the interpreter for `error` going on to its top level, where it ends the process.
 
     There, and not before, it calls whatever `sys.excepthook` is, remembers a KeyboardInterrupt to
     die of SIGINT, and joins threads. Its way there adds our callers' frames, so the hook gets the

@@ -100,7 +100,7 @@ class Guard:
         return ending
 
     def _act(self) -> float:
-        """Does what is due now, and returns after how many seconds something is due again."""
+        """Do what is due now, and return after how many seconds something is due again."""
         left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
@@ -113,7 +113,7 @@ class Guard:
         return max(0.0, self._deadline.value - now())
 
     def _look(self) -> None:
-        """Searches for workers before the deadline; runs in a thread because it may block.
+        """Search for workers before the deadline; runs in a thread because it may block.
 
         A read of /proc/PID/environ blocks while that process is in the middle of an exec.
         """
@@ -123,7 +123,7 @@ class Guard:
         self._looks_again_at = now() + LOOKS_BEFORE_S
 
     def _kill(self) -> float:
-        """Does one round of kills; returns the seconds until the next one is due.
+        """Do one round of kills; return the seconds until the next one is due.
 
         First come the workers that the last search ahead has found, then those below the agent, then all others.
         To search the whole node takes long, and is done less and less often while no worker is found.
@@ -157,7 +157,7 @@ class Guard:
             os.write(2, f"hpc-elastic guard: {text}\n".encode())
 
     def _listen(self, within_s: float) -> bool | None:
-        """Waits for input from the agent; returns whether it said bye at its end, None if it has not ended."""
+        """Wait for input from the agent; return whether it said bye at its end, None if it has not ended."""
         self._alarm.set(now() + within_s)
         descriptors = [0, *self._alarm.descriptors]
         readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)

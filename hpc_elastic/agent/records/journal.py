@@ -188,7 +188,7 @@ class Journal:
         return records if is_news else replace(records, started_again=None)
 
     def note_launch_agent(self) -> None:
-        """Records that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
+        """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
         me = find_process(os.getpid())
         with contextlib.suppress(RunDirectoryError):
             if me is not None:
@@ -231,7 +231,7 @@ class Journal:
         return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:
-        """Writes what has been spent, for people; ignores a run directory that cannot be written."""
+        """Write what has been spent, for people; ignore a run directory that cannot be written."""
         budget = Budget(
             attempt=claim.attempt,
             spend=claim.spend,
@@ -248,7 +248,7 @@ class Journal:
         return self._chain.result()
 
     def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
-        """Creates the run's result, unless there is one.
+        """Create the run's result, unless there is one.
 
         Returns:
             Exit code and cause of the result that the run has now. Or, if nothing is written: the claim of an attempt
@@ -273,7 +273,7 @@ class Journal:
         return standing.exit_code, standing.cause
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
-        """Writes this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
+        """Write this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
         result = with_nodes_values(self._plan, self._layout, result)
         ended = None if result.ended is None else utc_text(time.time())
         stamped = replace(result, started=utc_text(started), ended=ended)
@@ -282,7 +282,7 @@ class Journal:
     # For people, and from them.
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Prints a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
+        """Print a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
@@ -295,7 +295,7 @@ class Journal:
                 file.write(f"{line}\n")
 
     def note(self, note: Note, time_ns: int) -> None:
-        """Appends an event to this node's file; `time_ns` is when it happened, not when it is written."""
+        """Append an event to this node's file; `time_ns` is when it happened, not when it is written."""
         event = Event(
             time_ns=time_ns,
             run=self._plan.run,
@@ -309,12 +309,12 @@ class Journal:
         self.append_events([event])
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Appends events to this node's file; they are lost if the run directory cannot be written."""
+        """Append events to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.events(self._place.node), map(to_json, events))
 
     def append_metrics(self, metrics: Sequence[MetricData]) -> None:
-        """Appends metrics to this node's file; they are lost if the run directory cannot be written."""
+        """Append metrics to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
@@ -342,7 +342,7 @@ class Journal:
         return not started <= left
 
     def note_all_left(self) -> None:
-        """Records that no worker of this allocation is left, so that the next start of the job need not wait."""
+        """Record that no worker of this allocation is left, so that the next start of the job need not wait."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
             append_line(self._layout.requests, to_json(request))

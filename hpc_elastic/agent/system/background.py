@@ -57,7 +57,7 @@ class BackgroundThread:
             self._queue.put((USUAL, next(self._numbers), function, None))
 
     def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:
-        """Polls a condition in a thread of its own, which does not wait for the functions queued here.
+        """Poll a condition in a thread of its own, which does not wait for the functions queued here.
 
         Args:
             look: returns whether the condition holds; may block.
@@ -79,7 +79,7 @@ class BackgroundThread:
         return is_over.set
 
     async def close(self, timeout_s: float) -> bool:
-        """Waits until all queued functions have run, and lets the thread end.
+        """Wait until all queued functions have run, and let the thread end.
 
         Returns:
             Whether they had all run within the time.

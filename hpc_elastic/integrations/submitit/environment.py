@@ -85,7 +85,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         )
 
     def _handle_signals(self, paths: utils.JobPaths, submission: utils.DelayedSubmission) -> None:
-        """Prepares the process for the function; submitit calls this once, right before the function."""
+        """Prepare the process for the function; submitit calls this once, right before the function."""
         if os.environ.get(MERGE_VARIABLE):
             os.dup2(1, 2)
         os.makedirs(os.path.dirname(paths.result_pickle), mode=store.DIRECTORY_MODE, exist_ok=True)

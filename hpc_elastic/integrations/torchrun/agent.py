@@ -89,16 +89,16 @@ class TorchrunAgent:
         self._thread = threading.Thread(target=self._run, name="hpc-elastic", daemon=True)
 
     def start(self) -> None:
-        """Starts the agent's thread."""
+        """Start the agent's thread."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the end of the thread; returns whether it has ended in time."""
+        """Wait for the end of the thread; return whether it has ended in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def may_start(self) -> bool:
-        """Returns whether workers may start now: a process that was paused may have lost its head meanwhile."""
+        """Return whether workers may start now: a process that was paused may have lost its head meanwhile."""
         return self._guard is not None and not self._deadline.has_passed
 
     def kill_workers(self) -> None:
@@ -156,7 +156,7 @@ class TorchrunAgent:
         self._has_left = True
 
     async def _end_workers(self, over: Over) -> None:
-        """Ends all workers before connections close without a message: to the others such a close means no workers.
+        """End all workers before connections close without a message: to the others such a close means no workers.
 
         torch's agent stops the workers at its next check; were they killed before, it would count a failure. If it does
         not check in time, the guard kills them, and then goes on looking for workers that start late.
@@ -190,7 +190,7 @@ class TorchrunAgent:
         return GuardLink(self._plan.package_dir, run_dir=marks.run_dir, node=marks.node, deadline=self._deadline)
 
     def _examine(self) -> NodeReport:
-        """Finds out this node's address and versions; blocks, as it may ask the name server."""
+        """Find out this node's address and versions; blocks, as it may ask the name server."""
         plan, place = self._plan, self._place
         address = self._setup.address or own_address(place, plan.network)
         self.interface = interface_of(address)
@@ -241,7 +241,7 @@ class TorchrunAgent:
         self._is_set_up = True
 
     async def _report(self, attempt: int, failure: Failure) -> None:
-        """Writes what is known of a failure as the rank's error file, which the member then reads and completes."""
+        """Write what is known of a failure as the rank's error file, which the member then reads and completes."""
         path, error = RunLayout(self._plan.run_dir).error(attempt, failure.rank), failure.error
         if failure.message:
             rank, local_rank, node = failure.rank, failure.local_rank, self._place.node
@@ -254,14 +254,14 @@ class TorchrunAgent:
         self._part.member.worker_exited(attempt, failure.local_rank, failure.exitcode)
 
     def _abandon(self) -> None:
-        """Ends this node's part at once, as it cannot start workers again; to the other nodes it is lost."""
+        """End this node's part at once, as it cannot start workers again; to the other nodes it is lost."""
         self._abandoned = True
         self._departure.leaves(
             Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again")
         )
 
     def abandon(self) -> None:
-        """Ends this node's part; may be called from another thread."""
+        """End this node's part; may be called from another thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the part has ended already
             self._loop.call_soon_threadsafe(self._abandon)
 

@@ -23,7 +23,7 @@ class TorchrunPolicy:
     restart: RestartPlan
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Implements decisions.Decide."""
+        """Implement decisions.Decide."""
         failure = observation.failure
         is_start = failure is not None and failure.failure_class == "start_failed"
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None and not is_start:

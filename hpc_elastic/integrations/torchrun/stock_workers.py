@@ -99,7 +99,7 @@ class StockWorkers:
         return ()
 
     async def wait_until_gone(self, within_s: float) -> None:
-        """Waits until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
+        """Wait until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK), within_s)
 
@@ -108,15 +108,15 @@ class StockWorkers:
         self._stop(StopManner.FENCE)
 
     def pids(self) -> dict[str, int]:
-        """Returns the process id of torchrun, which stands for its workers: they start only after this call."""
+        """Return the process id of torchrun, which stands for its workers: they start only after this call."""
         return {str(self._rank): os.getpid()}
 
     def orders(self) -> list[WorkerOrder]:
-        """Returns no orders, because torchrun starts the workers."""
+        """Return no orders, because torchrun starts the workers."""
         return []
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
-        """Returns what is known of the worker whose failure made torch's agent give up, and its process id."""
+        """Return what is known of the worker whose failure made torch's agent give up, and its process id."""
         failure = self._exchange.failure or Failure(rank=0, local_rank=local_rank, pid=0, exitcode=1)
         entrypoint = self._plan.roles[0].entrypoint
         order = WorkerOrder(
@@ -132,18 +132,18 @@ class StockWorkers:
         return order, failure.pid
 
     def close(self) -> None:
-        """Closes the listener and makes no more callbacks."""
+        """Close the listener and make no more callbacks."""
         self._is_closed = True
         self._listener.close()
 
     # Steps.
 
     def _hear(self, stage: TorchAgentStage) -> None:
-        """Passes a new stage on to the event loop; is called in the thread of torch's agent."""
+        """Pass a new stage on to the event loop; is called in the thread of torch's agent."""
         self._loop.call_soon_threadsafe(self._heard, stage)
 
     def _heard(self, stage: TorchAgentStage) -> None:
-        """Handles a new stage of torch's agent, in the event loop's thread."""
+        """Handle a new stage of torch's agent, in the event loop's thread."""
         before, self._stage = self._stage, stage
         self._moved.set()
         if self._is_closed:
@@ -171,7 +171,7 @@ class StockWorkers:
                 await self._moved.wait()
 
     def _next_listener(self) -> socket.socket:
-        """Opens a listening socket for the store of the attempt after this one."""
+        """Open a listening socket for the store of the attempt after this one."""
         key = f"{self._key}/store/{self._attempt}"
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._address, ports)
