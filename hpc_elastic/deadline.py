@@ -53,7 +53,7 @@ class Deadline:
         self._value[0] = moment
 
     def close(self) -> None:
-        """Frees the memory and closes the descriptor."""
+        """Free the memory and close the descriptor."""
         self._value.release()
         self._memory.close()
         os.close(self.descriptor)

@@ -38,7 +38,7 @@ SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide f
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs this node's agent to its end; returns its exit code."""
+    """Run this node's agent to its end; return its exit code."""
     if len(arguments) != 1:
         print("usage: launch.py hpc_elastic.agent.main RUN_DIR", file=sys.stderr)
         return int(ExitCode.USAGE)
@@ -88,7 +88,7 @@ def _run(layout: RunLayout) -> int:
 
 
 def _set_imports_apart() -> None:
-    """Excludes the objects that imports have created from garbage collection, as they are never garbage.
+    """Exclude the objects that imports have created from garbage collection, as they are never garbage.
 
     A full collection starts when there are a quarter more objects than the last one left. If the 28,000 objects of the
     imports were counted, the reference cycles that restarts leave would be kept for hundreds of attempts.

@@ -26,7 +26,7 @@ class Policy:
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Decides on one observation: restart, finish, or ignore it.
+        """Decide on one observation: restart, finish, or ignore it.
 
         Args:
             history: the history of the run up to the current attempt's claim.
@@ -57,7 +57,7 @@ class Policy:
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
 
     def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
-        """Decides on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
+        """Decide on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
         what, limit = _describe_loss(observation), self.restart.max_node_losses
         if observation.node_losses > limit:
             lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
@@ -66,7 +66,7 @@ class Policy:
         return Restart(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
-        """Decides on a failure: a restart, unless the budget is spent or the run makes no progress."""
+        """Decide on a failure: a restart, unless the budget is spent or the run makes no progress."""
         used, limit = history.spend.restarts, self.restart.max_restarts
         if used >= limit:
             spent = f"all {limit} restarts of max_restarts are" if limit > 1 else "the one restart of max_restarts is"

@@ -86,7 +86,7 @@ def _announce(submissions: Sequence[Submission], layout: ArrayLayout, arguments:
 
 
 def _wait(layout: ArrayLayout, job_id: str) -> int:
-    """Wait for all runs, and say each one that did not succeed as it ends."""
+    """Wait for all runs; print a line about each one that did not succeed when it ends."""
     told: set[str] = set()
     try:
         for snapshot in ArrayWatch(layout, warn=warn).until_over():

@@ -19,7 +19,7 @@ SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's las
 class MissingResult:
     """The result to write for a run whose job ended without a result.
 
-    `is_certain`: no agent can be about to write one, so nothing has to settle.
+    `is_certain`: no agent can be about to write a result, so there is nothing to wait for.
     """
 
     state: RunState
@@ -46,11 +46,11 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
 def missing_result(
     facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = ""
 ) -> MissingResult | None:
-    """Decide the ending of a run whose job is over and that has no result; None if that is not so.
+    """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
     Args:
-        facts: the run directory's.
-        job: the scheduler's word; None if it was not asked or did not answer.
+        facts: the facts of the run directory.
+        job: the job's status; None if the scheduler was not asked or did not answer.
         script_word: the last line of the batch script's output.
         complaint: the error that ended the head's agent.
     """
@@ -79,7 +79,7 @@ def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
 
 
 def _no_agent_started(job: JobStatus, script_word: str) -> MissingResult:
-    """Return the ending of a run whose batch script ended before an agent had claimed the allocation."""
+    """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
     return MissingResult(
         state=RunState.FAILED,
@@ -91,7 +91,7 @@ def _no_agent_started(job: JobStatus, script_word: str) -> MissingResult:
 
 
 def _gave_up(complaint: str) -> MissingResult:
-    """Return the ending of a run whose head failed and could not write a result: usually the disk is full or gone."""
+    """Return the result of a run whose head failed and could not write a result: usually the disk is full or gone."""
     return MissingResult(
         state=RunState.FAILED,
         reason="agent_failed",

@@ -16,7 +16,7 @@ from hpc_elastic.rundir.records import RunResult, utc_text
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
-    """Create `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
+    """Create `result.json`, unless another process has; it is created exclusively, so there is never a second one.
 
     Returns:
         Whether the result is the one written here.
@@ -26,16 +26,16 @@ def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
     """
     if not store.claim(layout.result, to_json(_result(facts, missing, time.time()))):
         return False
-    with contextlib.suppress(RunDirectoryError):  # for a script that runs by hand later; the result is what counts
+    with contextlib.suppress(RunDirectoryError):  # only for a script that is run by hand later
         store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())
     return True
 
 
 def file_system_now(layout: RunLayout) -> float:
-    """The time by the clock that dates the files, and a refreshed view of the directory.
+    """Return the time by the file system's clock, and refresh the view of the run directory.
 
-    Making and removing a name also makes an NFS client drop the absences that it has cached. Falls back
-    to this machine's clock where nothing can be written.
+    Creating and removing a file also makes an NFS client forget which names were absent. If nothing can be written,
+    the time is that of this machine's clock.
     """
     path = os.path.join(layout.root, f".look.{os.urandom(6).hex()}.tmp")
     try:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 
 def set_command_line(arguments: Sequence[str], *, target: Sequence[str]) -> None:
-    """Make `sys.argv` and `sys.orig_argv` what they are in a Python that was given `target`.
+    """Set `sys.argv` and `sys.orig_argv` as Python does if it is given `target`.
 
     Args:
         arguments: the user's.
@@ -31,11 +31,11 @@ def put_on_path(directory: str) -> None:
 
 
 def compile_script(path: str) -> CodeType | None:
-    """Read and compile a script; None for what is not source: a folder, a zip archive, a .pyc.
+    """Read and compile a script; return None for a folder, a zip archive or a .pyc, which are not source.
 
     Raises:
-        OSError: it cannot be read.
-        SyntaxError, ValueError, MemoryError, RecursionError: it cannot be compiled.
+        OSError: the script cannot be read.
+        SyntaxError, ValueError, MemoryError, RecursionError: the script cannot be compiled.
     """
     if os.path.isdir(path):
         return None
@@ -61,7 +61,7 @@ def make_script_main(path: str) -> ModuleType:
 
 
 def run_module(name: str) -> None:
-    """Runs a module as a new `__main__`, by the function that `python -m` itself calls."""
+    """Run a module as a new `__main__`, by the function that `python -m` itself calls."""
     put_on_path(os.getcwd())
     _new_main()
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def make_empty_main() -> None:
 
 
 def hand_over_to_python() -> NoReturn:
-    """Replace this process by a plain Python with the same command line, which knows best.
+    """Replace this process by a plain Python with the same command line, which handles every kind of file.
 
     It keeps the process id, the session and the parent-death signal.
     """
@@ -88,7 +88,7 @@ def forget_script(module: ModuleType) -> None:
 
 
 def absolute_name(path: str) -> str:
-    """The path as CPython writes it into `__file__` and tracebacks: absolute, else as it was given."""
+    """Return the path as CPython writes it into `__file__` and tracebacks: absolute if possible, else as given."""
     return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 

@@ -43,7 +43,7 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Guards the workers until the agent says bye or has ended; in the second case kills them."""
+    """Guard the workers until the agent says bye or has ended; kill them in the second case."""
     descriptor, run_dir, node = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -94,7 +94,7 @@ class Guard:
             ctypes.CDLL(None).mlockall(_LOCKED)
 
     def watch(self) -> bool:
-        """Guards until the agent ends, and returns whether it said bye."""
+        """Guard until the agent ends, and return whether it said bye."""
         while (ending := self._listen(self._act())) is None:
             pass
         return ending
@@ -141,7 +141,7 @@ class Guard:
         return KILL_AGAIN_S
 
     def _kill_anywhere(self) -> bool:
-        """Kills the workers found on the whole node; returns whether there were any."""
+        """Kill the workers found on the whole node; return whether there were any."""
         # The search skips a process that it has recorded as unrelated, even if that became a worker later.
         found = self._search.find() or find_workers(self._marks)
         if not self._deadline.has_passed:
@@ -171,7 +171,7 @@ class Guard:
 
 
 def _in_a_thread(function: Callable[[], None]) -> None:
-    """Runs a function in a thread of its own; does nothing if no thread can be started."""
+    """Run a function in a thread of its own; do nothing if no thread can be started."""
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=function, daemon=True).start()
 

@@ -29,13 +29,13 @@ class Receiver(Protocol):
     """The callbacks for what a connection delivers."""
 
     def opened(self, connection: Connection) -> None:
-        """Called when both sides have proved that they know the secret."""
+        """Take note that both sides have proved that they know the secret."""
 
     def received(self, connection: Connection, message: Message) -> None:
-        """Called for each message that arrives."""
+        """Take in a message that has arrived."""
 
     def closed(self, connection: Connection, why: str) -> None:
-        """Called once when a connection that was opened has ended."""
+        """Take note, once, that a connection that was opened has ended."""
 
 
 class Encoder:

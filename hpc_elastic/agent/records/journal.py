@@ -111,7 +111,7 @@ class Journal:
         return self._chain.with_latest_head(latest)
 
     def claim_allocation(self, head: Endpoint) -> ClaimedAllocation:
-        """Claims the next allocation for this start of the job.
+        """Claim the next allocation for this start of the job.
 
         Raises:
             PredecessorUnknownError: the scheduler cannot say now whether the earlier allocation is over.
@@ -133,7 +133,7 @@ class Journal:
                 return self._took(ClaimedAllocation(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
-        """Claims another allocation for this start of the job, because no attempt was opened in the one before it.
+        """Claim another allocation for this start of the job, because no attempt was opened in the one before it.
 
         Args:
             head: the endpoint on which this agent listens.
@@ -208,7 +208,7 @@ class Journal:
         return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
 
     def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
-        """Claims an attempt and writes its roster.
+        """Claim an attempt and write its roster.
 
         The roster is written completely before the claim: if the head dies in between, its successor has a roster.
 
@@ -376,7 +376,7 @@ class Journal:
                 yield from_json(Request, line)
 
     def _announce(self, mine: AllocationClaim) -> None:
-        """Tells the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
+        """Tell the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
         if mine.allocation > 1:
             request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
             with contextlib.suppress(RunDirectoryError):  # they also find the claim itself

@@ -38,7 +38,7 @@ class BackgroundThread:
         self._thread.start()
 
     def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:
-        """Runs a function in the thread; the future gets its value or its exception.
+        """Run a function in the thread; the future gets its value or its exception.
 
         Args:
             function: what to run.
@@ -52,7 +52,7 @@ class BackgroundThread:
         return future
 
     def best_effort(self, function: Callable[[], object]) -> None:
-        """Runs a function in the thread and ignores its outcome; drops it if the queue is too long."""
+        """Run a function in the thread and ignore its outcome; drop it if the queue is too long."""
         if self._queue.qsize() < LONGEST_QUEUE:
             self._queue.put((USUAL, next(self._numbers), function, None))
 

@@ -115,7 +115,7 @@ class ForkServerLink:
         return self._report.result()
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Forks a worker; runs in the thread for processes.
+        """Fork a worker; runs in the thread for processes.
 
         Raises:
             OSError: the worker could not be set up, or there is no server.
@@ -134,7 +134,7 @@ class ForkServerLink:
         return self._fork(request, [stream for stream in (stdout, stderr) if isinstance(stream, int)])
 
     def start_store_host(self, link: socket.socket) -> Child:
-        """Forks a store host that serves this link; runs in the thread for processes.
+        """Fork a store host that serves this link; runs in the thread for processes.
 
         Raises:
             OSError: the store host could not be forked, or there is no server.
@@ -185,7 +185,7 @@ class ForkServerLink:
             self._settle(parse_report(message))
 
     def _receive(self) -> dict[str, Any] | None:
-        """Receives one message of the server, None if it has ended; runs in the thread for processes."""
+        """Receive one message of the server, None if it has ended; runs in the thread for processes."""
         received = receive_frame(self._link) if self._link is not None else None
         return received[0] if received is not None else None
 

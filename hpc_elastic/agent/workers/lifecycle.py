@@ -97,7 +97,7 @@ class Workers:
         return spawned
 
     def _monitor_workers(self, spawned: Iterable[SpawnedWorker]) -> None:
-        """Watches the workers' pidfds, so that each worker's end is reported at once: then its pidfd is readable."""
+        """Watch the workers' pidfds, so that each worker's end is reported at once: then its pidfd is readable."""
         for worker in spawned:
             asyncio.get_running_loop().add_reader(worker.pidfd, self._exited, worker)
 

@@ -80,7 +80,7 @@ class Tee:
         self._thread.start()
 
     def close(self) -> None:
-        """Repeats the rest of the output and ends the thread; no process may write to the files any more."""
+        """Repeat the rest of the output and end the thread; no process may write to the files any more."""
         self._is_over.set()
         self._thread.join()
 
@@ -224,7 +224,7 @@ class _Followed:
             self._offset = offset + len(chunk)
 
     def rewind(self) -> None:
-        """Continues at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
+        """Continue at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
         self._offset = 0
 
     def finish(self) -> None:

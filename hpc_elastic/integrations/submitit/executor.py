@@ -219,7 +219,7 @@ def _remove(path: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Escapes a text so that no variable in it is expanded on the node."""
+    """Escape a text so that no variable in it is expanded on the node."""
     return text.replace("$", "$$")
 
 

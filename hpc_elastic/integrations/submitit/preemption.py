@@ -46,7 +46,7 @@ class JobStart:
 def listen(
     env: job_environment.JobEnvironment, start: JobStart, paths: utils.JobPaths, submission: utils.DelayedSubmission
 ) -> None:
-    """Installs the signal handlers of this process, and on rank 0 the alarm before the time limit."""
+    """Install the signal handlers of this process, and on rank 0 the alarm before the time limit."""
     handler = PreemptionHandler(env, start, paths, submission)
     signal.signal(env._usr_sig(), handler.checkpoint_and_try_requeue)
     if env.global_rank != 0:

@@ -35,7 +35,7 @@ class RunWatcher(core.InfoWatcher):
         self._slurm: SharedQuestions | None = None
 
     def register_run(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None = None) -> None:
-        """Watches a job from now on; does nothing if it is watched already.
+        """Watch a job from now on; do nothing if it is watched already.
 
         Args:
             job_id: the job's id.
@@ -96,7 +96,7 @@ class RunWatcher(core.InfoWatcher):
         return job_id in self._finished
 
     def clear(self) -> None:
-        """Forgets all states that were read."""
+        """Forget all states that were read."""
         super().clear()
         self._snapshots.clear()
 

@@ -102,7 +102,7 @@ class TorchrunAgent:
         return self._guard is not None and not self._deadline.has_passed
 
     def kill_workers(self) -> None:
-        """Kills torch's workers and the processes that they have started; may be called from any thread."""
+        """Kill torch's workers and the processes that they have started; may be called from any thread."""
         kill_all(self.marks)
 
     # In the agent's thread.
@@ -144,7 +144,7 @@ class TorchrunAgent:
         return leave
 
     async def _leave_in_order(self, leave: Leave) -> None:
-        """Leaves in order while torch's agent waits: a local head has to stay until others have heard of the end."""
+        """Leave in order while torch's agent waits: a local head has to stay until others have heard of the end."""
         if self._abandoned:
             if self._exchange.stage is TorchAgentStage.AT_WORK:
                 await self._end_workers(_over(leave))

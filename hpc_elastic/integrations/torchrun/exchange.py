@@ -134,7 +134,7 @@ class Exchange:
             return is_done()
 
     def touch(self) -> None:
-        """Wakes all waiting threads, so that they check their conditions again."""
+        """Wake all waiting threads, so that they check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -194,7 +194,7 @@ class Exchange:
             return self._failure
 
     def offer(self, offered: Round) -> None:
-        """Offers the next round to torch's agent."""
+        """Offer the next round to torch's agent."""
         with self._changed:
             self._round, self._stop, self._is_told, self._is_taken = offered, None, False, False
             self._changed.notify_all()

@@ -179,7 +179,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
     # Steps.
 
     def _kill_late_workers(self) -> bool:
-        """Kills workers that run past the deadline, which torch does not check; returns whether it has passed.
+        """Kill workers that run past the deadline, which torch does not check; return whether it has passed.
 
         Then this process was paused, perhaps just before it started the workers, and the other nodes may have gone on
         without this one. An error before the start would end torch's agent; killing costs one restart at most.

@@ -74,7 +74,7 @@ class StockWorkers:
         return int(self._listener.getsockname()[1])
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Lets `next_rendezvous` return, and waits until it has or the workers are being stopped."""
+        """Let `next_rendezvous` return, and wait until it has or the workers are being stopped."""
         self._attempt, self._rank = assign.attempt, assign.first_rank
         self.started, self._is_stopping = time.time(), False
         failure = self._exchange.failure
@@ -90,7 +90,7 @@ class StockWorkers:
             await self._until(lambda: self._is_stopping or self._exchange.stage is not TorchAgentStage.IDLE)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
-        """Lets `num_nodes_waiting` return 1, and waits until torch's agent has stopped its workers."""
+        """Let `num_nodes_waiting` return 1, and wait until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
         self._stop(manner)
@@ -104,7 +104,7 @@ class StockWorkers:
             await asyncio.wait_for(self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK), within_s)
 
     def hurry(self) -> None:
-        """Kills the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
+        """Kill the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
         self._stop(StopManner.FENCE)
 
     def pids(self) -> dict[str, int]:

@@ -87,7 +87,7 @@ class StoreCalls:
 
 
 def hang_up(store: Endpoint) -> None:
-    """Shuts down this process's connections to a store; each round has another port."""
+    """Shut down this process's connections to a store; each round has another port."""
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError, ValueError):
             if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
