@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Phase(str, Enum):
+class HeadPhase(str, Enum):
     """The phase of a head; the module's docstring has the transitions."""
 
     GATHERING = "gathering"

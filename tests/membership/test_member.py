@@ -19,7 +19,7 @@ from hpc_elastic.membership.actions import (
     StopWorkers,
     WriteNodeResult,
 )
-from hpc_elastic.membership.member import Member, Phase
+from hpc_elastic.membership.member import Member, MemberPhase
 from hpc_elastic.membership.messages import (
     Beat,
     Broken,
@@ -130,7 +130,7 @@ def test_reports_a_failure_when_its_error_file_is_written() -> None:
     assert member.worker_exited(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
     failure = a_failure(2, exitcode=-9)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
 
 
 def test_reports_success_when_the_nodes_record_is_durable() -> None:
@@ -140,7 +140,7 @@ def test_reports_success_when_the_nodes_record_is_durable() -> None:
     assert (write.result.state, write.result.ranks) == (WorkerState.SUCCEEDED, (2, 3))
     assert told(actions) == [Ended(attempt=1)], "once, for the first one"
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
-    assert member.phase is Phase.FINISHED
+    assert member.phase is MemberPhase.FINISHED
 
 
 def test_a_stop_between_success_and_its_record_comes_first() -> None:
@@ -159,7 +159,7 @@ def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_dura
         None,
     )
     assert told(member.node_result_written(write.result)) == [Started(attempt=1)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
 
 
 def test_a_stop_before_the_start_was_reported_comes_first() -> None:
@@ -176,7 +176,7 @@ def test_works_on_after_a_failure_that_is_ignored() -> None:
     member.worker_exited(1, 0, 1, 1)
     failure = a_failure(2)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
     (write,) = of_kind(member.worker_exited(1, 1, 0, 2), WriteNodeResult)
     assert (write.result.state, list(write.result.failures)) == (WorkerState.FAILED, ["2"])
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
@@ -213,7 +213,7 @@ def test_tells_that_it_has_stopped_when_no_worker_is_left() -> None:
     (write,) = of_kind(actions, WriteNodeResult)
     assert (write.result.state, write.result.reason) == (WorkerState.STOPPED, "because")
     assert told(actions) == [Stopped(attempt=1, failures=(), unkillable=(), store_port=26000)]
-    assert member.phase is Phase.PARKED
+    assert member.phase is MemberPhase.PARKED
 
 
 def test_a_stop_of_another_attempt_changes_nothing() -> None:
@@ -227,7 +227,7 @@ def test_a_stop_and_an_assignment_of_an_older_attempt_change_nothing() -> None:
     member.received(an_assign(attempt=2), 0)
     assert member.received(stop(attempt=1), 0) == []
     assert not of_kind(member.received(an_assign(attempt=1), 0), StartWorkers)
-    assert (member.phase, member.attempt) == (Phase.WORKING, 2)
+    assert (member.phase, member.attempt) == (MemberPhase.WORKING, 2)
 
 
 def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
@@ -305,7 +305,7 @@ def test_the_end_while_stopping_lets_the_stop_finish() -> None:
 def test_the_end_makes_a_member_without_workers_leave(make: Callable[[], Member]) -> None:
     member = make()
     actions = member.received(End(exit_code=0, cause="done"), 0)
-    if member.phase is Phase.STOPPING:  # what a worker left behind has its grace
+    if member.phase is MemberPhase.STOPPING:  # what a worker left behind has its grace
         actions = member.workers_stopped(1, (), 26000)
     assert actions == [Leave(exit_code=0, cause="done")]
 

@@ -17,7 +17,7 @@ from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, 
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Message, StopManner
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
@@ -87,7 +87,7 @@ class _FirstEndIsAll(Head):
 class _StartsUnclaimed(Head):
     def _gather(self, now: float) -> list[Action]:
         actions = super()._gather(now)
-        if self.phase is Phase.CLAIMING:
+        if self.phase is HeadPhase.CLAIMING:
             actions += self.claimed(self._judge.history.attempts + 1, True, "digest", now)
         return actions
 
