@@ -143,7 +143,7 @@ class WriteNodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
+class DiscoverHead:
     """Member: no worker is left; close the connection to the lost head if there is one, and find another head."""
 
     lost: LostHead
@@ -173,6 +173,6 @@ Action = (
     | StopWorkers
     | RecordFailure
     | WriteNodeResult
-    | Seek
+    | DiscoverHead
     | Leave
 )

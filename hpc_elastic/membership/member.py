@@ -2,14 +2,14 @@
 
 Theory of operation. A member goes through phases:
 
-    JOINING, SEEKING --Welcome--> PARKED
+    JOINING, SEARCHING --Welcome--> PARKED
     PARKED   --Assign--> WORKING
     WORKING  --every worker has its process, the node's record is durable--> WORKING, after sending Started
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
-    STOPPING --no worker is left, every failure is recorded--> PARKED, or SEEKING if the head is lost,
+    STOPPING --no worker is left, every failure is recorded--> PARKED, or SEARCHING if the head is lost,
                                                               LEAVING if the run ended
-    PARKED   --the head is lost--> SEEKING
+    PARKED   --the head is lost--> SEARCHING
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
 A worker's failure is only reported; the head decides and tells all members. In a role whose failures
@@ -28,11 +28,11 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
+    DiscoverHead,
     Leave,
     Log,
     Note,
     RecordFailure,
-    Seek,
     SendToHead,
     StartWorkers,
     StopWorkers,
@@ -55,7 +55,7 @@ class MemberPhase(str, Enum):
     WORKING = "working"
     FINISHED = "finished"
     STOPPING = "stopping"
-    SEEKING = "seeking"
+    SEARCHING = "searching"
     LEAVING = "leaving"
 
 
@@ -152,7 +152,11 @@ class Member:
         if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
             fence = self._stop(StopManner.FENCE, lost)
             return [Log(text=f"{lost}; killing this node's workers", level="warning"), *fence]
-        return self._seek(is_news=False) if is_known else [Log(text=lost, level="warning"), *self._seek()]
+        return (
+            self._discover_head(is_news=False)
+            if is_known
+            else [Log(text=lost, level="warning"), *self._discover_head()]
+        )
 
     def asks(self) -> messages.Join:
         """Return a Join for the next agent that this node asks to be its head; of two Joins the later one counts."""
@@ -246,7 +250,7 @@ class Member:
         self._is_terminated = True
         self._have_workers_term = have_workers
         self._exits.forget_held()
-        if self.phase in (MemberPhase.JOINING, MemberPhase.SEEKING):
+        if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
         told = SendToHead(message=messages.Terminated(signal_name=signal_name))
         return [Log(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
@@ -270,7 +274,7 @@ class Member:
         if self._leave is not None:
             return [*actions, *self._depart(self._leave)]
         if self._allegiance.is_headless:
-            return actions + self._seek(unkillable)
+            return actions + self._discover_head(unkillable)
         self.phase = MemberPhase.PARKED
         failures, port = tuple(self._exits.failures.values()), self.join.store_port
         stopped = messages.Stopped(attempt=self.attempt, failures=failures, unkillable=unkillable, store_port=port)
@@ -337,7 +341,7 @@ class Member:
         self._lease.end()
         return [leave]
 
-    def _seek(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
+    def _discover_head(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
         """Search for another head, once no worker is left here.
 
         The node leaves instead if workers survived KILL, or if it got a TERM: the head got one too, perhaps because
@@ -350,10 +354,10 @@ class Member:
             return self.leaves(int(ExitCode.STALLED), survivors)
         if self._is_terminated:
             return self.leaves(int(ExitCode.STOPPED), f"terminated, and {lost.node or 'the head'} was lost: {lost.why}")
-        self.phase = MemberPhase.SEEKING
+        self.phase = MemberPhase.SEARCHING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
         word = SendToHead(message=messages.Dropped(reason=lost.why))
-        return [word, note, Seek(lost=lost)] if is_news else [word, Seek(lost=lost)]
+        return [word, note, DiscoverHead(lost=lost)] if is_news else [word, DiscoverHead(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:

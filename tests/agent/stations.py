@@ -114,7 +114,7 @@ class Station:
             telemetry=telemetry,
             outputs=MemberOutputs(
                 tell=lambda message: self.heads.tell(message),
-                seek=lambda lost: self.heads.seek(lost),
+                discover_head=lambda lost: self.heads.discover_head(lost),
                 leave=self._leaves,
                 moved=lambda: None,
                 guard_deadline=lambda: NEVER,

@@ -10,10 +10,10 @@ import pytest
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import (
     Action,
+    DiscoverHead,
     Leave,
     Log,
     RecordFailure,
-    Seek,
     SendToHead,
     StartWorkers,
     StopWorkers,
@@ -404,7 +404,7 @@ def test_an_assignment_that_comes_after_a_lease_since_the_join_is_none() -> None
     member.received(Welcome(allocation=1, head="node0"), 20)
     actions = member.received(an_assign(), 20)
     assert not of_kind(actions, StartWorkers)
-    assert of_kind(actions, Seek)
+    assert of_kind(actions, DiscoverHead)
 
 
 def test_an_echo_of_no_beat_is_no_news() -> None:
@@ -437,7 +437,7 @@ def test_the_guard_fences_a_member_that_is_frozen_while_it_stops_its_workers() -
 def test_a_member_without_workers_notices_a_silent_head_too() -> None:
     member = parked()
     member.tick(3)
-    assert of_kind(member.tick(6), Seek)
+    assert of_kind(member.tick(6), DiscoverHead)
 
 
 def test_a_world_of_one_beside_its_head_has_no_lease() -> None:
@@ -467,8 +467,8 @@ def test_does_not_spin_if_the_head_is_silent_while_the_last_stop_takes_long() ->
 def test_kills_its_workers_if_the_head_is_lost(make: Callable[[], Member]) -> None:
     member = make()
     assert of_kind(member.disconnected("reset", is_dead=True), StopWorkers) == [stop_workers(StopManner.FENCE)]
-    (seek,) = of_kind(member.workers_stopped(1, (), 26000), Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset", attempt=1)
+    (search,) = of_kind(member.workers_stopped(1, (), 26000), DiscoverHead)
+    assert search.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset", attempt=1)
 
 
 def test_says_goodbye_to_a_head_that_it_gives_up_when_its_workers_are_gone() -> None:
@@ -477,8 +477,8 @@ def test_says_goodbye_to_a_head_that_it_gives_up_when_its_workers_are_gone() -> 
     assert told(member.workers_stopped(1, (), 26000)) == [Dropped(reason="no answer")]
 
 
-def test_seeks_another_head_if_it_has_no_workers() -> None:
-    assert of_kind(parked().disconnected("reset", is_dead=True), Seek)
+def test_searches_for_another_head_if_it_has_no_workers() -> None:
+    assert of_kind(parked().disconnected("reset", is_dead=True), DiscoverHead)
 
 
 def test_is_a_member_again_when_it_has_found_a_head() -> None:
@@ -499,14 +499,14 @@ def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> Non
     member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
     actions = member.disconnected("closed", is_dead=True)  # and tells people nothing: it was nobody's head yet
     assert not of_kind(actions, Log)
-    (seek,) = of_kind(actions, Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
+    (search,) = of_kind(actions, DiscoverHead)
+    assert search.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
 
 
 def test_a_word_of_the_head_before_it_closes_is_no_death() -> None:
     member = parked()
-    (seek,) = of_kind(member.received(Dropped(reason="no answer for 9 s"), 20), Seek)
-    assert (seek.lost.is_dead, seek.lost.contact) == (False, 20)
+    (search,) = of_kind(member.received(Dropped(reason="no answer for 9 s"), 20), DiscoverHead)
+    assert (search.lost.is_dead, search.lost.contact) == (False, 20)
 
 
 def test_who_got_a_term_leaves_when_its_head_is_lost() -> None:

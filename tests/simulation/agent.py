@@ -16,7 +16,7 @@ from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
-from hpc_elastic.membership.actions import Action, Leave, Level, Seek, SendToHead, StartWorkers, StopWorkers
+from hpc_elastic.membership.actions import Action, DiscoverHead, Leave, Level, SendToHead, StartWorkers, StopWorkers
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
@@ -80,8 +80,8 @@ class SimulatedTelemetry:
             run.rules.assigned(agent, action.assign)
         elif isinstance(action, StopWorkers):
             run.rules.stops(agent, action)
-        elif isinstance(action, Seek):
-            run.rules.seeks(agent)
+        elif isinstance(action, DiscoverHead):
+            run.rules.searches(agent)
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
             agent.ends_job = action.ends_job

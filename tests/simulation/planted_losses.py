@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, Seek, SendToMember, StopWorkers
+from hpc_elastic.membership.actions import Action, DiscoverHead, SendToMember, StopWorkers
 from hpc_elastic.membership.decisions import Decide, History
 from hpc_elastic.membership.discovery import NEVER, DiscoveryAction, HeadDiscovery
 from hpc_elastic.membership.head import Head
@@ -37,12 +37,12 @@ class _NoGuard(Member):
         return NEVER
 
 
-class _SeeksAtOnce(Member):
+class _SearchesAtOnce(Member):
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         actions = super().disconnected(why, is_dead=is_dead)
         lost = self._allegiance.lost
         has_workers = any(isinstance(action, StopWorkers) for action in actions)
-        return [*actions, Seek(lost=lost)] if has_workers and lost is not None else actions
+        return [*actions, DiscoverHead(lost=lost)] if has_workers and lost is not None else actions
 
 
 class _StartsLate(Member):
@@ -228,7 +228,7 @@ SURVIVING_HEADS: dict[str, type[Head]] = {
 SURVIVING_MEMBERS: dict[str, type[Member]] = {
     "a member's lease is longer than the head's": _LateFence,
     "the guard has no deadline": _NoGuard,
-    "an agent seeks before its workers are gone": _SeeksAtOnce,
+    "an agent searches before its workers are gone": _SearchesAtOnce,
     "an assignment counts however late it comes": _StartsLate,
     "a silent head is taken for dead": _SilenceIsDeath,
 }

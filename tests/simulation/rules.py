@@ -230,7 +230,7 @@ class Rules:
             is_written = (attempt, node.node) in self._run.disk.node_results
             require(is_there and is_written, f"attempt {note.attempt} is said to be started, {node.node} is not")
 
-    def seeks(self, agent: Agent) -> None:
+    def searches(self, agent: Agent) -> None:
         """An agent hangs up on a head that is lost: whoever sees that takes its workers for gone."""
         self.leaves(agent, -1)
 

@@ -260,7 +260,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
     [
         pytest.param(102469, id="who claims the allocation again finds that an attempt was opened meanwhile"),
         pytest.param(104804, id="a successor that was paused for long gives the others a lease"),
-        pytest.param(224673, id="the member of a head that is superseded while it seeks another one leaves"),
+        pytest.param(224673, id="the member of a head that is superseded while it searches for another one leaves"),
         pytest.param(235337, id="the death of a store host is judged by the progress of now"),
         pytest.param(232738, id="enough nodes that are back before the workers are stopped save the run"),
         pytest.param(221294, id="a node whose connection the network has reset may live"),

@@ -40,7 +40,15 @@ from hpc_elastic.elastic.metrics import METRIC_GROUP, run_metrics, state_metrics
 from hpc_elastic.elastic.prometheus import RoleSample, render_textfile
 from hpc_elastic.elastic.spec import planned_spec
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.membership.actions import Action, Leave, Seek, SendToHead, StartWorkers, StopWorkers, WriteNodeResult
+from hpc_elastic.membership.actions import (
+    Action,
+    DiscoverHead,
+    Leave,
+    SendToHead,
+    StartWorkers,
+    StopWorkers,
+    WriteNodeResult,
+)
 from hpc_elastic.membership.messages import Assign, Failed, Message, Stopped
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import parse_error
@@ -116,7 +124,7 @@ class Telemetry:
         elif isinstance(action, SendToHead) and isinstance(action.message, Stopped):
             self._end("stop_workers", is_success=not action.message.unkillable)
             self._begin("initialize_workers", "rendezvous")
-        elif isinstance(action, Seek):
+        elif isinstance(action, DiscoverHead):
             self._end("stop_workers")
             self._begin("initialize_workers", "rendezvous")
         elif isinstance(action, SendToHead) and _is_failed_start(action.message):

@@ -74,7 +74,7 @@ def test_a_head_that_dies_before_its_first_attempt_is_followed_in_the_same_start
     play(scene, tmp_path, 3)
 
 
-def test_a_seeker_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> None:
+def test_a_member_that_searches_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()
         await made.until_at_work(1, 0, 1, 2)
