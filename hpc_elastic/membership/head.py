@@ -336,7 +336,7 @@ class Head:
     def _after_stop(self, now: float) -> list[Action]:
         decision, self._fenced_by = self._judge.verdict.decision, NEVER
         if isinstance(decision, Finish):
-            return self._yield(now) if self._judge.is_short_of_nodes else self._finish()
+            return self._await_quorum(now) if self._judge.is_short_of_nodes else self._finish()
         self._roster.unseat(self._judge.verdict.roles)
         self.phase = HeadPhase.PAUSING
         if isinstance(decision, Restart):
@@ -346,13 +346,13 @@ class Head:
                 return [Log(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]
         return self.tick(now)
 
-    def _yield(self, now: float) -> list[Action]:
+    def _await_quorum(self, now: float) -> list[Action]:
         """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
         self._roster.unseat(None)
         self.phase = HeadPhase.AWAITING_QUORUM
         if resumed := self._resume(now):
             return resumed
-        self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
+        self._resume_at = self._members.losses.may_end_at(self._settings.min_nodes)
         return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
 
     def _resume(self, now: float) -> list[Action]:
