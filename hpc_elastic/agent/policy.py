@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -49,7 +49,7 @@ class Policy:
             return self._go_on_without(history, observation, now)
         if observation.trigger is Trigger.NODE_JOINED:
             reason = f"{', '.join(observation.nodes)} joined"
-            return Restart(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
@@ -63,7 +63,7 @@ class Policy:
             lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
             cause = f"{what}; {lost} in this run, expected at most restart.max_node_losses, which is {limit}"
             return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, StopManner.FENCE)
-        return Restart(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
+        return RestartWorkers(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
         """Decide on a failure: a restart, unless the budget is spent or the run makes no progress."""
@@ -77,7 +77,7 @@ class Policy:
             cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
             return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
         is_alone = observation.role is not None and self.roles.get(observation.role) == "restart_role"
-        return Restart(
+        return RestartWorkers(
             roles=frozenset({observation.role}) if is_alone and observation.role else None,
             at=now + self.backoff_s(used),
             manner=StopManner.RESTART,

@@ -2,14 +2,14 @@
 
 Theory of operation. `phases` has the phases and their order. Before any worker starts, the attempt's
 claim is on disk: it carries the spend, so a budget is never counted twice, and only one head
-can have it. While workers stop, a Finish can still replace a Restart, and a Restart can be
+can have it. While workers stop, a Finish can still replace a restart, and a restart can be
 widened to more roles.
 
 When a member is lost, the workers of all members are stopped at once, for the lost member may be about to go on
 without this head; `losses` says when the next attempt may start, and how long a run with too few nodes left must
 not be ended, because the lost nodes may be enough to go on.
 
-A Restart may be for some roles only. Then the phases STOPPING to CLAIMING apply to those roles, and the workers of
+A restart may be for some roles only. Then the phases STOPPING to CLAIMING apply to those roles, and the workers of
 the other roles run on in their own, older attempt; each member's reports are compared with its own attempt.
 """
 
@@ -22,7 +22,7 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
-from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Restart, Trigger
+from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
@@ -191,12 +191,12 @@ class Head:
             return []
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
-        judge.opened(attempt)
+        judge.attempt_claimed(attempt)
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
         self.phase = HeadPhase.RUNNING
         self._fenced_by = NEVER  # no member lost before can have opened this attempt
-        judge.verdict.opens()
+        judge.verdict.attempt_opened()
         self._tally.forget(world)
         self._members.begin(now)
         self._barriers.begin(now)
@@ -256,7 +256,7 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now):
             return ended
-        claim, world = self._judge.opens()
+        claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
         return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=world)]
 
@@ -314,7 +314,7 @@ class Head:
         told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` carries it out
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
-    def _stop(self, decision: Restart | Finish, now: float) -> list[Action]:
+    def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
         self.phase = HeadPhase.STOPPING
         self._barriers.clear()
@@ -339,7 +339,7 @@ class Head:
             return self._await_quorum(now) if self._judge.is_short_of_nodes else self._finish()
         self._roster.unseat(self._judge.verdict.roles)
         self.phase = HeadPhase.PAUSING
-        if isinstance(decision, Restart):
+        if isinstance(decision, RestartWorkers):
             self._judge.restarts(decision)
             self._resume_at = max(self._resume_at, decision.at, self._members.losses.may_start_at)
             if now < self._resume_at:

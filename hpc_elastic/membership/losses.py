@@ -123,7 +123,7 @@ class Losses:
         self.count += node not in self._counted
         self._counted.add(node)
 
-    def opens(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin to count the losses of a new world, when the next attempt is claimed."""
         self._counted.clear()
 

@@ -129,8 +129,8 @@ class Timing:
     def awaits_return_s(self) -> float:
         """Return how long a head waits for silent members without which no side can go on.
 
-        The head ends the run before a successor among those members would (`awaits_rivals_s` after its contact), because
-        that successor would name the wrong nodes as lost.
+        The head ends the run before a successor among those members would, which does so `awaits_rivals_s` after its
+        contact, because that successor would name the wrong nodes as lost.
         """
         return 2 * self.lease_s
 

@@ -13,7 +13,7 @@ from hpc_elastic.agent.rendezvous import successor
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, SendToHead, StartWorkers
-from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
+from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, RestartWorkers
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Message, StopManner
@@ -164,7 +164,7 @@ class _Decides:
 
 class _SpendsTwice(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, RestartWorkers):
             return decision
         spend = replace(decision.history.spend, restarts=decision.history.spend.restarts + 1)
         return replace(decision, history=replace(decision.history, spend=spend))
@@ -172,7 +172,7 @@ class _SpendsTwice(_Decides):
 
 class _SpendsNothing(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, RestartWorkers):
             return decision
         return replace(decision, history=replace(decision.history, spend=history.spend))
 
@@ -181,17 +181,17 @@ class _IgnoresNothing(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
         if not isinstance(decision, Ignore):
             return decision
-        return Restart(at=now, manner=StopManner.RESTART, reason=decision.reason, history=history)
+        return RestartWorkers(at=now, manner=StopManner.RESTART, reason=decision.reason, history=history)
 
 
 class _RestartsAll(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        return replace(decision, roles=None) if isinstance(decision, Restart) else decision
+        return replace(decision, roles=None) if isinstance(decision, RestartWorkers) else decision
 
 
 class _NeverPauses(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        return replace(decision, at=now) if isinstance(decision, Restart) else decision
+        return replace(decision, at=now) if isinstance(decision, RestartWorkers) else decision
 
 
 HEADS: dict[str, type[Head]] = {
