@@ -35,7 +35,14 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, FailureRecord, NodeResult, RunResult, RunState
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    FailureRecord,
+    NodeResult,
+    RunResultRecord,
+    RunState,
+)
 from hpc_elastic.rundir.store import file_system_errors
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
@@ -226,10 +233,10 @@ def _is_out_of_time(first: AllocationClaim, time_s: float | None) -> bool:
     return time.time() - datetime.fromisoformat(first.time.replace("Z", "+00:00")).timestamp() >= time_s
 
 
-def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> RunResult:
+def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> RunResultRecord:
     first, latest = evidence.records.first, evidence.latest
     assert first is not None
-    return RunResult(
+    return RunResultRecord(
         run=run,
         state=outcome.state,
         exit_code=int(outcome.exit_code),

@@ -76,7 +76,7 @@ def read_result(layout: RunLayout) -> RunResult:
     """
     data = store.read_json(layout.result)
     try:
-        record = from_json(records.RunResult, data)
+        record = from_json(records.RunResultRecord, data)
     except DecodeError as error:
         raise RunDirectoryError(f"{layout.result} is not a run's result: {error}") from error
     files = {int(rank): os.path.join(layout.root, file) for rank, file in record.return_values.items()}

@@ -21,7 +21,7 @@ from hpc_elastic.rundir.records import (
     FailureRecord,
     MetricData,
     NodeResult,
-    RunResult,
+    RunResultRecord,
     RunState,
     WorkerState,
 )
@@ -108,7 +108,7 @@ def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt
     )
 
 
-def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | None = None) -> Any:
+def to_torch_result(result: NodeResult | RunResultRecord, values: Mapping[int, Any] | None = None) -> Any:
     """Return torch's RunResult, of one node, as torch's agent returns it, or of the whole run.
 
     Args:
@@ -117,7 +117,7 @@ def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | 
             an entry in `return_values` for every worker of an agent that succeeded, None if it was a script.
     """
     values = dict(values or {})
-    if isinstance(result, RunResult):
+    if isinstance(result, RunResultRecord):
         state = _STATE_OF_A_RUN.get(result.state, WorkerState.UNKNOWN)
     else:
         state = result.state

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.succession import LostHead
-from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, World
 
 Level = Literal["error", "warning", "info", "debug"]
 
@@ -64,7 +64,7 @@ class WriteResult:
     `after_s`: write it this many seconds from now, if no other agent has written one by then.
     """
 
-    result: RunResult
+    result: RunResultRecord
     after_s: float = 0.0
 
 

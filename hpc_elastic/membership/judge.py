@@ -14,7 +14,7 @@ from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
-from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResultRecord, World
 
 TOO_FEW = ("node_lost", "nodes_missing")
 
@@ -143,7 +143,7 @@ class Judge:
         """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt)
 
-    def result(self, tally: Tally) -> RunResult:
+    def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
 
         Raises:

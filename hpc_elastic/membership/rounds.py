@@ -12,7 +12,7 @@ from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, 
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, Profile, Timing
-from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,13 +207,13 @@ def run_result(
     world: World | None,
     tally: Tally,
     running: Sequence[RosterEntry] = (),
-) -> RunResult:
+) -> RunResultRecord:
     """Return the run's result, with its end time left empty; a success names no failures, as in torch's RunResult.
 
     `running` are the members that still have workers; in a success, those of roles whose failures are ignored.
     """
     is_success = decision.state is RunState.SUCCEEDED
-    return RunResult(
+    return RunResultRecord(
         run=settings.run,
         state=decision.state,
         exit_code=int(decision.exit_code),

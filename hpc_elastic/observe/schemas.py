@@ -21,7 +21,7 @@ RECORDS = {
     "nodes/NODE/metrics.jsonl": records.MetricData,
     "nodes/NODE/rendezvous.json": records.RendezvousRecord,
     "budget.json": records.Budget,
-    "result.json": records.RunResult,
+    "result.json": records.RunResultRecord,
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
 RECORD_NAMES = (*RECORDS, ERROR_FILE)

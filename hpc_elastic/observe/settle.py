@@ -12,7 +12,7 @@ from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import RunResult, utc_text
+from hpc_elastic.rundir.records import RunResultRecord, utc_text
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
@@ -48,9 +48,9 @@ def file_system_now(layout: RunLayout) -> float:
         return time.time()
 
 
-def _result(facts: Facts, missing: MissingResult, now: float) -> RunResult:
+def _result(facts: Facts, missing: MissingResult, now: float) -> RunResultRecord:
     latest = facts.attempts[-1] if facts.attempts else None
-    return RunResult(
+    return RunResultRecord(
         run=str(facts.plan.get("run") or facts.submission.get("run") or os.path.basename(facts.run_dir)),
         state=missing.state,
         exit_code=int(missing.exit_code),

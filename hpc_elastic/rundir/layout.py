@@ -63,7 +63,7 @@ class RunLayout:
 
     @property
     def result(self) -> str:
-        """The RunResult record; the run is over once it is there."""
+        """The RunResultRecord; the run is over once it is there."""
         return os.path.join(self.root, "result.json")
 
     @property

@@ -248,7 +248,7 @@ class NodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResultRecord:
     """`result.json`: how the run ended; `failures` is by global rank, of the last attempt.
 
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,

@@ -15,7 +15,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
-from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord
 
 A = TypeVar("A")
 DIGEST = "d" * 64
@@ -236,7 +236,7 @@ def the_claim(actions: Sequence[Action]) -> ClaimAttempt:
     return claim
 
 
-def the_result(actions: Sequence[Action]) -> RunResult:
+def the_result(actions: Sequence[Action]) -> RunResultRecord:
     (write,) = of_kind(actions, WriteResult)
     return write.result
 

@@ -23,7 +23,7 @@ from hpc_elastic.membership.discovery import (
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResultRecord, RunState, Spend, World
 from tests.membership.script import a_seat
 
 SETTINGS = DiscoverySettings(node="node1", join_timeout_s=60)
@@ -46,7 +46,7 @@ def a_world(*node_ids: int, attempt: int = 1, head: str = "node0") -> World:
     return assign_worker_ranks(seats, run="run", attempt=attempt, allocation=1, head=head, restarts={})
 
 
-def records(world: World | None = None, result: RunResult | None = None) -> Records:
+def records(world: World | None = None, result: RunResultRecord | None = None) -> Records:
     if world is None:
         return Records(result=result, first=FIRST, claim=None, world=None)
     claim = AttemptClaim(
@@ -210,7 +210,7 @@ def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
 
 
 def test_a_result_ends_the_search_with_its_exit_code() -> None:
-    result = RunResult(
+    result = RunResultRecord(
         run="run",
         state=RunState.SUCCEEDED,
         exit_code=0,

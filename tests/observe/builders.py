@@ -18,7 +18,7 @@ from hpc_elastic.rundir.records import (
     Event,
     FailureRecord,
     Request,
-    RunResult,
+    RunResultRecord,
     RunState,
     Spend,
     Submission,
@@ -209,7 +209,7 @@ class RunBuilder:
         nodes: Sequence[str] = ("node1", "node2"),
     ) -> RunBuilder:
         attempts = store.list_numbers(self.layout.attempts)
-        result = RunResult(
+        result = RunResultRecord(
             run=self.plan.run,
             state=state,
             exit_code=exit_code,

@@ -21,7 +21,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import Endpoint, RunResult
+from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from tests.simulation.clock import NEVER, MachineClock
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
@@ -96,7 +96,7 @@ class SimulatedTelemetry:
     def __exit__(self, *_: object) -> None:
         """It is over."""
 
-    def run_ended(self, result: RunResult) -> None:
+    def run_ended(self, result: RunResultRecord) -> None:
         """Of the head."""
 
 

@@ -23,7 +23,7 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
-from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, WorkerState
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, WorkerState
 from hpc_elastic.rundir.store import claim
 from tests.simulation.plant import Plant
 from tests.simulation.planted_losses import SEEKERS, SURVIVING_HEADS, SURVIVING_MEMBERS
@@ -142,7 +142,7 @@ class _StartsTwice(Member):
         return actions
 
 
-def _write_result_unasked(self: journal.Journal, result: RunResult) -> tuple[int, str] | AttemptClaim:
+def _write_result_unasked(self: journal.Journal, result: RunResultRecord) -> tuple[int, str] | AttemptClaim:
     claim(self._layout.result, to_json(result))
     standing = self._chain.result()
     assert standing is not None

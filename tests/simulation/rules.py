@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import AttemptClaim, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -234,7 +234,7 @@ class Rules:
         """An agent hangs up on a head that is lost: whoever sees that takes its workers for gone."""
         self.leaves(agent, -1)
 
-    def ended(self, agent: Agent, result: RunResult) -> None:
+    def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """The result is on disk."""
         disk = self._run.disk
         world, claim = disk.latest, disk.latest_claim

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.plan.roles import RestartPolicy
-from hpc_elastic.rundir.records import RunResult, RunState
+from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
@@ -90,7 +90,7 @@ def a_scenario(*roles: Role, faults: tuple[Fault, ...] = (), **changes: object) 
     return replace(scenario, **changes)  # type: ignore[arg-type]
 
 
-def the_result(scenario: Scenario) -> tuple[RunResult, SimulatedRun]:
+def the_result(scenario: Scenario) -> tuple[RunResultRecord, SimulatedRun]:
     run = SimulatedRun(scenario)
     run.play()
     (result,) = run.disk.results

@@ -14,7 +14,7 @@ from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.rundir.records import AttemptClaim, RunResult
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord
 
 LOOK_EVERY_S = 1.0
 DIAGNOSE_AFTER_S = 3.0  # an agent writes its finding after 2 s; a look before that could hide the file on NFS
@@ -35,7 +35,7 @@ class Look:
     stop_by: str | None = None
     started: int | None = None
     later: AttemptClaim | None = None
-    result: RunResult | None = None
+    result: RunResultRecord | None = None
 
 
 class HeadWatch:

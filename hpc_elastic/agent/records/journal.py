@@ -32,7 +32,7 @@ from hpc_elastic.rundir.records import (
     MetricData,
     NodeResult,
     Request,
-    RunResult,
+    RunResultRecord,
     RunState,
     World,
     utc_text,
@@ -243,11 +243,11 @@ class Journal:
 
     # Results.
 
-    def find_result(self) -> RunResult | None:
+    def find_result(self) -> RunResultRecord | None:
         """Return the run's result, None if the run is not over."""
         return self._chain.result()
 
-    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
+    def write_result(self, result: RunResultRecord) -> tuple[int, str] | AttemptClaim | int:
         """Create the run's result, unless there is one.
 
         Returns:

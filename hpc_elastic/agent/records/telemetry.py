@@ -52,7 +52,15 @@ from hpc_elastic.membership.actions import (
 from hpc_elastic.membership.messages import Assign, Failed, Message, Stopped
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import parse_error
-from hpc_elastic.rundir.records import Event, EventSource, MetricData, NodeResult, RunResult, RunState, WorkerState
+from hpc_elastic.rundir.records import (
+    Event,
+    EventSource,
+    MetricData,
+    NodeResult,
+    RunResultRecord,
+    RunState,
+    WorkerState,
+)
 from hpc_elastic.rundir.store import read_json
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -141,7 +149,7 @@ class Telemetry:
         finally:
             self._end(step, is_success=is_success)
 
-    def run_ended(self, result: RunResult) -> None:
+    def run_ended(self, result: RunResultRecord) -> None:
         """Record the metrics of a run whose result is written; a run that was stopped has none, as in torch."""
         if result.state not in (RunState.SUCCEEDED, RunState.FAILED):
             return
