@@ -303,6 +303,17 @@ def find_long(modules: Mapping[str, Module]) -> Iterator[str]:
             yield f"{module.name} has {module.lines} lines, more than {LONG_MODULE}: does its sentence still cover it?"
 
 
+def find_namesakes(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the public classes that have the name of a class in another module."""
+    first: dict[str, str] = {}
+    for module in modules.values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                before = first.setdefault(node.name, module.name)
+                if before != module.name:
+                    yield f"{module.name}:{node.lineno} {node.name} is also a class of {before}: one name, one meaning"
+
+
 def find_oversized(modules: Mapping[str, Module]) -> Iterator[str]:
     for module in modules.values():
         if module.lines > LONGEST_MODULE:
