@@ -5,7 +5,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 # The Python API, by name and module. Each module is imported at first use: agents and workers import this package too.
-_DOOR = {
+_PUBLIC_NAMES = {
     "submit": "hpc_elastic.api.submit",
     "Run": "hpc_elastic.api.run",
     "Job": "hpc_elastic.api.job",
@@ -16,12 +16,12 @@ _DOOR = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _DOOR:
+    if name not in _PUBLIC_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_DOOR[name]), name)
+    return getattr(importlib.import_module(_PUBLIC_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_DOOR]
+    return [*globals(), *_PUBLIC_NAMES]

@@ -20,7 +20,7 @@ class DecodeError(ValueError):
 
 
 def to_json(value: Any) -> Json:
-    """Turns dataclasses, enums, tuples and mappings into what `json.dumps` takes.
+    """Turn dataclasses, enums, tuples and mappings into what `json.dumps` takes.
 
     A field with `metadata={"json": name}` is written under that name.
     """
@@ -39,7 +39,7 @@ def to_json(value: Any) -> Json:
 
 
 def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
-    """Builds a `cls` from a JSON object.
+    """Build a `cls` from a JSON object.
 
     Unknown fields are ignored, so that a newer writer can add some.
 

@@ -49,11 +49,11 @@ class Deadline:
         return now() >= self.value
 
     def set(self, moment: float) -> None:
-        """Moves the deadline to `moment`."""
+        """Move the deadline to `moment`."""
         self._value[0] = moment
 
     def close(self) -> None:
-        """Frees the memory and closes the descriptor."""
+        """Free the memory and close the descriptor."""
         self._value.release()
         self._memory.close()
         os.close(self.descriptor)

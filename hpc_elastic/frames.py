@@ -17,7 +17,7 @@ MOST_DESCRIPTORS = 8
 
 
 def send_frame(stream: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Sends one frame; the receiver gets its own copies of the descriptors.
+    """Send one frame; the receiver gets its own copies of the descriptors.
 
     Raises:
         OSError: the other side does not read any more.
@@ -32,7 +32,7 @@ def send_frame(stream: socket.socket, message: dict[str, Any], descriptors: Sequ
 
 
 def receive_frame(stream: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Waits for one frame, and returns it with its descriptors; None when the other side has closed."""
+    """Wait for one frame, and return it with its descriptors; None when the other side has closed."""
     try:
         length, descriptors, _, _ = socket.recv_fds(stream, _LENGTH.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not length:

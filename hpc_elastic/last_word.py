@@ -36,7 +36,7 @@ def name_of(receiver: socket.socket) -> str:
 
 
 def send_last_word(name: str, attempt: int) -> None:
-    """Tells the agent that this process, a worker of this attempt, ends with exit code 1. Never raises."""
+    """Tell the agent that this process, a worker of this attempt, ends with exit code 1. Never raises."""
     with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(SENT_WITHIN_S)
         sender.sendto(str(attempt).encode(), b"\0" + name.encode())

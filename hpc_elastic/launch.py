@@ -27,7 +27,7 @@ PACKAGE = "hpc_elastic"
 
 
 def register_package(directory: str) -> None:
-    """Makes the package importable as `hpc_elastic` from `directory`, wherever that is."""
+    """Make the package importable as `hpc_elastic` from `directory`, wherever that is."""
     location = os.path.join(directory, "__init__.py")
     spec = importlib.util.spec_from_file_location(PACKAGE, location, submodule_search_locations=[directory])
     if spec is None or spec.loader is None:
@@ -38,7 +38,7 @@ def register_package(directory: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Imports the named module and calls its `main` with the rest of the arguments.
+    """Import the named module and call its `main` with the rest of the arguments.
 
     Returns:
         What that `main` returns: the exit code.

@@ -103,7 +103,7 @@ def with_descendants(
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:
-    """Signals this process; does nothing if it has ended, even if another process has its id now.
+    """Signal this process; do nothing if it has ended, even if another process has its id now.
 
     Raises:
         PermissionError: the process belongs to another user.

@@ -1,4 +1,4 @@
-"""The house's own rules about its modules, as tables and as what finds a breach of them.
+"""The rules for imports between modules, as tables, and the functions that find violations.
 
 Everything is read from the source with `ast`, so that an import inside a function counts as well.
 """
@@ -174,7 +174,7 @@ def read_package(root: Path) -> dict[str, Module]:
 
 
 def imported_modules(module: Module, modules: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
-    """The modules of this package that one imports: `from a import b` is a module a.b if there is one, else a."""
+    """Return the modules of this package that one imports: `from a import b` means a.b if that is a module, else a."""
     found: dict[str, int] = {}
     for name, line in module.imports.items():
         imported = name if name in modules else name.rpartition(".")[0]
@@ -194,7 +194,7 @@ def is_below(name: str, prefix: str) -> bool:
 
 
 def reached(start: str, modules: Mapping[str, Module]) -> dict[str, str]:
-    """Everything that is loaded with a module, packages around it included, and by whom."""
+    """Return every module that is loaded with a module, its packages included, with the module that imports it."""
     by: dict[str, str] = {start: start}
     waiting = [start]
     while waiting:
@@ -272,7 +272,7 @@ def find_impurities(module: Module) -> Iterator[str]:
 
 
 def find_cycle(modules: Mapping[str, Module]) -> list[str] | None:
-    """The names of modules that import each other in a circle, if there are some."""
+    """Return the names of modules that import each other in a cycle; empty if there are none."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str] | None:
@@ -297,10 +297,21 @@ def find_untold(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def find_long(modules: Mapping[str, Module]) -> Iterator[str]:
-    """Modules that may hold more than their one sentence says; no error yet."""
+    """Return the modules that are so long that they may do more than their first sentence says; a warning only."""
     for module in modules.values():
         if LONG_MODULE < module.lines <= LONGEST_MODULE:
             yield f"{module.name} has {module.lines} lines, more than {LONG_MODULE}: does its sentence still cover it?"
+
+
+def find_namesakes(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Yield the public classes that have the name of a class in another module."""
+    first: dict[str, str] = {}
+    for module in modules.values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                before = first.setdefault(node.name, module.name)
+                if before != module.name:
+                    yield f"{module.name}:{node.lineno} {node.name} is also a class of {before}: one name, one meaning"
 
 
 def find_oversized(modules: Mapping[str, Module]) -> Iterator[str]:

@@ -69,7 +69,7 @@ def make_plan(
     role: str = "default",
     **changes: Any,
 ) -> LaunchPlan:
-    """A plan for two nodes of Slurm, or what is said of it; without `roles`, one role on all nodes."""
+    """Return a plan for two nodes of Slurm, with these changes; without `roles`, one role on all nodes."""
     nodes = nodes or NodesPlan(
         min=sum(role.nodes.min for role in roles or ()) or 2, max=sum(role.nodes.max for role in roles or ()) or 2
     )
@@ -78,7 +78,7 @@ def make_plan(
 
 
 def make_local_plan(**changes: Any) -> LaunchPlan:
-    """The same for this machine."""
+    """Return the same plan for this machine as the scheduler."""
     return make_plan(**{"site": "local", "scheduler": "local", "template": "local/job.sh.j2", **changes})
 
 
@@ -90,7 +90,7 @@ def make_role(
     entrypoint: EntrypointPlan = _ENTRYPOINT,
     **more: Any,
 ) -> RolePlan:
-    """A role on so many nodes."""
+    """Return a role on so many nodes."""
     counts = NodesPlan(min=nodes, max=nodes) if isinstance(nodes, int) else nodes
     counts = dataclasses.replace(counts, spares=0)
     return RolePlan(name=name, nodes=counts, workers_per_node=workers_per_node, entrypoint=entrypoint, **more)

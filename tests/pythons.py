@@ -1,4 +1,4 @@
-"""Runs the tests that need no torch under each supported Python that this machine has, and says which it has not.
+"""Runs the tests that need no torch under each supported Python of this machine, and prints which are missing.
 
     python -m tests.pythons [--only 3.10 ...] [options of pytest]
 

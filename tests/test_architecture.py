@@ -19,6 +19,7 @@ from tests.architecture import (
     find_impurities,
     find_layer_breaks,
     find_long,
+    find_namesakes,
     find_oversized,
     find_strangers,
     find_untold,
@@ -76,6 +77,10 @@ def test_no_module_and_no_function_is_too_long(package: dict[str, Module]) -> No
 def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) -> None:
     vague = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
     assert [name for name in package if name.rpartition(".")[2] in vague] == []
+
+
+def test_no_two_classes_share_a_name(package: dict[str, Module]) -> None:
+    assert list(find_namesakes(package)) == []
 
 
 def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that_exist(
@@ -162,6 +167,11 @@ def test_the_rules_catch_an_impure_module(source: str) -> None:
 def test_the_rules_let_paths_be_joined_and_signals_be_named() -> None:
     source = "import os, signal\nx = os.path.join('a', 'b')\ny = signal.SIGTERM"
     assert list(find_impurities(parse_module("hpc_elastic.units", source))) == []
+
+
+def test_the_rules_catch_two_classes_of_one_name() -> None:
+    (found,) = find_namesakes(made_up(units="class Stage: ...", clock="class Stage: ...\nclass _Own: ..."))
+    assert "Stage is also a class of hpc_elastic." in found
 
 
 def test_the_rules_catch_what_is_long_or_untold() -> None:

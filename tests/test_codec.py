@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.membership.ranks import Seat, assign_worker_ranks
-from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult, World
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord, World
 
 
 class Colour(str, Enum):
@@ -161,7 +161,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from([*to_json(Whole(**{**GOOD, "colour": Colour.RED, "parts": (), "by_name": {}})), "state"])
 
 
-@given(st.dictionaries(FIELDS, JSON), st.sampled_from([Whole, RunResult, World]))
+@given(st.dictionaries(FIELDS, JSON), st.sampled_from([Whole, RunResultRecord, World]))
 def test_any_json_is_decoded_or_a_decode_error(data: Any, cls: type[Any]) -> None:
     try:
         found = from_json(cls, data)

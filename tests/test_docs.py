@@ -178,7 +178,8 @@ def transitions(machine: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "enum"), [("Member", member.Phase), ("Head", phases.Phase), ("HeadDiscovery", discovery.Phase)]
+    ("machine", "enum"),
+    [("Member", member.MemberPhase), ("Head", phases.HeadPhase), ("HeadDiscovery", discovery.DiscoveryPhase)],
 )
 def test_the_transitions_have_the_phases_of_the_machine(machine: str, enum: type[Enum]) -> None:
     rows = transitions(machine)

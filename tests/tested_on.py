@@ -89,14 +89,14 @@ def command_of(selection: str) -> str:
 
 
 def fill_readme(text: str, records: Iterable[Record]) -> str:
-    """The README with the table made anew."""
+    """Return the README with a new table."""
     from benchmarks.pages import fill
 
     return fill(text, MARK, table(records))
 
 
 class Recorder:
-    """Counts what a session's tests came to, by the Slurm that they ran on, and writes it at the end."""
+    """Counts the outcomes of a session's tests by the Slurm that they ran on, and writes them at the end."""
 
     def __init__(self, path: Path, selection: str) -> None:
         self._path = path
@@ -105,7 +105,7 @@ class Recorder:
         self._skipped: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of each phase of each test; under xdist in the process that has started the others."""
+        """Count the outcome of each phase of each test; under xdist in the process that has started the others."""
         slurm = str(dict(report.user_properties).get(_PROPERTY, ""))
         if report.when == "call" and report.passed:
             self._passed[slurm] += 1
@@ -113,7 +113,7 @@ class Recorder:
             self._skipped[slurm] += 1
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Writes, unless a test failed or none ran."""
+        """Write the record, unless a test failed or none ran."""
         if exitstatus == pytest.ExitCode.OK and self._passed:
             write(self._path, add(read(self._path), self._records()))
 

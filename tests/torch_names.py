@@ -82,7 +82,7 @@ def names_of(file: str) -> set[str]:
 
 
 def public_names_of(file: str) -> set[str]:
-    """What `__all__` lists."""
+    """Return the names that `__all__` lists."""
     for node in ast.parse(source(file)).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
@@ -119,7 +119,7 @@ def run_metrics() -> set[str]:
 
 
 def environment_variables() -> set[str]:
-    """What the agent gives to workers, and what it reads."""
+    """Return the variables that the agent gives to workers, and those that it reads."""
     agent = "agent/server/local_elastic_agent.py"
     others = ("run.py", "control_plane.py", "rendezvous/dynamic_rendezvous.py", "rendezvous/etcd_server.py")
     files = (*FILES, *others, "utils/distributed.py", "utils/logging.py")

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hpc_elastic.membership.actions import Action, Leave, Seek, SendToHead, StartWorkers, StopWorkers, WriteNodeResult
+from hpc_elastic.membership.actions import (
+    Action,
+    DiscoverHead,
+    Leave,
+    SendToHead,
+    StartWorkers,
+    StopWorkers,
+    WriteNodeResult,
+)
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join, Message
@@ -68,5 +76,5 @@ def carry_out(member: Member, actions: list[Action]) -> Iterator[Message]:
             yield from carry_out(member, member.workers_stopped(action.attempt, (), 26000))
         elif isinstance(action, WriteNodeResult):
             yield from carry_out(member, member.node_result_written(action.result))
-        elif isinstance(action, (Seek, Leave)):
+        elif isinstance(action, (DiscoverHead, Leave)):
             raise SystemExit(f"a member gave its head up: {action}")

@@ -35,7 +35,14 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, FailureRecord, NodeResult, RunResult, RunState
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    FailureRecord,
+    NodeResult,
+    RunResultRecord,
+    RunState,
+)
 from hpc_elastic.rundir.store import file_system_errors
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
@@ -77,7 +84,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the result if there is none and no other program will write one; returns an exit code."""
+    """Write the result if there is none and no other program will write one; return an exit code."""
     if len(arguments) != 3 or not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in arguments[1:]):
         print("usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS", file=sys.stderr)
         return int(ExitCode.USAGE)
@@ -98,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> str:
-    """Writes the result if there is none and no other program will write one.
+    """Write the result if there is none and no other program will write one.
 
     Args:
         layout: the layout of the run directory.
@@ -143,7 +150,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
 
 
 def judge(evidence: Evidence) -> Outcome:
-    """Returns how the run ended, as far as the evidence proves it."""
+    """Return how the run ended, as far as the evidence proves it."""
     records, status = evidence.records, evidence.status
     if records.is_finished:
         return Outcome(
@@ -182,7 +189,7 @@ def judge(evidence: Evidence) -> Outcome:
 
 
 def describe(status: int) -> str:
-    """Describes an exit status as a shell reports it, with the name of the signal if there was one."""
+    """Describe an exit status as a shell reports it, with the name of the signal if there was one."""
     number = status - 128
     names = {int(one): one.name for one in signal.Signals}
     return f"{status} ({names[number]})" if number in names else str(status)
@@ -220,16 +227,16 @@ def _node_results(layout: RunLayout, journal: Journal, records: Records) -> tupl
 
 
 def _is_out_of_time(first: AllocationClaim, time_s: float | None) -> bool:
-    """Returns whether a local run has reached its script's time limit, which began to count before the claim."""
+    """Return whether a local run has reached its script's time limit, which began to count before the claim."""
     if time_s is None:
         return False
     return time.time() - datetime.fromisoformat(first.time.replace("Z", "+00:00")).timestamp() >= time_s
 
 
-def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> RunResult:
+def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> RunResultRecord:
     first, latest = evidence.records.first, evidence.latest
     assert first is not None
-    return RunResult(
+    return RunResultRecord(
         run=run,
         state=outcome.state,
         exit_code=int(outcome.exit_code),

@@ -24,7 +24,7 @@ class Departure:
         return self._leave.__await__()
 
     def leaves(self, leave: Leave) -> None:
-        """Sets how the agent leaves, unless the outcome is already set."""
+        """Set how the agent leaves, unless the outcome is already set."""
         if not self._leave.done():
             self._leave.set_result(leave)
 

@@ -38,7 +38,7 @@ SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide f
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs this node's agent to its end; returns its exit code."""
+    """Run this node's agent to its end; return its exit code."""
     if len(arguments) != 1:
         print("usage: launch.py hpc_elastic.agent.main RUN_DIR", file=sys.stderr)
         return int(ExitCode.USAGE)
@@ -88,7 +88,7 @@ def _run(layout: RunLayout) -> int:
 
 
 def _set_imports_apart() -> None:
-    """Excludes the objects that imports have created from garbage collection, as they are never garbage.
+    """Exclude the objects that imports have created from garbage collection, as they are never garbage.
 
     A full collection starts when there are a quarter more objects than the last one left. If the 28,000 objects of the
     imports were counted, the reference cycles that restarts leave would be kept for hundreds of attempts.
@@ -99,7 +99,7 @@ def _set_imports_apart() -> None:
 
 
 def _end_job(journal: Journal, allocation: Allocation) -> None:
-    """Ends the job, as the last act of this agent: the batch script that would end it was lost with its node.
+    """End the job, as the last act of this agent: the batch script that would end it was lost with its node.
 
     The script may only have been suspended and run again, as after `scontrol resume`. Then it gets time to end the job
     itself, with the run's own exit code and not as cancelled.
@@ -117,7 +117,7 @@ def _end_job(journal: Journal, allocation: Allocation) -> None:
 
 
 def _answers(address: str) -> bool:
-    """Returns whether a machine accepts or refuses connections; one without power does neither."""
+    """Return whether a machine accepts or refuses connections; one without power does neither."""
     return bool(address) and asyncio.run(find_answering_port(address, OTHER_PORTS)) is not None
 
 
@@ -134,7 +134,7 @@ def _read(path: str) -> bytes:
 
 
 def _read_secret(layout: RunLayout) -> bytes:
-    """Reads the run's secret and checks its length; a shorter secret, an empty one above all, could be guessed."""
+    """Read the run's secret and check its length; a shorter secret, an empty one above all, could be guessed."""
     secret = _read(layout.secret)
     if len(secret) < SECRET_BYTES:
         raise RunDirectoryError(
@@ -145,7 +145,7 @@ def _read_secret(layout: RunLayout) -> bytes:
 
 
 def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:
-    """Records that this agent crashed, in the node's result; the guard kills the workers when this process ends."""
+    """Record that this agent crashed, in the node's result; the guard kills the workers when this process ends."""
     detail = traceback.format_exc()
     print(detail, file=sys.stderr, flush=True)
     attempt = 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -26,7 +26,7 @@ class Policy:
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Decides on one observation: restart, finish, or ignore it.
+        """Decide on one observation: restart, finish, or ignore it.
 
         Args:
             history: the history of the run up to the current attempt's claim.
@@ -49,24 +49,24 @@ class Policy:
             return self._go_on_without(history, observation, now)
         if observation.trigger is Trigger.NODE_JOINED:
             reason = f"{', '.join(observation.nodes)} joined"
-            return Restart(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
-        """Returns whether the store on this role's nodes serves only roles whose failures are ignored."""
+        """Return whether the store on this role's nodes serves only roles whose failures are ignored."""
         return role is not None and self.roles.get(role) == "ignore" and "restart_all" not in self.roles.values()
 
     def _go_on_without(self, history: History, observation: Observation, now: float) -> Decision:
-        """Decides on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
+        """Decide on a node loss: all roles restart, no restart is spent; the head counts the loss when it claims."""
         what, limit = _describe_loss(observation), self.restart.max_node_losses
         if observation.node_losses > limit:
             lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
             cause = f"{what}; {lost} in this run, expected at most restart.max_node_losses, which is {limit}"
             return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, StopManner.FENCE)
-        return Restart(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
+        return RestartWorkers(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
-        """Decides on a failure: a restart, unless the budget is spent or the run makes no progress."""
+        """Decide on a failure: a restart, unless the budget is spent or the run makes no progress."""
         used, limit = history.spend.restarts, self.restart.max_restarts
         if used >= limit:
             spent = f"all {limit} restarts of max_restarts are" if limit > 1 else "the one restart of max_restarts is"
@@ -77,7 +77,7 @@ class Policy:
             cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
             return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
         is_alone = observation.role is not None and self.roles.get(observation.role) == "restart_role"
-        return Restart(
+        return RestartWorkers(
             roles=frozenset({observation.role}) if is_alone and observation.role else None,
             at=now + self.backoff_s(used),
             manner=StopManner.RESTART,
@@ -86,7 +86,7 @@ class Policy:
         )
 
     def backoff_s(self, used: int) -> float:
-        """Returns the pause in seconds before a restart when `used` restarts are spent already."""
+        """Return the pause in seconds before a restart when `used` restarts are spent already."""
         backoff = self.restart.backoff
         try:
             pause = backoff.first_s * backoff.factor**used
@@ -96,7 +96,7 @@ class Policy:
 
 
 def describe_failure(failure: FailureRecord) -> str:
-    """Describes a failure in one line: which rank, on which node, how it ended, and its error message."""
+    """Describe a failure in one line: which rank, on which node, how it ended, and its error message."""
     rank = f"rank {failure.rank} on {failure.node}"
     if failure.failure_class == "start_failed":
         return f"{rank} could not be started: {failure.message}"
@@ -112,13 +112,13 @@ def describe_failure(failure: FailureRecord) -> str:
 
 
 def failure_signature(failure: FailureRecord) -> str:
-    """Returns a text that is equal for equal failures: class, exit code and message with its numbers masked."""
+    """Return a text that is equal for equal failures: class, exit code and message with its numbers masked."""
     words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
     return f"{failure.failure_class}/{failure.exitcode}/{words}"
 
 
 def _history_after(history: History, observation: Observation, signature: str) -> History:
-    """Returns the history after this failure was answered by a restart.
+    """Return the history after this failure was answered by a restart.
 
     Without a progress file it is unknown whether the run made progress; then it is assumed to have.
     """

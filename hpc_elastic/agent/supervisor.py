@@ -75,7 +75,7 @@ class Supervisor:
         self._tasks = Tasks()
 
     async def run(self) -> Leave:
-        """Takes part until the run is over or this agent cannot go on.
+        """Take part until the run is over or this agent cannot go on.
 
         Returns:
             The exit code, its cause, and whether this agent has to end the job.
@@ -161,7 +161,7 @@ class Supervisor:
         self._disk.best_effort(lambda: self._journal.say(text, level))
 
     async def _shut_down(self) -> None:
-        """Ends all parts in order: membership first, in which a local head ends after its members, the threads last."""
+        """End all parts in order: membership first, in which a local head ends after its members, the threads last."""
         await self._part.close()
         await self._group.shut_down()
         await self._part.member.close()

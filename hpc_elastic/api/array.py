@@ -42,13 +42,13 @@ def submit_array(
     array: str | None = None,
     parameters: Sequence[Mapping[str, str]] = (),
 ) -> list[Submission]:
-    """Makes the runs and submits them as one array.
+    """Make the runs and submit them as one array.
 
     Args:
         prepared: the runs. Run i has the run directory `i` of a folder that is empty or does not exist yet,
             and all ask the scheduler for the same.
         scheduler: theirs.
-        limit: so many run at a time; None: as many as there is room for, and on this machine one.
+        limit: how many run at the same time; None: as many as there is room for, and on this machine one.
         array: the array's id; None takes the folder's name.
         parameters: what the array varies, for each run, for people to read.
 
@@ -56,10 +56,10 @@ def submit_array(
         The record of each run; its job id is `<array's>_<i>`.
 
     Raises:
-        UsageError: the runs are not in such a folder, or the limit is none.
+        UsageError: the runs are not in such a folder, or the limit is not a number of runs.
         JobError: they ask for different things.
         RunDirectoryError: a directory cannot be made, or as `start_run` says.
-        SchedulerError: it was refused. Nothing remains then.
+        SchedulerError: the scheduler refused the array. Nothing remains then.
     """
     layout = _find_folder(prepared, limit)
     script = array_script(prepared, limit=limit)
@@ -85,7 +85,7 @@ def submit_array(
         for room, said in zip(rooms, (array_submission, *submissions), strict=True):
             try:
                 record(room, to_json(said), job_id)
-            except RunDirectoryError as error:  # the other runs have theirs all the same
+            except RunDirectoryError as error:  # the other runs' records are written all the same
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -93,7 +93,7 @@ def submit_array(
 
 
 def array_script(prepared: Sequence[PreparedRun], *, limit: int | None = None) -> str:
-    """What the scheduler gets for these runs.
+    """Return the script that the scheduler gets for these runs.
 
     Raises:
         JobError: they ask the scheduler for different things.
@@ -121,7 +121,7 @@ def _find_folder(prepared: Sequence[PreparedRun], limit: int | None) -> ArrayLay
 def _submissions(
     layout: ArrayLayout, prepared: Sequence[PreparedRun], parameters: Sequence[Mapping[str, str]], job_id: str
 ) -> list[Submission]:
-    """The record of each run."""
+    """Return the submission record of each run."""
     return [
         make_submission(run.plan, array_task_id(job_id, number), array=layout.root, task=number, parameters=varied)
         for number, (run, varied) in enumerate(zip(prepared, parameters, strict=True))

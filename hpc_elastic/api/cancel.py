@@ -25,25 +25,25 @@ _DEFAULT_GRACE_S = 60.0
 
 
 class StillRunningError(HpcElasticError):
-    """The job does not end. Exit code 9."""
+    """The job of a cancelled run does not end. Exit code 9."""
 
     exit_code = ExitCode.STALLED
 
 
 def cancel_run(layout: RunLayout, snapshot: Snapshot, *, by: str, say: Callable[[str], None]) -> Snapshot:
-    """Stops a run that is not over, and waits until it is.
+    """Stop a run that is not over, and wait until it is.
 
     Args:
         layout: the run's.
         snapshot: the run a moment ago.
-        by: what asks for it, for the records.
-        say: takes a line about what is done.
+        by: the program that asks for the stop, for the records.
+        say: is called with each line about what is done.
 
     Returns:
         The run at its end.
 
     Raises:
-        StillRunningError: it goes on.
+        StillRunningError: the run goes on.
         RunDirectoryError: the run directory cannot be written, is a copy of another one, or no job is known.
         SchedulerError: the scheduler refused, or does not answer.
     """
@@ -62,7 +62,7 @@ def check_no_copy(path: str) -> None:
     """Refuse a copy of a run, or of an array, because its job is the original's.
 
     Raises:
-        RunDirectoryError: it is one.
+        RunDirectoryError: the directory is a copy.
     """
     if (original := find_original(path)) is not None:
         raise RunDirectoryError(
@@ -105,7 +105,7 @@ def _cancel_job(
 
 
 def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
-    """The last snapshot: of the end, or of the moment when the time was up."""
+    """Return the last snapshot: that of the run's end, or that of the moment when the time was up."""
     deadline = time.monotonic() + seconds
     for snapshot in watch(run_watch):
         if snapshot.is_over or time.monotonic() >= deadline:
@@ -114,7 +114,7 @@ def _look_until_over(run_watch: RunWatch, seconds: float) -> Snapshot:
 
 
 def grace_of(layout: RunLayout) -> float:
-    """The seconds between TERM and KILL when this run stops."""
+    """Return the seconds between TERM and KILL when this run stops."""
     plan = store.read_json(layout.plan)
     try:
         return float(plan["signals"]["grace_s"])

@@ -18,12 +18,12 @@ from hpc_elastic.scheduler.registry import make_scheduler
 
 
 def cancel_array(layout: ArrayLayout, *, by: str, say: Callable[[str], None]) -> ArraySnapshot:
-    """Stops all tasks that are not over, and waits until they are.
+    """Stop all tasks that are not over, and wait until they are.
 
     Args:
         layout: the array's.
-        by: what asks for it, for the records.
-        say: takes a line about what is done.
+        by: the program that asks for the stop, for the records.
+        say: is called with each line about what is done.
 
     Returns:
         The array at its end.
@@ -77,7 +77,7 @@ def _not_over(snapshot: ArraySnapshot) -> list[Snapshot]:
 
 
 def _job_outside(task: Snapshot) -> str:
-    """The job of a task whose script somebody submitted by itself; empty where it is the array's."""
+    """Return the id of the job of a task whose script was submitted by hand; empty if its job is the array's."""
     job_id = task.job_id or ""
     return "" if split_task_id(job_id) else job_id
 

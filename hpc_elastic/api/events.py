@@ -14,18 +14,18 @@ from hpc_elastic.rundir.records import Event
 
 
 def follow_events(layout: RunLayout, is_over: Callable[[], bool], *, pause_s: float) -> Iterator[Event]:
-    """Every event, from the first on, until the run is over and all is told.
+    """Yield every event of the run from the first one on, until the run is over and all its events are read.
 
-    What is new at one look comes in the order of its time, by the clocks of the nodes that wrote it.
+    The new events of one read are in the order of their times, by the clocks of the nodes that wrote them.
 
     Args:
         layout: the run's.
-        is_over: whether nobody writes any more.
-        pause_s: between two looks.
+        is_over: returns whether no event is written any more.
+        pause_s: the pause between two reads.
     """
     tails: dict[str, Tail] = {}
     while True:
-        is_last = is_over()  # before the look: what was written until then is seen
+        is_last = is_over()  # before the read, which sees all that was written until then
         for node in _nodes(layout):
             tails.setdefault(node, Tail(layout.events(node)))
         lines = [line for tail in tails.values() for line in tail.read_lines(is_last=is_last)]

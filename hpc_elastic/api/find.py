@@ -21,14 +21,14 @@ NONE_HERE = "no run was submitted in this folder"
 
 
 def find_run(wanted: str | None, *, say: Callable[[str], None] | None = None) -> RunLayout:
-    """The run directory for a path, a job id, a name, a run id, or None for the latest run of this folder.
+    """Return the layout of the run that a path, job id, name or run id means; for None the latest of this folder.
 
     Args:
         wanted: the user's argument.
         say: takes a line about the run if it is of another folder; None: runs of other folders are not taken.
 
     Raises:
-        UsageError: nothing has this name, or it is that of a whole array.
+        UsageError: no run has this name, or it is the name of a whole array.
         RunDirectoryError: the path exists and is no run directory, or an array's record cannot be read.
     """
     found = find_run_or_array(wanted, say=say)
@@ -79,7 +79,7 @@ def find_run_or_array(wanted: str | None, *, say: Callable[[str], None] | None =
 def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[IndexEntry]:
     """Return the one run or array to stop; if it is ambiguous, all candidates, newest first, for a person to choose.
 
-    Those of this folder go before all others, those that a word means like those that none means.
+    Candidates of this folder are preferred to all others, with an argument as without one.
 
     Raises:
         UsageError: nothing has this name.
@@ -95,7 +95,7 @@ def find_to_stop(wanted: str | None) -> RunLayout | ArrayLayout | Sequence[Index
 
 
 def find_directory(wanted: str | None) -> RunLayout | ArrayLayout | None:
-    """The run directory or array's folder that is named by its path, or that is the working directory.
+    """Return the run directory or array's folder that is named by its path, or that is the working directory.
 
     Raises:
         RunDirectoryError: the path is neither.
@@ -112,12 +112,12 @@ def find_directory(wanted: str | None) -> RunLayout | ArrayLayout | None:
 
 
 def layout_of(entry: IndexEntry) -> RunLayout | ArrayLayout:
-    """The paths of a run, or of an array."""
+    """Return the layout of the run or array in a directory."""
     return ArrayLayout(entry.run_dir) if entry.tasks else RunLayout(entry.run_dir)
 
 
 def require_run_directory(path: str) -> RunLayout:
-    """The layout of the run directory at a path.
+    """Return the layout of the run directory at a path.
 
     Raises:
         RunDirectoryError: there is none.
@@ -134,10 +134,10 @@ def require_run_directory(path: str) -> RunLayout:
 
 
 def _check_permission(layout: RunLayout) -> None:
-    """Check that we may look into the directory, to tell another user's run from no run.
+    """Check the permission to read the directory, to tell another user's run from no run.
 
     Raises:
-        RunDirectoryError: we may not look into the directory.
+        RunDirectoryError: this user may not read the directory.
     """
     try:
         os.stat(layout.plan)

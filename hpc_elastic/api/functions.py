@@ -17,20 +17,20 @@ _BY_VALUE = b"_make_function"  # what cloudpickle calls to make a function of by
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """The function as `module:name`, for people."""
+    """Return the function's name as `module:name`, for people."""
     inner = getattr(function, "func", function)  # of a functools.partial
     name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
     return f"{getattr(inner, '__module__', None) or '__main__'}:{name}"
 
 
 def pickle_function(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
-    """A function and its positional arguments as the content of `function.pkl`, with what it needs on a node.
+    """Return the content of `function.pkl`: a function, its positional arguments, and what it needs on a node.
 
     Pickled by cloudpickle, as submitit does: what is defined in `__main__`, in a function or in a notebook
     goes by value, everything else by the name of its module.
 
     Raises:
-        UsageError: it cannot be pickled.
+        UsageError: the function or an argument cannot be pickled.
     """
     import cloudpickle
 
@@ -52,7 +52,7 @@ def pickle_function(function: Callable[..., Any], arguments: Sequence[Any]) -> b
 
 
 def _packages(pickled: bytes) -> dict[str, str]:
-    """The versions of the distributions whose modules a pickle names, and of cloudpickle, which it is made by."""
+    """Return the versions of the distributions whose modules a pickle names, and of cloudpickle, which made it."""
     by_module = importlib.metadata.packages_distributions()
     modules = {"cloudpickle", *(text.partition(".")[0] for text in _texts(pickled))}
     # Python 3.10 knows the modules of distributions with a top_level.txt alone; most others are named as their module.

@@ -8,12 +8,12 @@ import socket
 
 
 def host_name() -> str:
-    """This machine's name."""
+    """Return this machine's name."""
     return socket.gethostname()
 
 
 def user_name() -> str:
-    """The user's name; the number where there is no name, as in some containers."""
+    """Return the user's name; the number where there is no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -21,12 +21,12 @@ def user_name() -> str:
 
 
 def as_text(path: str) -> str:
-    """A path as records hold it: the same in every locale, and text also where it is no UTF-8."""
+    """Return a path as records hold it: as text that is the same in every locale, even if the path is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def working_directory() -> str | None:
-    """The folder that this process works in, without symbolic links; None if it was removed."""
+    """Return the folder that this process works in, without symbolic links; None if it was removed."""
     try:
         return os.path.realpath(os.getcwd())
     except OSError:  # ESTALE, where another machine has removed it
@@ -34,7 +34,7 @@ def working_directory() -> str | None:
 
 
 def folder_number() -> int:
-    """The inode of the working directory, the same on all machines that share it; 0 if it was removed."""
+    """Return the inode of the working directory, the same on all machines that share it; 0 if it was removed."""
     try:
         return os.stat(".").st_ino
     except OSError:

@@ -182,6 +182,6 @@ class Job:
     sbatch: Mapping[str, Scalar | None] | None = None
 
     def keys(self) -> dict[str, Any]:
-        """The keys that are given."""
+        """Return the keys that are given, with their values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}

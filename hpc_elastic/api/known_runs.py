@@ -20,7 +20,7 @@ DEFAULT_ROOT = "hpc-elastic-runs"  # below the working directory, where the site
 
 
 def known_runs(wanted: str | None = None) -> Iterator[IndexEntry]:
-    """Runs and arrays, newest first; those with this job id, name, run id or folder name, or all.
+    """Return the known runs and arrays, newest first: those with this job id, name, run id or folder name, or all.
 
     The directories below `./hpc-elastic-runs` that are not in the index count as well: the home may be
     a new one, or the folder may have been moved.
@@ -39,7 +39,7 @@ def has_name(entry: IndexEntry, wanted: str) -> bool:
 
 
 def find_task(wanted: str) -> tuple[IndexEntry, int] | None:
-    """The newest array, and the number of the task in it, that `<array's job id, name or id>_<task>` means."""
+    """Return the newest array, and the number of the task in it, that `<array's job id, name or id>_<task>` means."""
     array, task = split_task_id(wanted) or (None, 0)
     if array is None:
         return None
@@ -47,7 +47,7 @@ def find_task(wanted: str) -> tuple[IndexEntry, int] | None:
 
 
 def is_of_this_folder(entry: IndexEntry) -> bool:
-    """Whether the run was submitted in the working directory, or lies in its `hpc-elastic-runs`."""
+    """Return whether the run was submitted in the working directory, or lies in its `hpc-elastic-runs`."""
     here = working_directory()
     if here is None:
         return False
@@ -60,22 +60,22 @@ def is_of_this_folder(entry: IndexEntry) -> bool:
 
 
 def _is_seen_here(entry: IndexEntry) -> bool:
-    """Whether the folder of the submission is not one of the same name on another machine."""
+    """Return whether the submission's folder is one of this machine, and not one of the same name elsewhere."""
     return not entry.folder_number or entry.host == host_name() or entry.folder_number == folder_number()
 
 
 def is_array(path: str) -> bool:
-    """Whether there is an array's record in it."""
+    """Return whether the directory holds an array's record."""
     return os.path.isfile(ArrayLayout(path).record)
 
 
 def is_run_directory(path: str) -> bool:
-    """Whether there is a plan in it."""
+    """Return whether the directory holds a run's plan."""
     return os.path.isfile(RunLayout(path).plan)
 
 
 def find_original(path: str) -> str | None:
-    """The directory that the run itself knows as its own, if this is a copy of it; None if it is this one, or is gone.
+    """Return the original of a copied run directory; None if this is the original, or the original is gone.
 
     The agents and the job of a copied run work in the original. A folder that was moved is no copy.
     """
@@ -88,7 +88,7 @@ def find_original(path: str) -> str | None:
 
 
 def _own_directory(path: str) -> str:
-    """Where the plan says that the run is, or the array; `path` if that run is not there."""
+    """Return the directory that the plan, or the array's record, names as its own; `path` if it is not there."""
     is_task = is_array(path)
     plan = RunLayout(ArrayLayout(path).task(0).root if is_task else path).plan
     said = _record(plan)
@@ -99,7 +99,7 @@ def _own_directory(path: str) -> str:
 
 
 def _lost_runs(index: str) -> list[IndexEntry]:
-    """The runs below the default place that are not in the index, newest first; a copy counts as its original."""
+    """Return the runs in the default place that the index lacks, newest first; a copy counts as its original."""
     here = working_directory()
     root = os.path.join(here, DEFAULT_ROOT) if here else ""
     try:
@@ -113,7 +113,7 @@ def _lost_runs(index: str) -> list[IndexEntry]:
 
 
 def _entry(path: str) -> IndexEntry:
-    """What the index would say of a directory; little if its submission is under way, or its record cannot be read."""
+    """Return an index entry for a directory, nearly empty while it is submitted or if its record is unreadable."""
     tasks = 0
     if is_array(path):
         record = _record(ArrayLayout(path).record)
@@ -139,6 +139,6 @@ def _entry(path: str) -> IndexEntry:
 def _record(path: str) -> Mapping[str, Any]:
     try:
         record = store.read_json(path)
-    except RunDirectoryError:  # whoever looks at the run says so
+    except RunDirectoryError:  # reported when somebody looks at the run
         return {}
     return record if isinstance(record, dict) else {}

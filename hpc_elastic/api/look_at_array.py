@@ -15,13 +15,13 @@ from hpc_elastic.scheduler.protocol import JobQuery
 
 
 class ArrayWatch:
-    """Looks at an array again and again.
+    """Takes snapshots of an array repeatedly.
 
     Args:
         layout: the array's.
         warn: takes a line about what could not be done.
         settle_s: how long a task's job must be over before its missing result is made.
-        make_query: whom to ask about the tasks; for a single look `query_once`.
+        make_query: makes the object that is asked about the tasks' jobs; `query_once` for a single look.
 
     Raises:
         RunDirectoryError: there is no array.
@@ -40,17 +40,17 @@ class ArrayWatch:
 
     @property
     def trouble(self) -> str | None:
-        """What the scheduler said if it did not answer the last time it was asked."""
+        """The scheduler's error, if it did not answer the last question; else None."""
         return self._tasks.trouble
 
     def look(self) -> ArraySnapshot:
-        """The array now; writes the results that nobody else will."""
+        """Return a snapshot of the array; write results that no agent will write."""
         return make_array_snapshot(self.facts, self._tasks.look())
 
     def until_over(self, *, within_s: float | None = None) -> Iterator[ArraySnapshot]:
-        """Snapshots, the last one when the array is over or the time is up.
+        """Yield snapshots; the last one is taken when the array is over or the time is up.
 
-        Large arrays are looked at less often: the pause is as long as a look takes, and longer.
+        The pause is at least as long as a snapshot takes, so that a large array is read less often.
         """
         deadline = None if within_s is None else time.monotonic() + within_s
         while True:

@@ -18,11 +18,11 @@ from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 def look_at_many(
     entries: Sequence[IndexEntry], *, warn: Callable[[str], None]
 ) -> list[Snapshot | ArraySnapshot | None]:
-    """Where each of them stands now; None for one that cannot be read, with a line that says so.
+    """Return a snapshot of each run and array; None for one that cannot be read, with a warning.
 
     Args:
         entries: the runs and arrays.
-        warn: takes a line about what could not be done.
+        warn: is called with a line about each thing that could not be done.
     """
     listed = [_Listed.of(entry, warn) for entry in entries]
     watch = ManyWatch([run for each in listed for run in each.runs], query_once, warn=warn)
@@ -41,7 +41,7 @@ def look_at_many(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listed:
-    """A run or an array with the runs that it is of; none if they cannot be read."""
+    """A run, or an array, with the layouts of its runs; without any if they cannot be read."""
 
     runs: list[tuple[RunLayout, str]]
     array: ArrayFacts | None = None

@@ -1,8 +1,8 @@
-"""Looks at what a submission needs of this machine's files, before anything is made.
+"""Checks that the files which a submission needs are on this machine, before anything is made.
 
 On the local backend a node sees what this process sees, so what is missing is an error. Compute nodes may see more than
-the login node, and setup lines may make what is missing: there it is a warning. What bash cannot read, and a run
-directory that is taken, are errors everywhere.
+the login node, and setup lines may make what is missing: on a cluster it is a warning. A script that bash cannot read,
+and a run directory that is not empty, are errors everywhere.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hpc_elastic.rundir.create import check_vacant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What is wrong with the value of a key; `is_certain`: on the nodes, too."""
+class PreflightProblem:
+    """A problem with the value of a key; `is_certain`: it is a problem on the nodes as well."""
 
     path: KeyPath
     message: str
@@ -34,15 +34,15 @@ class Finding:
 
 
 def check_submission(prepared: PreparedRun, *, overrides: Sequence[str] = (), warn: Callable[[str], None]) -> None:
-    """Looks at everything that one run needs.
+    """Check everything that one run needs.
 
     Args:
         prepared: the run.
         overrides: `key.path=value` of `--set`, to say where a value came from.
-        warn: takes a line about what may be wrong.
+        warn: is called with a line about each possible problem.
 
     Raises:
-        JobError: something is missing or cannot be read by bash; all of it.
+        JobError: something is missing, or bash cannot read it; the error holds all problems.
         RunDirectoryError: the run directory is not empty.
     """
     check_files([prepared], overrides=overrides, warn=warn)
@@ -50,7 +50,7 @@ def check_submission(prepared: PreparedRun, *, overrides: Sequence[str] = (), wa
 
 
 def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), warn: Callable[[str], None]) -> None:
-    """The same of all runs of an array, but for their folder; what is the same for all is said once."""
+    """Check what all runs of an array need, except for their folder; report what they have in common once."""
     source, is_local = runs[0].source, runs[0].plan.scheduler == "local"
     if unapplied := dict.fromkeys(key for run in runs for key in run.unapplied):
         warn(f"nothing on this machine acts on {', '.join(unapplied)}")
@@ -68,22 +68,22 @@ def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), w
         raise JobError(problems)
 
 
-def _missing(plan: LaunchPlan) -> Iterator[Finding]:
-    """Files and programs that are not here; a path with `${NAME}` in it is the node's to know."""
+def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
+    """Yield the files and programs that are missing here; a path with `${NAME}` is known on the node only."""
     is_local, has_setup = plan.scheduler == "local", bool(plan.setup)
     directory = None if has_reference(plan.workdir) else expand_references(plan.workdir, {})
     if directory is not None and not os.path.isdir(directory):
-        yield Finding(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
+        yield PreflightProblem(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
         directory = None
     if (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
-        yield Finding(path=("python",), message=message, is_certain=is_local and not has_setup)
+        yield PreflightProblem(path=("python",), message=message, is_certain=is_local and not has_setup)
     for index, role in enumerate(plan.roles):
         above: KeyPath = ("entrypoint",) if len(plan.roles) == 1 else ("roles", index, "entrypoint")
         is_path_known = not has_setup and "PATH" not in plan.env and "PATH" not in role.env
         message = _why_not_run(role.entrypoint, directory, is_path_known=is_path_known)
         if message is not None:
             path = (*above, role.entrypoint.kind)
-            yield Finding(path=path, message=message, is_certain=is_local and not has_setup)
+            yield PreflightProblem(path=path, message=message, is_certain=is_local and not has_setup)
 
 
 def _why_not_run(entrypoint: EntrypointPlan, directory: str | None, *, is_path_known: bool) -> str | None:
@@ -96,7 +96,7 @@ def _why_not_run(entrypoint: EntrypointPlan, directory: str | None, *, is_path_k
 
 def _why_unreadable(path: str) -> str | None:
     try:
-        if not stat.S_ISFIFO(os.stat(path).st_mode):  # whose other end nobody has opened
+        if not stat.S_ISFIFO(os.stat(path).st_mode):  # a pipe, and opening it would wait for a writer
             os.close(os.open(path, os.O_RDONLY))
             if os.path.isdir(path):
                 return f"cannot read {path}: Is a directory"
@@ -106,7 +106,7 @@ def _why_unreadable(path: str) -> str | None:
 
 
 def _why_no_program(name: str, directory: str | None, *, is_path_known: bool) -> str | None:
-    """Why a program cannot be run; one without a slash in its name is looked for in PATH."""
+    """Return why a program cannot be run, None if it can; a name without a slash is looked for in PATH."""
     if os.sep not in name:
         is_there = not is_path_known or shutil.which(name) is not None
         return None if is_there else f"no program {name} is in PATH"
@@ -120,21 +120,21 @@ def _why_no_program(name: str, directory: str | None, *, is_path_known: bool) ->
     return None
 
 
-def _unreadable_by_bash(run: PreparedRun) -> Iterator[Finding]:
-    """What of the script bash cannot read: the setup lines that are to blame, else the template."""
+def _unreadable_by_bash(run: PreparedRun) -> Iterator[PreflightProblem]:
+    """Yield the parts of the script that bash cannot read: the setup lines to blame, else the template."""
     complaint = _bash_complaint(run.script)
     if complaint is None:
         return
     to_blame = [(number, why) for number, line in enumerate(run.plan.setup) if (why := _bash_complaint(line))]
     for number, why in to_blame:
-        yield Finding(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
+        yield PreflightProblem(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
     if not to_blame:
         message = f"bash cannot read the script that {run.plan.template} makes: {complaint}"
-        yield Finding(path=("template",), message=message, is_certain=True)
+        yield PreflightProblem(path=("template",), message=message, is_certain=True)
 
 
 def _bash_complaint(script: str) -> str | None:
-    """Why bash cannot read a script, which does not run; None if it can, or if there is no bash here."""
+    """Return why bash cannot parse a script, which is not run; None if it can, or if there is no bash here."""
     try:
         done = subprocess.run(
             ["bash", "-O", "extglob", "-n"],  # a line may switch extglob on, and only running it would tell

@@ -37,7 +37,7 @@ _ENCODINGS = (  # by their byte order marks; that of UTF-32 begins as that of UT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSource:
-    """A job file's text, with where it stands for messages and for relative paths.
+    """The text of a job file, and where the file is, for messages and for relative paths.
 
     `file` is empty where a program wrote the text. `function` is the content of `function.pkl`, if the workers
     are to call one.
@@ -51,7 +51,7 @@ class JobSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A run that is decided and of which no file is made yet; `unapplied` are keys that have no effect here."""
+    """A run whose every value is decided, without any file yet; `unapplied` are keys that have no effect here."""
 
     source: JobSource
     plan: LaunchPlan
@@ -64,10 +64,10 @@ def _say(line: str) -> None:
 
 
 def read_job_file(path: str) -> JobSource:
-    """Reads a job file.
+    """Read a job file.
 
     Raises:
-        UsageError: there is none, or it is a script.
+        UsageError: there is no such file, or it is a script.
         JobError: it cannot be read as text.
     """
     if path.endswith(".py"):
@@ -91,7 +91,7 @@ def read_job_file(path: str) -> JobSource:
 
 
 def _decode(content: bytes, path: str) -> str:
-    """The text of a job file.
+    """Return the text of a job file.
 
     Raises:
         JobError: it is in another encoding than UTF-8.
@@ -109,10 +109,10 @@ def _decode(content: bytes, path: str) -> str:
 
 
 def _check_locale(*paths: str) -> None:
-    """Refuses paths that this locale cannot name, although they are UTF-8.
+    """Refuse paths that this locale cannot name, although they are UTF-8.
 
     Raises:
-        JobError: there is one.
+        JobError: there is such a path.
     """
     for path in paths:
         if any("\udc80" <= letter <= "\udcff" for letter in path) and "\ufffd" not in as_text(path):
@@ -135,14 +135,14 @@ def prepare_run(
     run_dir: str | None = None,
     say: Callable[[str], None] = _say,
 ) -> PreparedRun:
-    """Parses, finds the site, resolves and renders.
+    """Parse the job, find the site, resolve the plan and render the script.
 
     Args:
         source: the job file.
         overrides: `key.path=value` of `--set`.
         site_name: of `--site`, a path relative to the working directory; None takes the job file's, or what is found.
         run_dir: of `--run-dir`; None takes the default place.
-        say: takes a line about what was chosen.
+        say: is called with each line about what was chosen.
 
     Raises:
         JobError, SiteError, TemplateError: something of the user's or the admin's is wrong.
@@ -158,10 +158,10 @@ def prepare_run(
 def read_job(
     source: JobSource, *, overrides: Sequence[str] = (), parameters: Mapping[str, str] | None = None
 ) -> JobSpec:
-    """Parses a job; `parameters` are the values of `${NAME}` in it.
+    """Parse a job; `parameters` are the values of `${NAME}` in it.
 
     Raises:
-        JobError: something is wrong with it.
+        JobError: something is wrong with the job.
     """
     has_function = source.function is not None
     return parse_job(
@@ -172,7 +172,7 @@ def read_job(
 def find_site_of(
     source: JobSource, job: JobSpec, site_name: str | None, say: Callable[[str], None] = _say
 ) -> SiteConfig:
-    """The site that is named, else the job's, else the one that is found here.
+    """Return the site that is named, else the job's, else the one that is found here.
 
     Raises:
         SiteError: there is none of this name, or it is wrong.
@@ -190,7 +190,7 @@ def find_site_of(
 
 
 def new_identity(job: JobSpec, now: float) -> str:
-    """An id for a run, or an array, that is made now."""
+    """Return a new id for a run or an array."""
     return run_identity(job.name or "run", datetime.fromtimestamp(now, timezone.utc), os.urandom(2).hex())
 
 
@@ -204,7 +204,7 @@ def plan_run(
     now: float,
     templates: Templates | None = None,
 ) -> PreparedRun:
-    """Resolves and renders; several runs of a job can share their `templates`.
+    """Resolve the plan of one run and render its script; several runs of a job can share their `templates`.
 
     Raises:
         JobError, TemplateError: job and site do not go together, or the template is wrong.
@@ -232,7 +232,7 @@ def plan_run(
 
 
 def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str:
-    """The file and the line that name the template."""
+    """Return the file and the line that name the template."""
     if job.template:
         return find_place(source.text, source.file, ("template",))
     with open(site.path, encoding="utf-8") as file:
@@ -241,7 +241,7 @@ def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str
 
 
 def choose_site_name(say: Callable[[str], None] = _say) -> str:
-    """The site where nobody named one: Slurm if it answers, else this machine; one line says so."""
+    """Return the site if none is named: Slurm if it answers, else this machine; one line says which."""
     from hpc_elastic.scheduler.slurm.scheduler import slurm_answers
 
     if slurm_answers():

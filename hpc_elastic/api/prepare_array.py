@@ -22,7 +22,7 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedArray:
-    """Runs of one job with other parameters each; `array` is the id, and `parameters` are those of each run."""
+    """The runs of one job, each with its own values in `parameters`; `array` is the array's id."""
 
     array: str
     layout: ArrayLayout
@@ -39,18 +39,18 @@ def prepare_array(
     run_dir: str | None = None,
     say: Callable[[str], None],
 ) -> PreparedArray:
-    """A run for each combination of the parameters' values.
+    """Return a prepared run for each combination of the parameters' values.
 
     A parameter is put where the job file says `${NAME}`; if it says so nowhere, the parameter is a key of the job
     file, as with `--set`.
 
     Args:
         source: the job file.
-        parameters: what varies.
+        parameters: the names that vary, with their values.
         overrides: `key.path=value` of `--set`.
         site_name: of `--site`.
         run_dir: the array's folder; None takes the default place.
-        say: takes a line about what was chosen.
+        say: is called with each line about what was chosen.
 
     Raises:
         UsageError: a parameter is used nowhere, or is the site.
@@ -72,10 +72,10 @@ def prepare_array(
 
 
 def _find_keys(source: JobSource, parameters: Sequence[Parameter], overrides: Sequence[str]) -> frozenset[str]:
-    """Which of the parameters are keys of the job file.
+    """Return the parameters that are keys of the job file.
 
     Raises:
-        UsageError: one is neither that nor named by the job file.
+        UsageError: a parameter is neither a key nor named in the job file.
     """
     may_be_keys = {each.name for each in parameters if re.split(r"[.\[]", each.name)[0] in JobSpec.model_fields}
     ours = [f"{each.name}={each.values[0]}" for each in parameters if each.name in may_be_keys]
@@ -106,7 +106,7 @@ def _read(source: JobSource, combination: Mapping[str, str], keys: frozenset[str
 
 
 def _blame(problem: str, keys: frozenset[str]) -> str:
-    """A problem of a key that this command line gave as a parameter, and not by `--set`."""
+    """Return the problem, worded for a key that was given as a parameter and not by `--set`."""
     key = problem.removeprefix("--set ").partition(":")[0]
     is_ours = problem.startswith("--set ") and key in keys
     return problem.replace("--set", "--array", 1) if is_ours else problem

@@ -39,12 +39,12 @@ class RunResult:
     ended: str
 
     def is_failed(self) -> bool:
-        """Whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
+        """Return whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
         return self.state is RunState.FAILED
 
 
 class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in the code of users
-    """A run is over and did not succeed; exit code that of the run.
+    """A run is over and did not succeed; the exit code is the run's.
 
     Args:
         name: the run's.
@@ -64,19 +64,19 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
         self.exit_code = ExitCode(result.exit_code) if result.exit_code in known else ExitCode.WORKERS_FAILED
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles by its arguments, for process pools."""
+        """Return the arguments to make it again: process pools pickle exceptions."""
         return RunFailed, (self.name, self.result, self.traceback)
 
 
 def read_result(layout: RunLayout) -> RunResult:
-    """The result of a run that is over, with what its function returned.
+    """Return the result of a run that is over, with the values that its function returned.
 
     Raises:
-        RunDirectoryError: it is not over, or a value cannot be unpickled here.
+        RunDirectoryError: the run is not over, or a value cannot be unpickled here.
     """
     data = store.read_json(layout.result)
     try:
-        record = from_json(records.RunResult, data)
+        record = from_json(records.RunResultRecord, data)
     except DecodeError as error:
         raise RunDirectoryError(f"{layout.result} is not a run's result: {error}") from error
     files = {int(rank): os.path.join(layout.root, file) for rank, file in record.return_values.items()}
@@ -100,7 +100,7 @@ def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
     """Return the result if the run succeeded.
 
     Raises:
-        RunFailed: it is of a run that did not succeed.
+        RunFailed: the run did not succeed.
     """
     if result.state is not RunState.SUCCEEDED:
         raise RunFailed(name, result, _first_traceback(result))

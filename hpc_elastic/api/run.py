@@ -1,4 +1,4 @@
-"""A run as an object: waited for, asked, read and cancelled from a program."""
+"""A run as an object, which a program can wait for, query, read and cancel."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LOG = logging.getLogger("hpc_elastic")
 class Run:
     """One run, pending, running or over, of this process or of another.
 
-    Everything is read from the run directory, and asked of the scheduler where that does not say it.
+    Everything is read from the run directory; the scheduler is asked for what is not there.
 
     Args:
         run_dir: the run's directory.
 
     Raises:
-        RunDirectoryError: it is not one.
+        RunDirectoryError: the directory is not a run directory.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
@@ -45,12 +45,12 @@ class Run:
 
     @classmethod
     def find(cls, wanted: str | None = None) -> Run:
-        """The run that has this job id, name, run id or directory; for None the latest run of the working directory.
+        """Return the run with this job id, name, run id or directory; for None the latest of the working directory.
 
-        Of several runs of a name the latest that was submitted in the working directory, else the latest of all.
+        Of several runs with a name, those submitted in the working directory are preferred; of these it is the latest.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such run.
         """
         return cls(find_run(wanted).root)
 
@@ -64,7 +64,7 @@ class Run:
         return hash(self.run_dir)
 
     def __await__(self) -> Generator[Any, None, RunResult]:
-        """Awaits `result()`; other tasks of the event loop go on."""
+        """Await `result()`; other tasks of the event loop go on."""
         return self._await_result().__await__()
 
     @property
@@ -83,17 +83,17 @@ class Run:
         return self._job_id
 
     def status(self) -> Snapshot:
-        """Where the run stands: what `hpc-elastic status --json` prints."""
+        """Return the state of the run, as `hpc-elastic status --json` prints it."""
         return look_once(self._layout, _LOG.warning)
 
     def wait(self, timeout_s: float | None = None) -> Snapshot:
-        """Waits until the run is over, however it ends.
+        """Wait until the run is over, however it ends.
 
         Args:
             timeout_s: how long at most.
 
         Raises:
-            TimeoutError: it is not over by then; it goes on.
+            TimeoutError: the run is not over by then; it goes on.
         """
         run_watch, deadline = self._watch(), None if timeout_s is None else time.monotonic() + timeout_s
         while not (snapshot := run_watch.look()).is_over:
@@ -104,27 +104,27 @@ class Run:
         return snapshot
 
     def result(self, timeout_s: float | None = None) -> RunResult:
-        """Waits for the end and says how it was, with what a function has returned on every rank.
+        """Wait until the run is over and return its result, with what a function returned on every rank.
 
         Raises:
-            RunFailed: it did not succeed; with the cause, and the traceback of the rank that failed first.
-            TimeoutError: it is not over by then; it goes on.
+            RunFailed: the run did not succeed; with the cause, and the traceback of the rank that failed first.
+            TimeoutError: the run is not over by then; it goes on.
         """
         self.wait(timeout_s)
         return raise_unless_succeeded(self.name, read_result(self._layout))
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
-        """What the function returned, by global rank; empty for a script. Waits, and raises, as `result` does."""
+        """Return the function's values by global rank; empty for a script. Wait and raise as `result` does."""
         values = self.result(timeout_s).return_values
         return [values[rank] for rank in sorted(values)]
 
     def logs(self, rank: int = 0, attempt: int | None = None, stream: Literal["stdout", "stderr"] = "stdout") -> str:
-        """What a rank has written so far; empty if it has written nothing yet.
+        """Return the output of a rank so far; empty if it has written nothing yet.
 
         Args:
             rank: the global rank.
             attempt: 1, 2, 3 ...; None is the latest in which the rank was started.
-            stream: which of its outputs.
+            stream: standard output or standard error.
         """
         if stream not in ("stdout", "stderr"):
             raise UsageError(f"stream is {stream!r}, expected stdout or stderr")
@@ -139,15 +139,15 @@ class Run:
             return ""
 
     def events(self) -> Iterator[Event]:
-        """The run's events, from the first one on and until its end, as they come."""
+        """Yield the run's events as they are written, from the first one on and until the run is over."""
         run_watch = self._watch()
         return follow_events(self._layout, lambda: run_watch.look().is_over, pause_s=LOOK_S)
 
     def cancel(self) -> Snapshot:
-        """Stops the run, with the grace of its job, and waits until it is over; fine if it is over already.
+        """Stop the run, with the grace of its job, and wait until it is over; do nothing if it is over already.
 
         Raises:
-            HpcElasticError: it cannot be stopped from here.
+            HpcElasticError: the run cannot be stopped from here.
         """
         snapshot = self.status()
         if snapshot.is_over:

@@ -24,7 +24,7 @@ def query_again(name: str, run_dir: str) -> JobQuery:
 
 def in_background(scheduler: JobQuery) -> JobQuery:
     """Return the scheduler, wrapped to be asked in the background where its answer can take long."""
-    if getattr(scheduler, "answers_at_once", True):  # a look at a foreground script does
+    if getattr(scheduler, "answers_at_once", True):  # as for a foreground script, which is a child of this process
         return scheduler
     from hpc_elastic.observe.background import BackgroundQuery
 

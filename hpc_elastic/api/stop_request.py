@@ -12,7 +12,7 @@ from hpc_elastic.rundir.records import Request, utc_text
 
 
 def ask_to_stop(layout: RunLayout, reason: str) -> None:
-    """Appends the request.
+    """Append the request to stop to the run's file of requests.
 
     Raises:
         RunDirectoryError: the run directory cannot be written.

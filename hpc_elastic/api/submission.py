@@ -26,11 +26,11 @@ from hpc_elastic.scheduler.protocol import Scheduler
 
 
 def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
-    """Makes the run and submits it.
+    """Make the run directory and submit the run.
 
     Raises:
         RunDirectoryError: the directory cannot be made, or as `start_run` says.
-        SchedulerError: it was refused. Nothing remains then.
+        SchedulerError: the scheduler refused the job. Nothing remains then.
     """
     return start_run(prepared, lambda layout: scheduler.submit(prepared.plan, layout.script))
 
@@ -41,7 +41,7 @@ def start_run(
     *,
     is_foreground: bool = False,
 ) -> Submission:
-    """Makes the run directory, starts the run and records it.
+    """Make the run directory, start the run and record it.
 
     Args:
         prepared: the run.
@@ -72,10 +72,10 @@ def start_run(
 
 
 def record(room: Reservation, data: Json, job_id: str) -> None:
-    """Writes down what was submitted, where room was kept for it.
+    """Write the submission's record, for which room was kept in the file system.
 
     Raises:
-        RunDirectoryError: it cannot be written; the job and all its files are kept.
+        RunDirectoryError: the record cannot be written; the job and all its files are kept.
     """
     try:
         room.fill(store.dump_json(data))
@@ -88,10 +88,10 @@ def record(room: Reservation, data: Json, job_id: str) -> None:
 
 
 def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
-    """Makes the run directory, with all that the run needs before it is submitted.
+    """Make the run directory, with every file that the run needs before it is submitted.
 
     Raises:
-        RunDirectoryError: it cannot be made; what was made is gone again.
+        RunDirectoryError: the directory cannot be made; what was made of it is removed.
     """
     plan, source = prepared.plan, prepared.source
     return create_run_directory(
@@ -100,17 +100,17 @@ def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
 
 
 class Interruption:
-    """The state at an interruption by Ctrl-C: nothing goes on, or a job does, which `outcome` names."""
+    """The state at an interruption by Ctrl-C: `outcome` names the job that goes on, or says that none does."""
 
     outcome = ""
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interruption]:
-    """Holds Ctrl-C back until the block is done; in another thread than the first it does not arrive anyway.
+    """Hold Ctrl-C back until the block is done; only the main thread gets it at all.
 
     Raises:
-        KeyboardInterrupt: it came; its text is the outcome.
+        KeyboardInterrupt: Ctrl-C came meanwhile; its text is the outcome.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -134,7 +134,7 @@ def deferred_interrupt() -> Iterator[Interruption]:
 
 
 def submitted_line(name: str, job_id: str, directory: str) -> str:
-    """Return the line that a user needs about a submitted job, whatever else fails."""
+    """Return the line with the job id and the run directory, which the user needs whatever else fails."""
     return f"submitted {name} as job {job_id}; run directory: {directory}"
 
 
@@ -147,7 +147,7 @@ def make_submission(
     task: int | None = None,
     parameters: Mapping[str, str] | None = None,
 ) -> Submission:
-    """The record of a run that was submitted just now; the last three are of a task of an array."""
+    """Return the record of a run that was submitted just now; the last three arguments are for a task of an array."""
     return Submission(
         run=plan.run,
         name=plan.name,
@@ -165,7 +165,7 @@ def make_submission(
 
 
 def add_to_index(submitted: Submission | ArraySubmission, directory: str) -> None:
-    """Notes what was submitted in the user's index; where that is not possible, says so and goes on."""
+    """Add what was submitted to the user's index; if that is not possible, print a warning and go on."""
     run, tasks = (
         (submitted.array, len(submitted.tasks)) if isinstance(submitted, ArraySubmission) else (submitted.run, 0)
     )

@@ -33,7 +33,7 @@ def submit(
     run_dir: str | os.PathLike[str] | None = None,
     **keys: Any,
 ) -> Run:
-    """Submits a job to the scheduler of its site, and returns at once.
+    """Submit a job to the scheduler of its site, and return at once.
 
         hpc_elastic.submit("job.yaml", nodes=8, time="12h")
         hpc_elastic.submit({"entrypoint": {"script": "train.py"}, "nodes": 4})
@@ -49,15 +49,15 @@ def submit(
         keys: keys of job.yaml, over what the job says: a mapping goes into the job's own, key by key.
 
     Raises:
-        JobError, SiteError, TemplateError: something of the job's or the site's is wrong; all of it at once.
+        JobError, SiteError, TemplateError: something in the job or the site is wrong; the error holds all problems.
         UsageError: there is no such file, or the function cannot be pickled.
-        SchedulerError, RunDirectoryError: it was refused, or there is no place; nothing remains.
+        SchedulerError, RunDirectoryError: the scheduler refused the job, or no directory can be made; nothing remains.
     """
     return submit_prepared(prepare(job, *arguments, site=site, run_dir=run_dir, **keys))
 
 
 def submit_prepared(prepared: PreparedRun) -> Run:
-    """Submits what `prepare` has made."""
+    """Submit a run that `prepare` has prepared."""
     submit_run(prepared, make_scheduler(prepared.plan.scheduler))
     return Run(prepared.plan.run_dir)
 
@@ -69,7 +69,7 @@ def prepare(
     run_dir: str | os.PathLike[str] | None = None,
     **keys: Any,
 ) -> PreparedRun:
-    """All that `submit` does before anything is made; its arguments and its errors."""
+    """Prepare the run that `submit` submits, without making a file; with its arguments and its errors."""
     if arguments and not callable(job):
         raise UsageError(
             f"found {len(arguments)} arguments after a job that is no function, expected none",
@@ -108,7 +108,7 @@ def _source(job: JobLike, arguments: tuple[Any, ...], keys: Mapping[str, Any]) -
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, mapping by mapping."""
+    """Return `base` with the keys of `over` put into it, mapping by mapping."""
     merged = dict(base)
     for key, value in over.items():
         inner: Any = merged.get(key)
@@ -118,7 +118,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Keys as `--set` takes them: dotted, each with its value as YAML."""
+    """Return the keys as `--set` takes them: dotted, each with its value as YAML."""
     for key, value in keys.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and path not in _WHOLE:
@@ -128,7 +128,7 @@ def _flatten(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _fit_name(function: str) -> str:
-    """A function's name made fit to be a run's: `train`, for `tools:Trainer.train.<locals>.step` `step`."""
+    """Return a run's name made of a function's: `train`, and `step` for `tools:Trainer.train.<locals>.step`."""
     return (
         re.sub(r"[^A-Za-z0-9_-]+", "", function.rpartition(":")[2].rpartition(".")[2])[:64].lstrip("_-") or "function"
     )

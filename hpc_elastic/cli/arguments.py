@@ -26,13 +26,13 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raises what `main` prints, where argparse would print and exit itself."""
+        """Raise a UsageError, which `main` prints; argparse would print the message and exit by itself."""
         close = self._closest(message)
         guess = f"did you mean {close}? " if close else ""
         raise UsageError(message, tip=f"{guess}`{self.prog} --help` lists what it takes")
 
     def _closest(self, message: str) -> str | None:
-        """The option that the first one which is not known looks like."""
+        """Return the known option that is most similar to the first unknown one."""
         _, is_unknown, words = message.partition("unrecognized arguments: ")
         if not is_unknown or not words.startswith("--"):
             return None
@@ -43,19 +43,19 @@ class VerbParser(argparse.ArgumentParser):
 
 
 def add_run(parser: VerbParser) -> None:
-    """Adds RUN."""
+    """Add the argument RUN."""
     parser.add_argument(
         "run", metavar="RUN", nargs="?", help="a run directory, a name or a job id; default: the latest of this folder"
     )
 
 
 def add_job_file(parser: VerbParser) -> None:
-    """Adds the job file."""
+    """Add the argument for the job file."""
     parser.add_argument("job_file", metavar="job.yaml", help="the job file")
 
 
 def add_planning(parser: VerbParser) -> None:
-    """Adds what changes the plan of a job file."""
+    """Add the options that change the plan of a job file."""
     parser.add_argument("--site", metavar="NAME", help="the site; default: the job file's, else what is found")
     parser.add_argument(
         "--set",
@@ -69,12 +69,12 @@ def add_planning(parser: VerbParser) -> None:
 
 
 def add_json(parser: VerbParser, help_line: str) -> None:
-    """Adds `--json`."""
+    """Add `--json`."""
     parser.add_argument("--json", action="store_true", help=help_line)
 
 
 def terminal_width() -> int:
-    """The columns of the terminal, or of COLUMNS; 80 without either."""
+    """Return the width of the terminal in columns, or COLUMNS; 80 if neither is known."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return int(columns)
@@ -87,5 +87,5 @@ def terminal_width() -> int:
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Without a width argparse imports shutil, and with it three compression libraries."""
+    """Return a help formatter with a width: without one argparse imports shutil and three compression libraries."""
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=min(terminal_width(), _WIDEST))

@@ -14,7 +14,7 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 
 def show_array(layout: ArrayLayout, *, is_json: bool) -> int:
-    """Prints where the array and its tasks stand."""
+    """Print where the array and its tasks stand."""
     watch = ArrayWatch(layout, warn=warn, make_query=query_once)
     snapshot = watch.look()
     if watch.trouble:

@@ -14,12 +14,12 @@ from hpc_elastic.rundir.layout import RunLayout
 
 
 def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: bool, output: TextIO) -> int:
-    """Goes through the snapshots of a run to its end.
+    """Go through the snapshots of a run until it is over.
 
     Args:
         layout: the run's.
         snapshots: the last one is of the end.
-        is_followed: show progress and rank 0's output; else say only how it ended, and what hinders the look.
+        is_followed: show progress and rank 0's output; else print only how it ended, and why information is missing.
         output: where rank 0's output goes; all else goes to standard error.
     """
     if is_followed:

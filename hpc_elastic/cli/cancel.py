@@ -17,7 +17,7 @@ from hpc_elastic.rundir.states import RunState
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "cancel",
         usage="[RUN]",
@@ -34,7 +34,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     found = choose_to_stop(arguments.run)
     if isinstance(found, ArrayLayout):

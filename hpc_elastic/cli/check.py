@@ -22,7 +22,7 @@ _RESTARTS = {
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "check",
         usage="[options] job.yaml",
@@ -35,7 +35,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """What a person wants to know of a plan before it costs node hours."""
+    """Return the lines that describe a plan to a person, before it costs node hours."""
     spares, backoff = plan.nodes.spares, plan.restart.backoff
     return [
         ("name", plan.name),

@@ -20,7 +20,7 @@ from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
 
 def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
-    """The run or array to stop.
+    """Return the run or array that the user wants to stop; ask if that is not certain.
 
     Raises:
         UsageError: there is none of this name, nobody can be asked which one is meant, or the answer was none.
@@ -34,7 +34,7 @@ def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
     if is_meant and len(left) <= 1:
         return layout_of((left or found)[0])
     looked_at = look_at_many(left, warn=warn)
-    unread = looked_at.count(None)  # one of these may be meant as well
+    unread = looked_at.count(None)  # the user may mean one of these as well
     seen = [item for item in looked_at if item is not None and not item.is_over]
     if is_meant and (not seen or (len(seen) == 1 and not unread)):
         return _layout(seen[0]) if seen else layout_of(found[0])
@@ -48,7 +48,7 @@ def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
 
 
 def _has_results(entry: IndexEntry) -> bool:
-    """Whether the run, or every task of the array, has its result: nothing else is cheap to know."""
+    """Return whether the run, or every task of the array, has its result; to know more would cost a query."""
     layout = layout_of(entry)
     runs = [layout.task(number) for number in range(entry.tasks)] if isinstance(layout, ArrayLayout) else [layout]
     return all(_is_written(run.result) for run in runs)
@@ -66,7 +66,7 @@ def _layout(seen: Snapshot | ArraySnapshot) -> RunLayout | ArrayLayout:
 
 
 def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot]) -> Snapshot | ArraySnapshot:
-    """Has a person choose one of them.
+    """Ask the person at the terminal to choose one of these runs.
 
     Raises:
         UsageError: there is no terminal, or the answer was none of them.

@@ -43,7 +43,7 @@ class ForegroundScheduler:
         self._child: subprocess.Popen[bytes] | None = None
 
     def submit(self, plan: LaunchPlan, script: str) -> str:
-        """Starts the script and returns its job id."""
+        """Start the script and return its job id."""
         command = ["bash", "-c", _STARTER, "hpc-elastic", script]
         try:
             self._child = subprocess.Popen(
@@ -63,25 +63,25 @@ class ForegroundScheduler:
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a child."""
+        """Whether the script was started."""
         return self._child is not None
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Whether the script runs, or how it ended."""
+        """Return the status of the job: whether the script runs, or how it ended."""
         code = self._child.poll() if self._child else None
         return {job_id: _status(job_id, code) for job_id in job_ids}
 
     def cancel(self, job_id: str) -> None:  # noqa: ARG002  (there is one job)
-        """Sends the script TERM."""
+        """Send the script TERM."""
         self.signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Returns when the script is over: after the result it only cleans up."""
+        """Wait until the script has ended; after the run's result it only cleans up."""
         if self._child is not None:
             self._child.wait()
 
     def signal(self, number: int) -> None:
-        """Sends the script a signal; KILL goes to its whole session."""
+        """Send the script a signal; KILL goes to its whole session."""
         if self._child is None or self._child.poll() is not None:
             return
         if number == signal.SIGKILL:
@@ -97,7 +97,7 @@ def script_environment(environ: Mapping[str, str], *, is_in_allocation: bool) ->
 
 
 def local_job_id(process_id: int) -> str:
-    """`local-<pid>-<start time>`, as the script itself computes it."""
+    """Return the job id `local-<pid>-<start time>`, as the script itself computes it."""
     with open(f"/proc/{process_id}/stat", "rb") as file:
         fields = file.read().rsplit(b") ", 1)[1].split()
     return f"local-{process_id}-{fields[19].decode()}"  # field 22 of proc(5)
@@ -105,7 +105,7 @@ def local_job_id(process_id: int) -> str:
 
 @contextmanager
 def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterator[None]:
-    """Make Ctrl-C, TERM and HUP stop the run instead of this process while the block runs; the watch goes on."""
+    """Make Ctrl-C, TERM and HUP stop the run and not this process, as long as the block runs."""
     interrupts = iter(_interrupt_steps(layout, scheduler))
 
     def interrupt(*_: object) -> None:
@@ -139,7 +139,7 @@ def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Seque
 
 
 def _say(line: str) -> None:
-    """Writes past `sys.stderr`, which refuses a handler's line while it is in the middle of another one."""
+    """Write a line to descriptor 2: `sys.stderr` refuses a signal handler's line while it writes another one."""
     with contextlib.suppress(OSError):
         os.write(2, f"\nhpc-elastic: {line}\n".encode())
 

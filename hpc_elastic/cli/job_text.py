@@ -17,7 +17,7 @@ def write_job(
     options: Mapping[str, str],
     schema: str,
 ) -> str:
-    """A job file as text; pure.
+    """Return a job file as text; pure.
 
     Args:
         command: the command line, for the second line.
@@ -43,7 +43,7 @@ def write_job(
 
 
 def _sections(options: Mapping[str, str]) -> list[str]:
-    """A line for each key, and one for all the keys of a section."""
+    """Return the lines of the keys: one for each key at the top, and one for a whole section."""
     lines = [f"{key}: {value}" for key, value in options.items() if "." not in key]
     sections: dict[str, list[str]] = {}
     for key, value in options.items():
@@ -58,12 +58,12 @@ def _name(kind: str, target: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A YAML double-quoted scalar: JSON's strings are that, apart from characters that YAML must escape."""
+    """Return a YAML double-quoted scalar: JSON's strings are that, apart from characters that YAML must escape."""
     return json.dumps(text)
 
 
 def _literal(text: str) -> str:
-    """Text whose `${NAME}` the shell has had its chance to expand."""
+    """Return the text with `$` escaped: the shell has expanded the variables that it was to expand."""
     return text.replace("$", "$$")
 
 

@@ -20,7 +20,7 @@ _LATEST = 20
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "list",
         usage="[-n COUNT] [--tasks] [--json]",
@@ -36,7 +36,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     if arguments.number < 1:
         raise UsageError(f"--number is {arguments.number}, expected 1 or more")

@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
-    """The files for standard output and, of a rank, for standard error.
+    """Return the files to print on standard output and, for a rank, on standard error.
 
     Raises:
         UsageError: there is no such file; the message says which there are.
@@ -40,7 +40,7 @@ def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
 
 
 def choose_filtered(layout: RunLayout, arguments: Namespace) -> list[tuple[str, int]]:
-    """The files of lines that matched a filter, each with the descriptor that it belongs to.
+    """Return the files of lines that matched a filter, each with the descriptor that it belongs to.
 
     Raises:
         UsageError: there is none; no filter was given, or nothing is teed on the node.
@@ -71,7 +71,7 @@ def _agent_file(layout: RunLayout, node: str) -> str:
 
 
 def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
-    """The output of the newest job: it is all there is as long as no attempt was opened."""
+    """Return the file of the newest job's output: there is no other output before the first attempt."""
     claims = store.list_numbers(layout.allocations)
     newest = read_record(layout.allocation(claims[-1]), ALLOCATION) if claims else None
     submission = newest or read_record(layout.submission, SUBMISSION) or {}
@@ -103,7 +103,7 @@ def _names(folder: str) -> list[str]:
 
 
 def copy_file(path: str, target: int) -> None:
-    """Copies bytes as they are; a rank may write anything."""
+    """Copy a file byte by byte: a rank may write anything, not only text."""
     with store.file_system_errors(path, "read"):
         try:
             descriptor = os.open(path, os.O_RDONLY)

@@ -24,7 +24,7 @@ def add_log_options(parser: VerbParser) -> None:
 
 
 def read_log_options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """The keys of those that were given, with values in YAML; the job's own check says what is wrong with one.
+    """Return the given options as keys of a job file with values in YAML; the job's check finds wrong values.
 
     Args:
         arguments: the command line.
@@ -37,7 +37,7 @@ def read_log_options(arguments: Namespace, environ: Mapping[str, str]) -> dict[s
         if getattr(arguments, name) is not None:
             given[f"logs.{name}"] = json.dumps(getattr(arguments, name))
     if arguments.local_ranks_filter is not None:
-        # `int` takes spaces around a number; what is none is left to the check.
+        # `int` takes spaces around a number; any other text is left to the job's check.
         words = [word.strip() for word in arguments.local_ranks_filter.split(",")]
         given["logs.local_ranks_filter"] = json.dumps([int(word) if word.isdecimal() else word for word in words])
     for stream in ("stdout", "stderr"):
@@ -48,5 +48,5 @@ def read_log_options(arguments: Namespace, environ: Mapping[str, str]) -> dict[s
 
 
 def split_list(text: str) -> list[str]:
-    """The items between commas; two commas are a comma."""
+    """Split a text at its commas; two commas stand for a comma in an item."""
     return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",")]

@@ -13,7 +13,7 @@ from hpc_elastic.errors import UsageError
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "logs",
         usage="[options] [RUN]",
@@ -37,7 +37,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     _check(arguments)
     layout = find_run(arguments.run, say=note)

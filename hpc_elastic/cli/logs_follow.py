@@ -16,7 +16,7 @@ from hpc_elastic.rundir.store import write_all
 
 
 def follow_logs(layout: RunLayout, arguments: Namespace) -> int:
-    """Copies what is written until the run is over, or the attempt that was asked for."""
+    """Copy the output as it is written, until the run, or the attempt that was asked for, is over."""
     first = take_snapshot(layout, None)
     scheduler = None if first.is_over else query_again(first.scheduler, layout.root)
     snapshots = watch(RunWatch(layout, scheduler))
@@ -40,7 +40,7 @@ class _RankFollower:
         self._tail: RankTail | None = None
 
     def advance(self, snapshot: Snapshot) -> bool:
-        """Copies what is new; whether the attempt that was asked for is over."""
+        """Copy the new output; return whether the attempt that was asked for is over."""
         numbers = [attempt.number for attempt in snapshot.attempt_history]
         if self._tail is None and numbers:
             self._open(self._only or attempt_of_rank(self._layout, numbers[-1], self._rank), is_first=True)
@@ -50,7 +50,7 @@ class _RankFollower:
             return bool(later)
         for number in later:
             if attempt_of_rank(self._layout, number, self._rank) != number:
-                continue  # its role ran on
+                continue  # the rank's role was not restarted in this attempt
             self._open(number, is_first=False)
             self._copy()
         return False

@@ -22,14 +22,14 @@ NO_OUTPUT = 74
 
 
 def run() -> NoReturn:
-    """The console entry point."""
+    """Run the command line of this process; the console entry point."""
     replace_closed_streams()
     make_streams_tolerant()
     sys.exit(main(sys.argv[1:]))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command line, without the program's name, and returns the exit code."""
+    """Run one command line, without the program's name, and return the exit code."""
     try:
         code = _dispatch(argv)
         sys.stdout.flush()  # here, where a closed pipe is still ours to handle
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     except HpcElasticError as error:
         _complain(error)
         return int(error.exit_code)
-    except KeyboardInterrupt as interrupt:  # its text names what goes on all the same
+    except KeyboardInterrupt as interrupt:  # its text names the job that goes on all the same
         print(f"{PROGRAM}: interrupted{printable(f'; {interrupt}' if str(interrupt) else '')}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `hpc-elastic logs | head`: the reader has what it wanted

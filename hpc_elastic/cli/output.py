@@ -15,7 +15,7 @@ _OUTPUT_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, 
 
 
 def replace_closed_streams() -> None:
-    """Takes the places of standard streams that the shell has closed, so that no file of ours gets them.
+    """Open the descriptors 0, 1 and 2 that the shell has closed, so that no other file gets these numbers.
 
     A closed standard output refuses what is written, as a full one does; what goes to a closed standard
     error is lost. Python has None there, and `print` to None is silent or goes elsewhere.
@@ -30,10 +30,10 @@ def replace_closed_streams() -> None:
 
 
 def make_streams_tolerant() -> None:
-    """Nothing that is said on standard error fails, and a letter that standard output does not have is escaped.
+    """Make writes to standard error never fail, and escape characters that the encoding of standard output lacks.
 
-    A message that its reader does not get must not keep anything from being done or recorded. The escape is
-    that of JSON, so that `--json` stays JSON.
+    A message that cannot be written must not keep anything from being done or recorded. Characters are escaped
+    as in JSON, so that `--json` stays JSON.
     """
     encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
     raw = io.BufferedWriter(_LossyFile(2, "w", closefd=False))
@@ -48,7 +48,7 @@ class _LossyFile(io.FileIO):
     """A file to which every write succeeds."""
 
     def write(self, content: Any, /) -> int:
-        """Writes what can be written."""
+        """Write as much as can be written, and report success."""
         written: int | None = None
         with suppress(OSError):
             written = super().write(content)  # None where the reader of a pipe that does not block is too slow
@@ -56,7 +56,7 @@ class _LossyFile(io.FileIO):
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """What stands in place of letters that an encoding has not: as in JSON, of two parts beyond 16 bits."""
+    """Return the escapes of characters that an encoding lacks: as in JSON, in two parts beyond 16 bits."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -72,12 +72,12 @@ def _escape_and_keep_bytes(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def is_output_error(error: BaseException) -> bool:
-    """Whether writing to standard output failed: an error of a file has the file's name."""
+    """Return whether a write to standard output failed: the error has no file name, as an error of a file has."""
     return isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS
 
 
 def drop_output() -> None:
-    """Forgets what could not be written; Python would try again at its exit."""
+    """Drop the output that could not be written; Python would try to write it again at its exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -85,7 +85,7 @@ def drop_output() -> None:
 
 @contextmanager
 def said_at_least(line: str) -> Iterator[None]:
-    """Says a line on standard error if the block cannot write its output, or is interrupted meanwhile."""
+    """Print a line on standard error if the block cannot write its output, or is interrupted."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""Text of programs, files and paths as a terminal may have it."""
+"""Makes text of programs, files and paths safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text without what would steer the terminal."""
+    """Return the text without the characters that control a terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)

@@ -8,7 +8,7 @@ from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_planning
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "render",
         usage="[options] job.yaml",
@@ -21,7 +21,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     from hpc_elastic.api.prepare import prepare_run, read_job_file
 

@@ -33,7 +33,7 @@ Ctrl-C stops the run with grace; a second one at once; a third kills it.
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "run",
         usage="[options] (job.yaml | train.py | -m module) [arguments]",
@@ -56,7 +56,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
@@ -87,10 +87,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_allocation(environ: Mapping[str, str]) -> str | None:
-    """The id of the Slurm job that we are in; None outside of one.
+    """Return the id of the Slurm job in which this process runs; None outside of a job.
 
     Raises:
-        UsageError: srun started us, several times over.
+        UsageError: srun has started this program more than once.
     """
     tasks = count_tasks(environ)
     if tasks not in (None, "1"):
@@ -102,7 +102,7 @@ def find_allocation(environ: Mapping[str, str]) -> str | None:
 
 
 def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[str, str]) -> None:
-    """Refuses a plan that cannot run here.
+    """Refuse a plan that cannot run here.
 
     Raises:
         UsageError: it needs an allocation, and there is none.
@@ -124,7 +124,7 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
 
 
 def _options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """The keys of the job file that options give, with values in YAML."""
+    """Return the keys of a job file that the options stand for, with values in YAML."""
     nodes = arguments.nodes or environ.get("SLURM_JOB_NUM_NODES")
     given = {
         "name": arguments.name,
@@ -136,7 +136,7 @@ def _options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def _nodes(text: str) -> str:
-    """`4` as it is; `2:4`, torchrun's spelling, as minimum and maximum."""
+    """Return the value of `nodes`: `4` as it is; `2:4`, torchrun's spelling, as minimum and maximum."""
     minimum, colon, maximum = text.partition(":")
     if not minimum.isdigit() or (colon and not maximum.isdigit()):
         raise UsageError(f"--nodes is {text!r}, expected a number or MIN:MAX", tip="for example --nodes 2:4")

@@ -14,11 +14,11 @@ from hpc_elastic.rundir.layout import RunLayout
 
 
 def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
-    """Runs it and returns the run's exit code.
+    """Start the prepared run, wait until it is over, and return its exit code.
 
     Args:
         prepared: the run.
-        allocation: the id of the Slurm job that we are in.
+        allocation: the id of the Slurm job in which this process runs.
     """
     plan = prepared.plan
     layout = RunLayout(plan.run_dir)

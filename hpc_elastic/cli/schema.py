@@ -13,7 +13,7 @@ _LIST = "hpc-elastic schema --list"
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "schema",
         usage="[--record NAME | --list]",
@@ -28,7 +28,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     if arguments.list:
         from hpc_elastic.observe.schemas import RECORD_NAMES
@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _schema(record: str | None) -> dict[str, Any]:
-    """The schema of a record by its name, of job files without one."""
+    """Return the schema of the record with this name, or of job files if no name is given."""
     if record is None:
         from hpc_elastic.job.schema import job_schema
 
         return job_schema()
     from hpc_elastic.observe.schemas import RECORD_NAMES, record_schema
 
-    # The folder may be left out: every record's own name is one of a kind.
+    # The folder may be left out: every record's file has a name of its own.
     found = [name for name in RECORD_NAMES if record in (name, name.rpartition("/")[2])]
     if not found:
         raise UsageError(f"there is no record {record!r}", tip=f"`{_LIST}` prints the names")

@@ -15,7 +15,7 @@ from hpc_elastic.rundir.layout import ArrayLayout
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "status",
         usage="[--json] [RUN]",
@@ -28,7 +28,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     found = find_run_or_array(arguments.run, say=note)
     if isinstance(found, ArrayLayout):

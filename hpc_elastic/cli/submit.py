@@ -35,7 +35,7 @@ Ctrl-C under --wait or --follow leaves the run going.
 
 
 def make_parser() -> VerbParser:
-    """The verb's options."""
+    """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "submit",
         usage="[options] job.yaml",
@@ -61,7 +61,7 @@ def make_parser() -> VerbParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the verb and returns the exit code."""
+    """Run the verb and return the exit code."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     _check(parser, arguments)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(parser: VerbParser, arguments: Namespace) -> None:
-    """Options that do not go together, and a job file that stands right behind the words of `--array`."""
+    """Refuse options that do not go together; find a job file that follows the words of `--array`."""
     if arguments.array and arguments.job_file is None and "=" not in arguments.array[-1]:
         arguments.job_file = arguments.array.pop()
     if arguments.job_file is None:

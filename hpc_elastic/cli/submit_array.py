@@ -27,7 +27,7 @@ from hpc_elastic.scheduler.registry import make_scheduler
 
 
 def submit_array_of(arguments: Namespace) -> int:
-    """Submits what the options of `submit` ask for, and returns the exit code."""
+    """Submit what the options of `submit` ask for, and return the exit code."""
     prepared = prepare_array(
         read_job_file(arguments.job_file),
         parse_parameters(arguments.array),
@@ -86,7 +86,7 @@ def _announce(submissions: Sequence[Submission], layout: ArrayLayout, arguments:
 
 
 def _wait(layout: ArrayLayout, job_id: str) -> int:
-    """Waits for all runs, and says each one that did not succeed as it ends."""
+    """Wait for all runs; print a line about each one that did not succeed when it ends."""
     told: set[str] = set()
     try:
         for snapshot in ArrayWatch(layout, warn=warn).until_over():

@@ -36,7 +36,7 @@ REPLACEMENTS = {
 
 
 def refuse_torchrun_options(parser: ArgumentParser) -> None:
-    """Makes the parser name the replacement of each of them."""
+    """Make the parser name the replacement of each of them."""
     for option in REPLACEMENTS:
         parser.add_argument(
             *dict.fromkeys((option, f"--{option[2:].replace('-', '_')}")), action=_Refusal, help=SUPPRESS
@@ -56,7 +56,7 @@ class _Refusal(Action):
         values: object,  # noqa: ARG002
         option_string: str | None = None,
     ) -> NoReturn:
-        """Raises the error with the replacement."""
+        """Raise the error with the replacement."""
         raise UsageError(
             f"{option_string} is an option of torchrun, and not of `hpc-elastic run`",
             tip=REPLACEMENTS[self.option_strings[0]],

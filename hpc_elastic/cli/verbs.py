@@ -49,7 +49,7 @@ Exit codes of `submit --wait`, `run` and the job:
 
 
 def help_text() -> str:
-    """The text of `hpc-elastic --help`, at most 80 columns wide."""
+    """Return the text of `hpc-elastic --help`, at most 80 columns wide."""
     lines = [f"usage: {PROGRAM} VERB ...", "", "Run PyTorch on Slurm so that it survives what clusters do.", ""]
     for title, verbs in GROUPS.items():
         lines.append(f"{title}:")

@@ -12,5 +12,7 @@ from hpc_elastic.rundir.records import EventSource as EventSource
 from hpc_elastic.rundir.records import FailureRecord as FailureRecord
 from hpc_elastic.rundir.records import MetricData as MetricData
 from hpc_elastic.rundir.records import NodeResult as NodeResult
-from hpc_elastic.rundir.records import RunResult as RunResult
+from hpc_elastic.rundir.records import RunResultRecord as RunResultRecord
 from hpc_elastic.rundir.records import WorkerState as WorkerState
+
+RunResult = RunResultRecord  # torch's word for it

@@ -57,7 +57,7 @@ def construct_event(
     exit_code: int | None = None,
     worker_pid: int | None = None,
 ) -> Event:
-    """An event as torch's agent constructs it.
+    """Return an event as torch's agent constructs it.
 
     The values of a worker in `metadata` are lists of one, because torch's are: what reads its events reads ours.
 
@@ -103,7 +103,7 @@ def construct_event(
 def worker_events(
     group: WorkerGroup, moment: Moment, result: NodeResult, *, errors: Mapping[str, str | None]
 ) -> list[Event]:
-    """How each worker of a node ended, as torch's `_record_worker_events`.
+    """Return the events of how each worker of a node ended, as torch's `_record_worker_events`.
 
     Args:
         group: the node's workers.

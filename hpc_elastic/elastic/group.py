@@ -76,7 +76,7 @@ class WorkerGroup:
             object.__setattr__(self, "workers", workers)
 
     def assigned(self, ranks: NodeRanks, store: Endpoint) -> WorkerGroup:
-        """The group after a rendezvous: fresh workers with their ranks and sizes, and the store's place.
+        """Return the group after a rendezvous: fresh workers with their ranks and sizes, and the store's place.
 
         Raises:
             WorkerSpecError: the ranks do not fit into the world, or into the role.
@@ -105,7 +105,7 @@ class WorkerGroup:
         )
 
     def started(self, ids: Mapping[int, Any]) -> WorkerGroup:
-        """The group once every worker runs: HEALTHY, each worker with its id.
+        """Return the group once every worker runs: HEALTHY, each worker with its id.
 
         Args:
             ids: by local rank.
@@ -120,7 +120,7 @@ class WorkerGroup:
         return replace(self, workers=workers, state=WorkerState.HEALTHY)
 
     def entered(self, state: WorkerState) -> WorkerGroup:
-        """The group in another state."""
+        """Return the group in another state."""
         return replace(self, state=state)
 
     def _check(self, ranks: NodeRanks) -> None:

@@ -25,7 +25,7 @@ STEPS: Mapping[str, str] = MappingProxyType(
 
 
 def run_metrics(role: str, *, max_restarts: int, restarts: int, is_failed: bool) -> dict[str, float]:
-    """How a run ended, as torch's `_record_metrics`: by name, exactly one of the four `run_...` kinds is 1.
+    """Return the metrics of a run's end, as torch's `_record_metrics`: exactly one of its four outcomes is 1.
 
     Args:
         role: the role's name.
@@ -46,7 +46,7 @@ def run_metrics(role: str, *, max_restarts: int, restarts: int, is_failed: bool)
 
 
 def flakiness(*, max_restarts: int, restarts: int, is_failed: bool) -> int:
-    """How much of what a run may lose it lost, in percent: 100 if it failed, else its share of restarts."""
+    """Return the share of its restarts that a run has spent, in percent: 100 if it failed."""
     if is_failed:
         return 100
     remaining = max_restarts - restarts
@@ -63,7 +63,7 @@ def state_metrics(role: str, state: WorkerState, *, max_restarts: int, restarts:
 
 
 def step_metrics(step: str, *, duration_ms: float, is_success: bool) -> dict[str, float]:
-    """How long one of `STEPS` took, and whether it did what it should, as torch's @prof.
+    """Return the metrics of one of `STEPS`: how long it took, and whether it did what it should, as torch's @prof.
 
     Raises:
         KeyError: there is no such step.
@@ -74,5 +74,5 @@ def step_metrics(step: str, *, duration_ms: float, is_success: bool) -> dict[str
 
 
 def metric_name(role: str, name: str) -> str:
-    """`workers.<role>.<name>`."""
+    """Return the metric's name: `workers.<role>.<name>`."""
     return f"workers.{role}.{name}"

@@ -61,7 +61,7 @@ class RoleSample:
 
 
 def render_textfile(samples: list[RoleSample]) -> str:
-    """The whole file: each family once, with its help and type, then a line for each role."""
+    """Return the whole file: each family once, with its help and type, then a line for each role."""
     blocks = [
         (f"workers_{name}", family, [line for sample in samples for line in _value_lines(sample, name)])
         for name, family in RUN_FAMILIES.items()

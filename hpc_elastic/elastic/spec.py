@@ -79,14 +79,14 @@ class WorkerSpec:
             raise WorkerSpecError(f"{name}: expected {expected}, found {', '.join(map(str, strangers))}")
 
     def get_entrypoint_name(self) -> str:
-        """A function's qualified name, else the last part of a path, as torch's."""
+        """Return a function's qualified name, else the last part of a path, as torch's."""
         if isinstance(self.entrypoint, str):
             return os.path.basename(self.entrypoint)
         return str(getattr(self.entrypoint, "__qualname__", type(self.entrypoint).__qualname__))
 
 
 def planned_spec(plan: LaunchPlan, node_id: int, nodes: int) -> WorkerSpec:
-    """The spec of the workers that a plan gives to a node, in a step of so many nodes."""
+    """Return the spec of the workers that a plan gives to a node, in a step of so many nodes."""
     role, logs = plan.role_on(node_id, nodes), plan.logs
     count = plan.workers_on(node_id, nodes)
     return WorkerSpec(

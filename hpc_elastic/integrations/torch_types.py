@@ -21,7 +21,7 @@ from hpc_elastic.rundir.records import (
     FailureRecord,
     MetricData,
     NodeResult,
-    RunResult,
+    RunResultRecord,
     RunState,
     WorkerState,
 )
@@ -36,17 +36,17 @@ _NOT_AVAILABLE = "<N/A>"  # what torch writes for an error file that is not ther
 
 
 def to_torch_state(state: WorkerState) -> Any:
-    """Returns torch's WorkerState of the same name."""
+    """Return torch's WorkerState of the same name."""
     return api.WorkerState[state.name]
 
 
 def from_torch_state(state: Any) -> WorkerState:
-    """Returns our WorkerState of the same name."""
+    """Return our WorkerState of the same name."""
     return WorkerState[state.name]
 
 
 def to_torch_worker(worker: Worker) -> Any:
-    """Returns torch's Worker with the same ranks, sizes and id."""
+    """Return torch's Worker with the same ranks, sizes and id."""
     made = api.Worker(
         worker.local_rank,
         global_rank=worker.global_rank,
@@ -59,7 +59,7 @@ def to_torch_worker(worker: Worker) -> Any:
 
 
 def from_torch_worker(worker: Any) -> Worker:
-    """Returns our Worker with the same ranks, sizes and id."""
+    """Return our Worker with the same ranks, sizes and id."""
     return Worker(
         worker.local_rank,
         global_rank=worker.global_rank,
@@ -71,7 +71,7 @@ def from_torch_worker(worker: Any) -> Worker:
 
 
 def to_torch_failure(failure: FailureRecord) -> Any:
-    """Returns torch's ProcessFailure, which reads the error file itself if it is still there.
+    """Return torch's ProcessFailure, which reads the error file itself if it is still there.
 
     If it is not there, message and time are the record's, instead of those that torch would make up.
     """
@@ -86,7 +86,7 @@ def to_torch_failure(failure: FailureRecord) -> Any:
 
 
 def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt: int) -> FailureRecord:
-    """Returns our record of torch's ProcessFailure, which does not have the rank, role, node and attempt."""
+    """Return our record of torch's ProcessFailure, which does not have the rank, role, node and attempt."""
     message = failure.message
     if isinstance(message, dict):  # written by torch's @record: the message and where it comes from
         message = message.get("message", "")
@@ -108,8 +108,8 @@ def from_torch_failure(failure: Any, *, rank: int, role: str, node: str, attempt
     )
 
 
-def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | None = None) -> Any:
-    """Returns torch's RunResult, of one node, as torch's agent returns it, or of the whole run.
+def to_torch_result(result: NodeResult | RunResultRecord, values: Mapping[int, Any] | None = None) -> Any:
+    """Return torch's RunResult, of one node, as torch's agent returns it, or of the whole run.
 
     Args:
         result: the record.
@@ -117,7 +117,7 @@ def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | 
             an entry in `return_values` for every worker of an agent that succeeded, None if it was a script.
     """
     values = dict(values or {})
-    if isinstance(result, RunResult):
+    if isinstance(result, RunResultRecord):
         state = _STATE_OF_A_RUN.get(result.state, WorkerState.UNKNOWN)
     else:
         state = result.state
@@ -131,7 +131,7 @@ def to_torch_result(result: NodeResult | RunResult, values: Mapping[int, Any] | 
 
 
 def to_torch_event(event: Event) -> Any:
-    """Returns torch's Event, with its time in milliseconds.
+    """Return torch's Event, with its time in milliseconds.
 
     Raises:
         ValueError: the event has no source: it is one of our own, which torch's agent does not have.
@@ -147,7 +147,7 @@ def to_torch_event(event: Event) -> Any:
 
 
 def from_torch_event(event: Any, *, run: str, node: str, allocation: int, attempt: int) -> Event:
-    """Returns our record of torch's Event, which does not have the node, allocation and attempt."""
+    """Return our record of torch's Event, which does not have the node, allocation and attempt."""
     return Event(
         time_ns=event.timestamp * 1_000_000,
         run=run,
@@ -162,5 +162,5 @@ def from_torch_event(event: Any, *, run: str, node: str, allocation: int, attemp
 
 
 def to_torch_metric(metric: MetricData) -> Any:
-    """Returns torch's MetricData, which does not have the node where it was measured."""
+    """Return torch's MetricData, which does not have the node where it was measured."""
     return torch_metrics.MetricData(metric.timestamp, metric.group_name, metric.name, metric.value)

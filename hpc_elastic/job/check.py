@@ -1,4 +1,4 @@
-"""Plain values as a checked model, with all problems found at once."""
+"""Turns plain values into a checked model, and finds all problems at once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Model = TypeVar("Model", bound=BaseModel)
 def check_document(
     document: Document, model: type[Model], find_conflicts: Callable[[Model], Iterable[Conflict]]
 ) -> Model | None:
-    """Checks a document's data against a model, and the combinations of what is right by itself.
+    """Check a document's data against a model, and then the combinations of those values that are right by themselves.
 
-    What is wrong by itself is noted and taken out, so that what is left can be looked at as a whole.
+    A value that is wrong by itself is noted and removed, so that the others can be checked as a whole.
 
     Returns:
-        The model, of the data that are right; None if not even they make one. Problems are in the document.
+        The model of the data that are right; None if those do not make one. The problems are in the document.
     """
     known_paths = list(key_paths(model))
     data = deepcopy(document.data)
@@ -51,7 +51,7 @@ def check_document(
 
 
 def note_double_options(document: Document, path: KeyPath) -> None:
-    """Notes the options of the `sbatch:` map at `path` that are given in two spellings."""
+    """Note the options of the `sbatch:` map at `path` that are given in two spellings."""
     options: Any = document.data
     for key in path:
         options = options.get(key) if isinstance(options, dict) else None
@@ -66,7 +66,7 @@ def _note_conflicts(document: Document, conflicts: Iterable[Conflict], wrong_key
 
 
 def _take_out(data: Any, path: KeyPath) -> None:
-    """Takes the key at a path out; of a list that is no list of maps, the list's own key."""
+    """Remove the key at a path; for an item of a list that is no list of maps, remove the whole list."""
     holder, last = data, path[-1:]
     for length, key in enumerate(path[:-1], start=1):
         if isinstance(data, dict) and key in data:
@@ -81,7 +81,7 @@ def _take_out(data: Any, path: KeyPath) -> None:
 
 
 def key_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every key that a model knows, as `restart.backoff.max` or `roles[].name`, in the order of its fields."""
+    """Yield every key that a model knows, as `restart.backoff.max` or `roles[].name`, in the order of its fields."""
     for name, field in model.model_fields.items():
         yield prefix + name
         inner = _section(field.annotation)
@@ -91,7 +91,7 @@ def key_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _section(annotation: Any) -> tuple[type[BaseModel], str] | None:
-    """The model in `Model | None`, `Annotated[Model, ...]` or `tuple[Model, ...]`, and what leads to its keys."""
+    """Return the model in `Model | None`, `Annotated[Model, ...]` or `tuple[Model, ...]`, and the path to its keys."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType, typing.Annotated, tuple):
         found = next(filter(None, map(_section, typing.get_args(annotation))), None)

@@ -23,7 +23,7 @@ from hpc_elastic.units import format_duration
 
 
 class Conflict(NamedTuple):
-    """What is wrong at `path`. It says nothing where one of the keys `about` has a problem of its own."""
+    """A conflict at `path`; it is not reported if one of the keys `about` has a problem of its own."""
 
     path: KeyPath
     message: str
@@ -31,7 +31,7 @@ class Conflict(NamedTuple):
 
 
 def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
-    """Every combination that cannot work, a key that was not given by its default; and what is not built yet."""
+    """Yield every combination of keys, given or by default, that cannot work; and keys that are not built yet."""
     if not (isinstance(spec, JobSpec) and spec.roles):
         yield from check_nodes(spec.nodes, spec.workers_per_node, spares=spec.spares or 0)
     yield from _restart(spec.restart or RestartSpec())
@@ -44,7 +44,7 @@ def find_conflicts(spec: JobDefaults) -> Iterator[Conflict]:
 
 
 def check_entrypoint(entrypoint: EntrypointSpec | None, at: KeyPath = ()) -> Iterator[Conflict]:
-    """Whether there is exactly one thing to run, in the job or in the role that stands at a path."""
+    """Yield the conflicts of an entrypoint, the job's or that of the role at a path: it must name one thing to run."""
     path = (*at, "entrypoint")
     about = (format_path(path),) if at else ("entrypoint", "roles")
     kinds = ("script", "module", "command", "function")
@@ -64,7 +64,7 @@ def check_entrypoint(entrypoint: EntrypointSpec | None, at: KeyPath = ()) -> Ite
 def check_nodes(
     nodes: NodesSpec | None, workers: int | tuple[int, ...] | str | None, *, spares: int = 0, at: KeyPath = ()
 ) -> Iterator[Conflict]:
-    """Whether there are nodes for all of these numbers, in the job or in the role that stands at a path."""
+    """Yield the conflicts of the numbers of nodes, workers and spares, of the job or of the role at a path."""
     nodes = nodes or DEFAULTS.nodes
     if nodes is None:
         return
@@ -140,7 +140,7 @@ def _sbatch(spec: JobDefaults) -> Iterator[Conflict]:
 
 
 def _ways_to_ask(resources: ResourcesSpec, given: Mapping[str, str]) -> Iterator[list[str]]:
-    """For each resource, the keys that ask for it: ours first, then sbatch's."""
+    """Yield for each resource the keys that ask for it: ours first, then sbatch's."""
     names_gpus = "gres" in given and count_gres_gpus(given["gres"]) is not None
     for key, options in SAME_AS_RESOURCE.items():
         ours = [f"resources.{key}"] if getattr(resources, key) is not None else []

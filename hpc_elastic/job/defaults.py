@@ -24,8 +24,8 @@ from hpc_elastic.job.spec import (
 from hpc_elastic.plan.std_streams import ALL_STREAMS
 
 # Keys that are not here have no default: python is the interpreter that submits, template the site's,
-# name the file's name, restart.max_node_losses goes by the number of nodes, and the rest means nothing when it is left
-# out.
+# name the file's name, restart.max_node_losses goes by the number of nodes, and the other keys have no effect
+# when they are left out.
 DEFAULTS = JobDefaults(
     nodes=NodesSpec(min=1, max=1),
     spares=0,
@@ -58,8 +58,8 @@ DEFAULTS = JobDefaults(
 # A site's default of nodes and workers_per_node, which here is the same as ours, is each role's as well.
 ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers_per_node, restart="restart_all")
 
-# What may stand at a key whose behaviour is not built yet, beside null: the values that act as it does
-# today. Whoever builds a behaviour deletes its line.
+# What may stand at a key whose behaviour is not built yet, beside null: the values for which the package
+# behaves as it does today. Delete the line of a key when its behaviour is built.
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),
@@ -79,20 +79,20 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
 
 
 def default_lead(time: timedelta | None) -> timedelta:
-    """How long before the time limit the notice comes: never before the half of a short time."""
+    """Return how long before the time limit the notice comes: at most half of the time limit."""
     lead = DEFAULTS.signals.lead if DEFAULTS.signals else None
     longest = lead or timedelta(0)
     return min(longest, time / 2) if time else longest
 
 
 def default_grace(lead: timedelta) -> timedelta:
-    """How long workers have to stop: at most half of the lead, so that a requeue can follow within it."""
+    """Return how long workers have to stop: at most half of the lead, so that a requeue can follow within it."""
     grace = DEFAULTS.signals.grace if DEFAULTS.signals else None
     return min(grace or timedelta(0), lead / 2)
 
 
 def find_not_built(spec: Section) -> Iterator[KeyPath]:
-    """The keys of a job or of a site's defaults that ask for what is not built yet."""
+    """Return the keys of a job or of a site's defaults that ask for what is not built yet."""
     for name, allowed in NOT_BUILT.items():
         path = name.split(".")
         value: Any = spec

@@ -20,7 +20,7 @@ MOST_VALUES = 10_000  # with every alias counted as often as it is used
 
 @dataclass(slots=True, kw_only=True)
 class Document:
-    """A file's values, where each of them stands, and what is wrong so far.
+    """The values of a file, the place of each, and the problems found so far.
 
     `lines` has the line of every key and list item by its path. `overrides` has the paths that `--set`
     gave. `text_paths` are the paths at and below which scalars keep their source text; ITEM in them is
@@ -35,7 +35,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def add_problem(self, path: KeyPath, message: str) -> None:
-        """Notes what is wrong with the value at `path`, placed by the nearest key above that has a place."""
+        """Note what is wrong with the value at `path`, placed by the nearest key above that has a place."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.overrides:
                 return self._note(None, path, message)
@@ -44,7 +44,7 @@ class Document:
         return self._note(1, path, message)
 
     def override(self, path: KeyPath, text: str) -> None:
-        """Puts the value that `text` is in YAML at `path`, over what the file says."""
+        """Set the value at `path` to `text`, read as YAML, in place of the file's value."""
         self.overrides.add(path)
         self.lines = {known: line for known, line in self.lines.items() if known[: len(path)] != path}
         holder: Any = self.data
@@ -59,7 +59,7 @@ class Document:
         return None
 
     def read(self, text: str) -> None:
-        """Reads the file's text, whose top level must be a map."""
+        """Read the file's text, whose top level must be a map."""
         value = self._read(text, (), line=1)
         if isinstance(value, dict):
             self.data = value
@@ -80,7 +80,7 @@ class Document:
 
 
 def _why_not(holder: Any, key: str | int) -> str | None:
-    """Why a value cannot have this key or item, None if it can."""
+    """Return why a value cannot have this key or item, None if it can."""
     if isinstance(key, str):
         return None if isinstance(holder, dict) else f"is not a map here, so that it has no {key}"
     if not isinstance(holder, list):
@@ -90,7 +90,7 @@ def _why_not(holder: Any, key: str | int) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Conversion:
-    """Nodes to values. A node that an alias repeats is converted, and counted, every time."""
+    """Converts YAML nodes to values; a node that an alias repeats is converted, and counted, every time."""
 
     document: Document
     has_lines: bool
@@ -166,7 +166,7 @@ class _Conversion:
 
 
 def find_place(text: str, file: str, path: KeyPath) -> str:
-    """Where a key stands in a file, as `job.yaml:3: site`; its name alone if it is not there."""
+    """Return the place of a key in a file, as `job.yaml:3: site`; the key's name alone if the file lacks it."""
     document = Document(file=file)
     document.read(text)
     key = format_path(path)

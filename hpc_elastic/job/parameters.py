@@ -1,4 +1,4 @@
-"""What an array of runs varies: `lr=1e-3,3e-4 seed=0..3` as words, and each combination in a job file."""
+"""Parses the parameters of an array of runs, such as `lr=1e-3,3e-4 seed=0..3`, and puts values into a job file."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Parameter:
 
 
 def parse_parameters(words: Sequence[str]) -> tuple[Parameter, ...]:
-    """Reads `NAME=VALUES` words; VALUES are words with commas between them, or whole numbers `a..b`, `a..b..step`.
+    """Read `NAME=VALUES` words; VALUES are words with commas between them, or whole numbers `a..b`, `a..b..step`.
 
     Raises:
-        UsageError: one is none, a name or a value is given twice, or all together are too many runs.
+        UsageError: a word is not of this form, a name or a value is given twice, or they make too many runs.
     """
     parameters = tuple(_parse(word) for word in words)
     names = [parameter.name for parameter in parameters]
@@ -57,19 +57,19 @@ def parse_parameters(words: Sequence[str]) -> tuple[Parameter, ...]:
 
 
 def combine(parameters: Sequence[Parameter]) -> list[dict[str, str]]:
-    """The value of each parameter for each run: all combinations, the last parameter changes fastest."""
+    """Return the value of each parameter for each run: all combinations, the last parameter changes fastest."""
     names = [parameter.name for parameter in parameters]
     combinations = product(*(parameter.values for parameter in parameters))
     return [dict(zip(names, combination, strict=True)) for combination in combinations]
 
 
 def find_references(data: Mapping[str, Any]) -> frozenset[str]:
-    """The names that stand as `${NAME}` in a job file's values."""
+    """Return the names that stand as `${NAME}` in a job file's values."""
     return frozenset(name for holder, key in _places(data) for name in referenced_names(holder[key]))
 
 
 def put_in(data: Mapping[str, Any], values: Mapping[str, str]) -> None:
-    """Puts these parameters where the job file's values name them as `${NAME}`."""
+    """Replace `${NAME}` in the job file's values by the value of the parameter NAME."""
     for holder, key in _places(data):
         holder[key] = bind_references(holder[key], values)
 
@@ -86,7 +86,7 @@ def _parse(word: str) -> Parameter:
 
 
 def _expand(name: str, part: str) -> Sequence[str]:
-    """The values of what stands between two commas."""
+    """Return the values of one item between commas: itself, or the numbers of a range."""
     if not part:
         raise UsageError(f"--array gives {name} an empty value", tip=_TIP)
     match = _RANGE.fullmatch(part)
@@ -106,7 +106,7 @@ def _too_many(count: int) -> UsageError:
 
 
 def _places(data: Mapping[str, Any]) -> Iterator[tuple[Any, str | int]]:
-    """Maps and lists with the keys at which a text stands that may name variables."""
+    """Yield each map or list, and the key in it, of the texts that may name variables."""
     for path in _REFERENCES:
         for holder, key in _find(data, path):
             if isinstance(holder[key], str):

@@ -47,18 +47,18 @@ def parse_job(
     has_function: bool = False,
     parameters: Mapping[str, str] | None = None,
 ) -> JobSpec:
-    """Reads a job file.
+    """Read a job file.
 
     Args:
         text: what is in the file.
         file: its name, for messages and for the job's default name; empty if a program wrote the text.
         overrides: `key.path=value`, of `--set`; the value is YAML, and the last one of a key counts. An item
             of a list is `key[0]`.
-        has_function: a function comes with it, for `entrypoint.function`.
-        parameters: values of names that stand as `${NAME}` where variables may; on the node they are no variables then.
+        has_function: whether the job comes with a function, for `entrypoint.function`.
+        parameters: values of names that stand as `${NAME}` where variables may; on the node they are no variables.
 
     Raises:
-        JobError: something is wrong; it holds all problems, a line each.
+        JobError: something is wrong; the error holds all problems, a line each.
     """
     document = _read(text, file, overrides)
     put_in(document.data, parameters or {})
@@ -70,10 +70,10 @@ def parse_job(
 
 
 def names_in_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> frozenset[str]:
-    """The names that stand as `${NAME}` in a job file with overrides, right or wrong as it is.
+    """Return the names that stand as `${NAME}` in a job file with overrides, without checking the job.
 
     Raises:
-        JobError: it is no YAML.
+        JobError: the text is not YAML.
     """
     return find_references(_read(text, file, overrides).data)
 
@@ -81,7 +81,7 @@ def names_in_job(text: str, *, file: str, overrides: Sequence[str] = ()) -> froz
 def locate_problems(
     text: str, *, file: str, overrides: Sequence[str], problems: Sequence[tuple[KeyPath, str]]
 ) -> list[str]:
-    """Problems with values of a job that parses, a line each, with where the value stands.
+    """Return a line for each problem with a value of a valid job, with the value's place in the file.
 
     Args:
         text: what is in the file.
@@ -98,7 +98,7 @@ def locate_problems(
 def _read(text: str, file: str, overrides: Sequence[str]) -> Document:
     document = Document(file=file, text_paths=TEXT_PATHS)
     document.read(text)
-    if document.problems and not document.data:  # no YAML at all: what it says of keys would be noise
+    if document.problems and not document.data:  # not YAML at all: problems of single keys would be noise
         raise JobError(format_problems(document.problems))
     for override in overrides:
         _override(document, override)
@@ -116,7 +116,7 @@ def _override(document: Document, override: str) -> None:
 
 
 def _read_path(name: str) -> KeyPath | None:
-    """`roles[0].nodes` as its parts; None if that is no path."""
+    """Return the parts of a path such as `roles[0].nodes`; None if the text is not a path."""
     path: list[str | int] = []
     for part in name.split("."):
         match = _PART.fullmatch(part.strip())
@@ -134,6 +134,6 @@ def _find_conflicts(spec: JobSpec, *, has_function: bool) -> Iterator[Conflict]:
 
 
 def _default_name(file: str) -> str:
-    """The file's name, made fit to be one: `my job.yaml` is `my-job`."""
+    """Return a job name made of the file's name: `my-job` for `my job.yaml`."""
     stem = os.path.splitext(os.path.basename(file))[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-_")[:64] or "job"

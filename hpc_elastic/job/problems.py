@@ -1,4 +1,4 @@
-"""What is wrong with a file, as one line each: file, line, key, what was found, what was expected."""
+"""The problems with a file, a line each: file, line, key, what was found, what was expected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 KeyPath = tuple[str | int, ...]
 
-_EXPECTED = {  # pydantic's error types, where what was found says the rest
+_EXPECTED = {  # pydantic's error types; the value that was found completes the message
     "bool_type": "expected true or false",
     "int_type": "expected a whole number",
     "float_type": "expected a number",
@@ -27,7 +27,7 @@ _EXPECTED = {  # pydantic's error types, where what was found says the rest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong. Without a line it came from `--set`, without a file from a program."""
+    """One problem. Without a line the value came from `--set`, without a file from a program."""
 
     file: str
     line: int | None
@@ -43,23 +43,23 @@ class Problem:
 
 
 def format_path(path: Sequence[str | int]) -> str:
-    """A path as people write it: `logs.tee[1]`."""
+    """Return a path as people write it: `logs.tee[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _printable(text: str) -> str:
-    """The text in one line, with nothing in it that a terminal would act on."""
+    """Return the text in one line, without characters that control a terminal."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def format_problems(problems: Iterable[Problem]) -> list[str]:
-    """Each problem once, those of the file by line, then those of `--set`."""
+    """Return the lines of the problems, each once: those of the file by line, then those of `--set`."""
     ordered = sorted(problems, key=lambda problem: (problem.line is None, problem.line or 0))
     return list(dict.fromkeys(map(str, ordered)))
 
 
 def describe(value: Any) -> str:
-    """What was found, for a message."""
+    """Describe a value that was found, for a message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def explain_error(error: Mapping[str, Any], known_paths: Sequence[str]) -> tuple[KeyPath, str]:
-    """The path and the message of one error of pydantic's `ValidationError.errors()`."""
+    """Return the path and the message of one error of pydantic's `ValidationError.errors()`."""
     path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
     return path, _explain(error, path, known_paths)
 
@@ -114,7 +114,7 @@ _NAMED_OTHERWISE = {
 
 
 def suggest_key(path: KeyPath, known_paths: Sequence[str]) -> str:
-    """`; did you mean ...?` for an unknown key: one of that name elsewhere, else one like it in the same map."""
+    """Return `; did you mean ...?` for an unknown key: the same name elsewhere, else a similar one in the same map."""
     parent, name = re.sub(r"\[[0-9]+\]", "[]", format_path(path[:-1])), str(path[-1]).replace("-", "_")
     prefix = f"{parent}." if parent else ""
     if parent in ("", "resources", "defaults", "defaults.resources") and name in _NAMED_OTHERWISE:

@@ -1,4 +1,4 @@
-"""What runs where: by the job itself, or by its roles; and what is wrong with it."""
+"""Checks what a job runs on which nodes, by itself or in its roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EACH_ROLES_OWN = ("entrypoint", "role", "nodes", "workers_per_node")
 
 
 def check_work(job: JobSpec) -> Iterator[Conflict]:
-    """Whether a job says once and only once what runs where: by itself, or in its roles."""
+    """Yield the conflicts of a job: it must say once, by itself or in its roles, what runs on which nodes."""
     if job.roles is None:
         yield from check_entrypoint(job.entrypoint)
         return
@@ -25,7 +25,7 @@ def check_work(job: JobSpec) -> Iterator[Conflict]:
 
 
 def check_no_function(job: JobSpec) -> Iterator[Conflict]:
-    """Whether a job names a function, which no file can hold."""
+    """Yield a conflict for each function that a job names: no file can hold one."""
     roles = [(("roles", index), role.entrypoint) for index, role in enumerate(job.roles or ())]
     for at, entrypoint in [((), job.entrypoint), *roles]:
         if entrypoint is not None and entrypoint.function is not None:
@@ -35,7 +35,7 @@ def check_no_function(job: JobSpec) -> Iterator[Conflict]:
 
 
 def check_roles(roles: Sequence[RoleSpec]) -> Iterator[Conflict]:
-    """What is wrong with each of the roles, and with all of them together."""
+    """Yield the conflicts of each role, and of all of them together."""
     names: dict[str, int] = {}
     if not roles:
         yield Conflict(("roles",), "expected at least one role, found none", ("roles",))

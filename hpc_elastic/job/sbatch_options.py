@@ -88,7 +88,7 @@ OPTION_PATTERN = r"^-{0,2}[A-Za-z][A-Za-z0-9_-]*$"  # as it may be written
 
 MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 _LIFTED = ("cpus-per-task", "gpus-per-node", "gres", *MEMORY_OPTIONS)
-# What asks for the same as a key of `resources:`; of gres, the part that names GPUs.
+# The options that ask for the same as a key of `resources:`; of gres, the part that names GPUs.
 SAME_AS_RESOURCE: Mapping[str, Sequence[str]] = {
     "cpus_per_worker": ("cpus-per-task",),
     "gpus_per_node": ("gpus-per-node", "gres"),
@@ -100,10 +100,10 @@ _WHOLE = frozenset({*_SHORT.values(), *_LIFTED, "time-min"})
 
 
 def normalize_option(name: str) -> str:
-    """The long name, without dashes in front, of an option in any spelling.
+    """Return the long name, without dashes in front, of an option in any spelling.
 
     Raises:
-        ValueError: it is none, asks for a heterogeneous job, or is said by a key of ours.
+        ValueError: it is not an option, asks for a heterogeneous job, or a key of ours stands for it.
     """
     bare = name.lstrip("-").replace("_", "-")
     option = _SHORT.get(bare, bare) if len(bare) == 1 else bare.lower()
@@ -121,14 +121,14 @@ def normalize_option(name: str) -> str:
 
 
 def _abbreviated(option: str) -> str | None:
-    """The refused option that getopt_long may take this one for."""
+    """Return the refused option that getopt_long may take this one for."""
     if option in _WHOLE:
         return None
     return next((refused for refused in REFUSED if refused.startswith(option)), None)
 
 
 def check_lifted(option: str, value: str) -> None:
-    """Checks the value of an option that is lifted into `resources`; any other is passed on as it is.
+    """Check the value of an option that is lifted into `resources`; any other is passed on as it is.
 
     Raises:
         ValueError: it is not a value of that option.
@@ -144,10 +144,10 @@ def check_lifted(option: str, value: str) -> None:
 
 
 def read_count(text: str) -> int:
-    """A number of at least 1.
+    """Return the number of at least 1 that a text is.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not such a number.
     """
     if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text, re.A):
         raise ValueError(f"expected a number of at least 1, found {text!r}")
@@ -155,28 +155,28 @@ def read_count(text: str) -> int:
 
 
 def read_memory(text: str) -> str:
-    """An amount of memory in Slurm's own spelling.
+    """Return the amount of memory that a text in Slurm's own spelling is.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an amount of memory.
     """
     return format_slurm_memory(parse_slurm_memory(text))
 
 
 def count_gpus(text: str) -> int:
-    """The number of GPUs in `4`, `a100:4` or `a100:2,v100:2`.
+    """Return the number of GPUs in `4`, `a100:4` or `a100:2,v100:2`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text has none of these forms.
     """
     return sum(read_count(part.rsplit(":", 1)[-1]) for part in text.split(","))
 
 
 def count_gres_gpus(text: str) -> int | None:
-    """The number of GPUs in a `--gres` such as `gpu:a100:4(S:0-1),lscratch:100`; None if it names no GPUs.
+    """Return the number of GPUs in a `--gres` such as `gpu:a100:4(S:0-1),lscratch:100`; None if it names no GPUs.
 
     Raises:
-        ValueError: a number is none.
+        ValueError: a count is not a number.
     """
     counts = []
     for part in filter(_is_gpu, _split_gres(text)):
@@ -187,7 +187,7 @@ def count_gres_gpus(text: str) -> int | None:
 
 
 def without_gpus(gres: str) -> str | None:
-    """What is left of a `--gres` without its GPUs; None if nothing is."""
+    """Return what is left of a `--gres` without its GPUs; None if nothing is."""
     return ",".join(part for part in _split_gres(gres) if not _is_gpu(part)) or None
 
 
@@ -200,12 +200,12 @@ def _is_gpu(part: str) -> bool:
 
 
 def find_doubles(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each name that is another spelling of an option before it, with the name before."""
+    """Yield each name that is another spelling of an earlier option, with the earlier name."""
     seen: dict[str, str] = {}
     for name in names:
         try:
             option = normalize_option(name)
-        except ValueError:  # wrong by itself, which the model says
+        except ValueError:  # wrong by itself, which the model reports
             continue
         if option in seen:
             yield name, seen[option]

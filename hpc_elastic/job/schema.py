@@ -22,7 +22,7 @@ _FIRST = ("name", "site", "nodes", "spares", "workers_per_node", "resources", "t
 
 
 def job_schema() -> dict[str, Any]:
-    """The schema of a job file, draft 2020-12, with a description and the default of every key.
+    """Return the schema of a job file, draft 2020-12, with a description and the default of every key.
 
     It is about the values that YAML 1.2 reads. Spellings inside of a text, combinations of keys (grace
     above lead, min above max) and keys that are not supported yet are left to `hpc-elastic check`.
@@ -52,7 +52,7 @@ def job_schema() -> dict[str, Any]:
 
 
 def default_of(path: str) -> Any:
-    """The default of a key as job.yaml spells it; None for a section, and where there is none."""
+    """Return the default of a key as job.yaml spells it; None for a section, and where there is none."""
     value: Any = ROLE_DEFAULTS if path.startswith("roles[].") else DEFAULTS
     parts = path.removeprefix("roles[].").split(".")
     for part in parts:
@@ -69,7 +69,7 @@ def default_of(path: str) -> Any:
 
 
 def _property(schema: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What the schema says of a key: the path's parts are looked up through references and alternatives."""
+    """Return the schema's entry of a key; the path's parts are looked up through references and alternatives."""
     section: Mapping[str, Any] = schema
     key: dict[str, Any] = {}
     for part in path.split("."):
@@ -104,14 +104,14 @@ def _given(*keys: str) -> dict[str, Any]:
 
 
 def _restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-    """Says what the keys of a map may be called, which pydantic leaves out where a function checks it."""
+    """Add the pattern of a map's keys, which pydantic leaves out if a function checks them."""
     for choice in key["anyOf"]:
         if choice["type"] == "object":
             choice["propertyNames"] = names
 
 
 def _drop_titles(value: Any) -> None:
-    """Takes pydantic's titles away, which are the keys in other letters; a key that is called title stays."""
+    """Remove pydantic's titles, which repeat the keys; keep a key that is called title."""
     if isinstance(value, dict):
         if isinstance(value.get("title"), str):
             del value["title"]

@@ -21,7 +21,7 @@ class Section(BaseModel):
 
 
 def _key(description: str) -> Any:
-    """A key that may be left out or be null."""
+    """Return the field of a key that may be left out or be null."""
     return Field(default=None, description=description)
 
 

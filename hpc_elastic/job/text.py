@@ -15,7 +15,7 @@ from hpc_elastic.units import format_duration
 
 
 def job_text(keys: Mapping[str, Any]) -> str:
-    """The keys of a job as the text of a job file.
+    """Return the keys of a job as the text of a job file.
 
     Args:
         keys: as in job.yaml; a `timedelta` may stand for a duration, a `Path` for a path.
@@ -30,7 +30,7 @@ def job_text(keys: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as YAML and JSON know it."""
+    """Return the value as YAML and JSON know it."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -67,10 +67,10 @@ _OF_A_RANK = frozenset(
 
 
 def check_line(text: str, *, allowed: str = "") -> str:
-    """Text that can stand in one line of a script, a log or a file name.
+    """Return the text if it can stand in one line of a script, a log or a file name.
 
     Raises:
-        ValueError: it holds a control character, a line separator or half of a surrogate pair.
+        ValueError: the text holds a control character, a line separator or half of a surrogate pair.
     """
     for character in text:
         if character not in allowed and unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
@@ -108,10 +108,10 @@ def _shell_line(text: str) -> str:
 
 
 def check_name(text: str) -> str:
-    """A name that can be a part of a directory and a Slurm job's name.
+    """Return the name if it can be a part of a directory and a Slurm job's name.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it cannot be one.
     """
     if not _NAME.fullmatch(text):
         raise ValueError(f"expected up to 64 letters, digits, dots, dashes and underscores, found {text!r}")
@@ -141,7 +141,7 @@ def _option_value(text: str) -> str:
 
 
 def _text_first(parse: Callable[[str], T], expected: str) -> Callable[[object], T]:
-    """A validator that parses text and lets numbers reach the parser, whose hint says what unit is missing."""
+    """Return a validator that parses text and lets numbers reach the parser, whose hint says what unit is missing."""
 
     def validate(value: object) -> T:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -208,7 +208,7 @@ def _log_size(size: int) -> int:
 
 
 def _ranks_or_streams(value: Any, validate_ranks: Callable[[Any], Any]) -> Any:
-    """A list is one of global ranks; anything else is about local ranks."""
+    """Return the value as global ranks if it is a list, else as streams of local ranks."""
     return validate_ranks(value) if isinstance(value, (list, tuple)) else LocalStreams.from_value(value)
 
 
@@ -272,7 +272,7 @@ Workers = Annotated[
 
 
 def number_as_map(*keys: str) -> BeforeValidator:
-    """Reads one number of at least 1 as a map that gives it to each of these keys."""
+    """Read one number of at least 1 as a map that gives it to each of these keys."""
 
     def widen(value: object) -> object:
         if isinstance(value, (bool, str, float)) or value is None or isinstance(value, list):

@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def compose_yaml(text: str) -> Any:
-    """The root node of the one document in `text`; None if there is nothing in it.
+    """Return the root node of the one document in `text`; None if there is nothing in it.
 
     Raises:
         YamlSyntaxError: it is not YAML, holds more than one document, is too long or nested too deep.
@@ -93,13 +93,13 @@ def _explain(error: yaml.MarkedYAMLError) -> str:
 
 
 def kind_of(node: Any) -> str:
-    """The kind that a node's tag names: `map`, `seq` or one of SCALAR_KINDS; any other tag as it is written."""
+    """Return the kind that a node's tag names: `map`, `seq` or one of SCALAR_KINDS; any other tag as it is written."""
     tag = str(node.tag)
     return tag.removeprefix(_PREFIX) if tag.startswith(_PREFIX) else tag
 
 
 def scalar_value(kind: str, text: str) -> str | bool | int | float | None:
-    """The value of a scalar of this kind.
+    """Return the value of a scalar of this kind.
 
     Raises:
         ValueError: the text does not fit the kind, which only an explicit tag can ask for.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.succession import LostHead
-from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, World
 
 Level = Literal["error", "warning", "info", "debug"]
 
@@ -61,7 +61,7 @@ class ClaimAttempt:
 class WriteResult:
     """Write the run's result, if there is none, then call `result_written`. The agent fills in the time."""
 
-    result: RunResult
+    result: RunResultRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class WriteNodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
+class DiscoverHead:
     """Member: no worker is left; close the connection to the lost head if there is one, and find another head."""
 
     lost: LostHead
@@ -169,6 +169,6 @@ Action = (
     | StopWorkers
     | RecordFailure
     | WriteNodeResult
-    | Seek
+    | DiscoverHead
     | Leave
 )

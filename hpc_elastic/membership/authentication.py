@@ -57,7 +57,7 @@ class Side(str, Enum):
         return Side.LISTENING if self is Side.DIALLING else Side.DIALLING
 
 
-class Stage(str, Enum):
+class HandshakeStage(str, Enum):
     """The stage that a session has reached; the module's docstring has the transitions."""
 
     AWAITS_HELLO = "awaits hello"
@@ -101,12 +101,12 @@ class Session:
         self._buffer = bytearray()
         self._sent = 0
         self._received = 0
-        self._stage = Stage.AWAITS_HELLO if side is Side.LISTENING else Stage.AWAITS_ANSWER
+        self._stage = HandshakeStage.AWAITS_HELLO if side is Side.LISTENING else HandshakeStage.AWAITS_ANSWER
 
     @property
     def is_authenticated(self) -> bool:
         """Return whether both sides have proved that they know the secret, and every frame since was genuine."""
-        return self._stage is Stage.OPEN
+        return self._stage is HandshakeStage.OPEN
 
     def open(self) -> bytes:
         """Return the bytes that the dialling side sends first; none on the listening side."""
@@ -123,19 +123,19 @@ class Session:
         Raises:
             ProtocolError: the connection must be closed. All bodies in this data are lost, and so are later ones.
         """
-        if self._stage is Stage.REFUSED:
+        if self._stage is HandshakeStage.REFUSED:
             raise ProtocolError("the connection was refused before")
         self._buffer += data
         answer, bodies = b"", []
         try:
             while (frame := self._next_frame()) is not None:
                 mac, body = frame
-                if self._stage is Stage.OPEN:
+                if self._stage is HandshakeStage.OPEN:
                     bodies.append(self._open_frame(mac, body))
                 else:
                     answer += self._shake(mac, body)
         except ProtocolError:
-            self._stage = Stage.REFUSED
+            self._stage = HandshakeStage.REFUSED
             self._buffer.clear()
             raise
         return answer, bodies
@@ -162,7 +162,7 @@ class Session:
         if len(self._buffer) < 4:
             return None
         length = int.from_bytes(self._buffer[:4], "big")
-        limit = LARGEST_FRAME if self._stage is Stage.OPEN else LARGEST_HANDSHAKE
+        limit = LARGEST_FRAME if self._stage is HandshakeStage.OPEN else LARGEST_HANDSHAKE
         if length > limit:
             raise ProtocolError(f"a frame of {length} bytes is over the limit of {limit}")
         if len(self._buffer) < HEADER_BYTES + length:
@@ -175,9 +175,9 @@ class Session:
     def _shake(self, mac: bytes, body: bytes) -> bytes:
         if mac != bytes(MAC_BYTES):
             raise ProtocolError("the other side is not an agent: its first words carry a MAC")
-        if self._stage is Stage.AWAITS_HELLO:
+        if self._stage is HandshakeStage.AWAITS_HELLO:
             return self._hear_hello(body)
-        if self._stage is Stage.AWAITS_ANSWER:
+        if self._stage is HandshakeStage.AWAITS_ANSWER:
             return self._hear_answer(body)
         _check_proof(body, {"proof": self._proof(Side.DIALLING)})
         self._open()
@@ -187,7 +187,7 @@ class Session:
         nonce = self._hear_nonce(_parse(body))
         if body != encode_body(_hello(nonce)):
             raise ProtocolError("the other side is not an agent: its first words hold more than a hello")
-        self._stage = Stage.AWAITS_PROOF
+        self._stage = HandshakeStage.AWAITS_PROOF
         return _frame({**_hello(self._nonces[self._side]), "proof": self._proof(self._side)})
 
     def _hear_answer(self, body: bytes) -> bytes:
@@ -207,7 +207,7 @@ class Session:
 
     def _open(self) -> None:
         self._keys = {side: self._derive(f"frames {side.value}") for side in Side}
-        self._stage = Stage.OPEN
+        self._stage = HandshakeStage.OPEN
 
     def _proof(self, side: Side) -> str:
         return self._derive(f"proof {side.value}").hex()

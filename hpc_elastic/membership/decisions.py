@@ -59,7 +59,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
+class RestartWorkers:
     """Stop workers and start them in the next attempt, no earlier than `at` (the monotonic `now`).
 
     `roles` are the roles whose workers are restarted; None: those of all roles.
@@ -90,7 +90,7 @@ class Ignore:
     reason: str
 
 
-Decision = Restart | Finish | Ignore
+Decision = RestartWorkers | Finish | Ignore
 
 
 class Decide(Protocol):

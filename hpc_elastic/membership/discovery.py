@@ -87,7 +87,7 @@ class DiscoverySettings:
     join_timeout_s: float
 
 
-class Phase(str, Enum):
+class DiscoveryPhase(str, Enum):
     """Where the search stands; the module's docstring has the transitions."""
 
     SEARCHING = "searching"
@@ -108,7 +108,7 @@ class HeadDiscovery:
     def __init__(self, settings: DiscoverySettings, lost: LostHead, now: float) -> None:
         self._settings = settings
         self._lost = lost
-        self.phase = Phase.SEARCHING
+        self.phase = DiscoveryPhase.SEARCHING
         self._records: Records | None = None
         self._began = now
         self._gives_up_at = now + settings.join_timeout_s
@@ -124,28 +124,28 @@ class HeadDiscovery:
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
-        if self.phase in (Phase.CLAIMING, Phase.OVER):
+        if self.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER):
             return NEVER
-        times = [self._gives_up_at if self.phase is Phase.SEARCHING else NEVER]
+        times = [self._gives_up_at if self.phase is DiscoveryPhase.SEARCHING else NEVER]
         if not self._is_reading:
             times.append(self._read_at)
         if self._records is not None and not self._is_dialling:
             times.append(self._dial_at)
-        if self.phase is Phase.SEARCHING:
+        if self.phase is DiscoveryPhase.SEARCHING:
             times.append(self._gathers_at())
         return min(times)
 
     def tick(self, now: float) -> list[DiscoveryAction]:
         """Return the actions that are due at the time `now`."""
-        if self.phase in (Phase.CLAIMING, Phase.OVER):
+        if self.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER):
             return []
         actions: list[DiscoveryAction] = []
-        if self.phase is Phase.SEARCHING and now >= self._gives_up_at:
+        if self.phase is DiscoveryPhase.SEARCHING and now >= self._gives_up_at:
             return self._leave(f"{self._loss()}; nobody has taken its place within join_timeout, or invited this node")
         if now >= self._read_at and not self._is_reading:
             self._is_reading = True
             actions.append(ReadRecords())
-        if self.phase is Phase.SEARCHING and now >= self._gathers_at():
+        if self.phase is DiscoveryPhase.SEARCHING and now >= self._gathers_at():
             actions.append(self._gather())
         return actions + self._dial(now)
 
@@ -153,7 +153,7 @@ class HeadDiscovery:
         """Take in what the run directory says now."""
         self._is_reading = False
         self._read_at = now + READS_EVERY_S
-        if self.phase in (Phase.CLAIMING, Phase.OVER):
+        if self.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER):
             return []
         before, self._records = self._records, records
         if records.result is not None:
@@ -181,10 +181,10 @@ class HeadDiscovery:
         caller must close the connection.
         """
         self._is_dialling = False
-        if self.phase is Phase.CLAIMING:
+        if self.phase is DiscoveryPhase.CLAIMING:
             return []
         actions = self._step_down("another agent gathers the members, or is head")
-        self.phase = Phase.OVER
+        self.phase = DiscoveryPhase.OVER
         return actions
 
     def not_answered(
@@ -210,13 +210,13 @@ class HeadDiscovery:
 
     def claiming(self) -> None:
         """Stop dialling other agents, because this agent, as head, claims the next attempt now."""
-        if self.phase is Phase.GATHERING:
-            self.phase = Phase.CLAIMING
+        if self.phase is DiscoveryPhase.GATHERING:
+            self.phase = DiscoveryPhase.CLAIMING
             self._dialled = []
 
     def superseded(self, now: float) -> list[DiscoveryAction]:
         """Search again: another agent has claimed the attempt, and the run directory says which."""
-        self.phase = Phase.SEARCHING
+        self.phase = DiscoveryPhase.SEARCHING
         self._records = None
         self._gives_up_at = now + self._settings.join_timeout_s
         self._read_at = now
@@ -227,10 +227,10 @@ class HeadDiscovery:
     def _gather(self) -> DiscoveryAction:
         records, lost = self._records, self._lost
         if records is None or records.world is None:
-            self.phase = Phase.CLAIMING
+            self.phase = DiscoveryPhase.CLAIMING
             first = records.first if records is not None else None
             return ClaimAllocation(after=first.allocation if first is not None else 0)
-        self.phase = Phase.GATHERING
+        self.phase = DiscoveryPhase.GATHERING
         if lost.node != records.world.head:
             # This agent has never heard the head of the latest claim: that head's silence counts from now.
             lost = LostHead(node=records.world.head, contact=self._began, is_dead=False, why="it does not answer")
@@ -279,8 +279,8 @@ class HeadDiscovery:
         """
         if self._records is None or node == self._settings.node or node in self._asked:
             return False
-        if self.phase is not Phase.GATHERING:
-            return self.phase is Phase.SEARCHING
+        if self.phase is not DiscoveryPhase.GATHERING:
+            return self.phase is DiscoveryPhase.SEARCHING
         world = self._records.world
         return world is not None and (node == world.head or node in _before(world, self._settings.node))
 
@@ -316,13 +316,13 @@ class HeadDiscovery:
         ]
 
     def _step_down(self, reason: str) -> list[DiscoveryAction]:
-        if self.phase is not Phase.GATHERING:
+        if self.phase is not DiscoveryPhase.GATHERING:
             return []
-        self.phase = Phase.SEARCHING
+        self.phase = DiscoveryPhase.SEARCHING
         return [StepDown(reason=reason)]
 
     def _leave(self, cause: str, exit_code: int = int(ExitCode.NODE_LOST)) -> list[DiscoveryAction]:
-        self.phase = Phase.OVER
+        self.phase = DiscoveryPhase.OVER
         return [Leave(exit_code=exit_code, cause=cause)]
 
     def _loss(self) -> str:

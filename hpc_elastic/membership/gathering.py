@@ -60,7 +60,9 @@ class Gathering:
         self._is_waiting_for_returns = False
         self._is_hopeless = False  # too many are gone for good: those that can still join are too few
         self._left_behind: set[str] = set()
-        self._round = losses.Round(succession, settings.timing, roster, now) if succession is not None else None
+        self._round = (
+            losses.SuccessionRound(succession, settings.timing, roster, now) if succession is not None else None
+        )
         self.begin(now)
 
     def begin(self, now: float) -> None:

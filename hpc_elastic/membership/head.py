@@ -2,14 +2,14 @@
 
 Theory of operation. `phases` has the phases and their order. Before any worker starts, the attempt's
 claim is on disk: it carries the spend, so a budget is never counted twice, and only one head
-can have it. While workers stop, a Finish can still replace a Restart, and a Restart can be
+can have it. While workers stop, a Finish can still replace a restart, and a restart can be
 widened to more roles.
 
 When a member is lost, the workers of all members are stopped at once, for the lost member may be about to go on
 without this head; `losses` says when the next attempt may start, and how long a run with too few nodes left must
 not be ended, because the lost nodes may be enough to go on.
 
-A Restart may be for some roles only. Then the phases STOPPING to CLAIMING apply to those roles, and the workers of
+A restart may be for some roles only. Then the phases STOPPING to CLAIMING apply to those roles, and the workers of
 the other roles run on in their own, older attempt; each member's reports are compared with its own attempt.
 """
 
@@ -22,11 +22,11 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
-from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Restart, Trigger
+from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, loss_note, opening, stops
 from hpc_elastic.membership.succession import Succession
@@ -68,7 +68,7 @@ class Head:
         self._start_gathering(now)
 
     def _start_gathering(self, now: float) -> None:
-        self.phase = Phase.GATHERING
+        self.phase = HeadPhase.GATHERING
         self._judge.verdict.gathers()
         self.gathering.begin(now)
 
@@ -85,11 +85,11 @@ class Head:
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
         times = [self._members.leases.next_tick, self._closing.next_tick()]
-        if self.phase is Phase.RUNNING:
+        if self.phase is HeadPhase.RUNNING:
             times.append(self._barriers.next_tick())
-        if self.phase is Phase.GATHERING:
+        if self.phase is HeadPhase.GATHERING:
             times.append(max(self.gathering.next_tick(), self._opens_at))
-        if self.phase in (Phase.PAUSING, Phase.AWAITING_QUORUM):
+        if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
             times.append(self._resume_at)
         return min(times)
 
@@ -98,20 +98,20 @@ class Head:
 
         The time is in monotonic seconds.
         """
-        is_over = self.phase in (Phase.CLOSING, Phase.OVER)
+        is_over = self.phase in (HeadPhase.CLOSING, HeadPhase.OVER)
         return NEVER if is_over else min(self._members.leases.deadline, self._fenced_by)
 
     # Events of members.
 
     def refusal(self, join: messages.Join) -> messages.Refused | None:
         """Return what to answer an agent that cannot join, None if it can."""
-        if self.phase in (Phase.CLOSING, Phase.OVER):
+        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return messages.Refused(reason="the run is over", exit_code=self._closing.exit_code)
         return self.gathering.refusal(join)
 
     def joined(self, join: messages.Join, now: float) -> list[Action]:
         """Handle the Join of an agent that is not refused."""
-        is_late = self.phase is not Phase.GATHERING
+        is_late = self.phase is not HeadPhase.GATHERING
         actions = self._members.admit(join, now, is_late=is_late, attempt=self.attempt)
         if self._roster.get(join.node) is None:
             return actions
@@ -127,7 +127,7 @@ class Head:
         return self._observe(Seen(trigger=Trigger.NODE_UNFIT, nodes=(join.node,), detail=join.problem or ""), now)
 
     def _grow(self, now: float) -> list[Action]:
-        newcomers = self._members.take_newcomers() if self.phase is Phase.RUNNING else ()
+        newcomers = self._members.take_newcomers() if self.phase is HeadPhase.RUNNING else ()
         return [] if not newcomers else self._observe(Seen(trigger=Trigger.NODE_JOINED, nodes=newcomers), now)
 
     def received(self, node: str, message: messages.Message, now: float) -> list[Action]:
@@ -160,7 +160,7 @@ class Head:
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
         if member is None:
             return []
-        if self.phase in (Phase.CLOSING, Phase.OVER):
+        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return self._left()
         actions: list[Action] = [loss_note(node, why, self.attempt)]
         is_in_world = self._members.is_in_world(node)
@@ -168,7 +168,7 @@ class Head:
             lease_ended = member.lease.acked + self._settings.lease_s  # long ago, if this process was paused
             self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
-        if (is_in_world and self.phase is not Phase.GATHERING) or not self.gathering.can_be_enough():
+        if (is_in_world and self.phase is not HeadPhase.GATHERING) or not self.gathering.can_be_enough():
             actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why), now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
@@ -187,16 +187,16 @@ class Head:
     def claimed(self, attempt: int, is_ours: bool, world_digest: str, now: float) -> list[Action]:
         """Handle the outcome of a ClaimAttempt: this head has the claim, or another head has it."""
         world, judge = self._members.world, self._judge
-        if self.phase is not Phase.CLAIMING or world is None or world.attempt != attempt:
+        if self.phase is not HeadPhase.CLAIMING or world is None or world.attempt != attempt:
             return []
         if not is_ours:
             return self.superseded(f"another head has opened attempt {attempt}")
-        judge.opened(attempt)
+        judge.attempt_claimed(attempt)
         if judge.verdict.decision is not None:
             return self._stop(judge.verdict.decision, now)
-        self.phase = Phase.RUNNING
+        self.phase = HeadPhase.RUNNING
         self._fenced_by = NEVER  # no member lost before can have opened this attempt
-        judge.verdict.opens()
+        judge.verdict.attempt_opened()
         self._tally.forget(world)
         self._members.begin(now)
         self._barriers.begin(now)
@@ -207,9 +207,9 @@ class Head:
 
     def superseded(self, reason: str) -> list[Action]:
         """Step down, with all members dropped: another head goes on with the run, or has ended it."""
-        if self.phase is Phase.OVER:
+        if self.phase is HeadPhase.OVER:
             return []
-        self.phase = Phase.OVER
+        self.phase = HeadPhase.OVER
         return self._members.superseded(reason, self.attempt)
 
     def disk_failed(self, error: str, now: float) -> list[Action]:
@@ -232,22 +232,22 @@ class Head:
         was_paused = leases.is_late(now)  # then this process was silent, not the members, and they may be back soon
         for node in leases.tick(now):
             actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
-        if self.phase is Phase.RUNNING:
+        if self.phase is HeadPhase.RUNNING:
             actions += self._check_barriers(now)
-        if self.phase is Phase.GATHERING:
+        if self.phase is HeadPhase.GATHERING:
             actions += [*self.gathering.reminder(now), *self._gather(now)]
-        elif self.phase is Phase.PAUSING and now >= self._resume_at:
+        elif self.phase is HeadPhase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
             actions += self._gather(now)
-        elif self.phase is Phase.AWAITING_QUORUM and now >= self._resume_at:
+        elif self.phase is HeadPhase.AWAITING_QUORUM and now >= self._resume_at:
             actions += self._finish()
-        elif self.phase is Phase.CLOSING:
+        elif self.phase is HeadPhase.CLOSING:
             actions += self._closing.tick(now) + self._left()
         return actions
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""
-        if self.phase is not Phase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
+        if self.phase is not HeadPhase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
             return ended
@@ -256,8 +256,8 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now):
             return ended
-        claim, world = self._judge.opens()
-        self.phase = Phase.CLAIMING
+        claim, world = self._judge.prepare_attempt()
+        self.phase = HeadPhase.CLAIMING
         return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=world)]
 
     def _settle_losses(self, now: float) -> list[Action]:
@@ -291,7 +291,7 @@ class Head:
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
             self._barriers.ended(now)
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not HeadPhase.RUNNING:
             return []
         if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):
             return self._observe(Seen(trigger=Trigger.SUCCEEDED), now)
@@ -301,7 +301,7 @@ class Head:
     def _observe(self, seen: Seen | None, now: float) -> list[Action]:
         """Decide about an event and begin to act on it, unless a decision that stands covers it already."""
         verdict = self._judge.verdict
-        if seen is None or verdict.is_final or self.phase in (Phase.CLOSING, Phase.OVER):
+        if seen is None or verdict.is_final or self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return []
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):
@@ -312,11 +312,11 @@ class Head:
         if seen.trigger is Trigger.SUCCEEDED:
             return self._after_stop(now)
         told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` carries it out
-        return told if self.phase is Phase.CLAIMING else told + self._stop(standing, now)
+        return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
-    def _stop(self, decision: Restart | Finish, now: float) -> list[Action]:
+    def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
-        self.phase = Phase.STOPPING
+        self.phase = HeadPhase.STOPPING
         self._barriers.clear()
         return [*stops(self._stopping(), decision), *self._check_stopped(now)]
 
@@ -325,7 +325,7 @@ class Head:
         return self._roster.unstopped.of(self._judge.verdict.roles)
 
     def _check_stopped(self, now: float) -> list[Action]:
-        return self._after_stop(now) if self.phase is Phase.STOPPING and not any(self._stopping()) else []
+        return self._after_stop(now) if self.phase is HeadPhase.STOPPING and not any(self._stopping()) else []
 
     def _check_barriers(self, now: float) -> list[Action]:
         said = (Log(text=text) for text in self._barriers.reminders(now))
@@ -336,42 +336,42 @@ class Head:
     def _after_stop(self, now: float) -> list[Action]:
         decision, self._fenced_by = self._judge.verdict.decision, NEVER
         if isinstance(decision, Finish):
-            return self._yield(now) if self._judge.is_short_of_nodes else self._finish()
+            return self._await_quorum(now) if self._judge.is_short_of_nodes else self._finish()
         self._roster.unseat(self._judge.verdict.roles)
-        self.phase = Phase.PAUSING
-        if isinstance(decision, Restart):
+        self.phase = HeadPhase.PAUSING
+        if isinstance(decision, RestartWorkers):
             self._judge.restarts(decision)
             self._resume_at = max(self._resume_at, decision.at, self._members.losses.may_start_at)
             if now < self._resume_at:
                 return [Log(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]
         return self.tick(now)
 
-    def _yield(self, now: float) -> list[Action]:
+    def _await_quorum(self, now: float) -> list[Action]:
         """Await a quorum: too few nodes are left here, but those that cannot be reached may be enough to go on."""
         self._roster.unseat(None)
-        self.phase = Phase.AWAITING_QUORUM
+        self.phase = HeadPhase.AWAITING_QUORUM
         if resumed := self._resume(now):
             return resumed
-        self._resume_at = self._members.losses.yields_until(self._settings.min_nodes)
+        self._resume_at = self._members.losses.may_end_at(self._settings.min_nodes)
         return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""
-        if self.phase is not Phase.AWAITING_QUORUM or not (self.gathering.is_enough() and self._judge.resumes(now)):
+        if self.phase is not HeadPhase.AWAITING_QUORUM or not (self.gathering.is_enough() and self._judge.resumes(now)):
             return []
         self._judge.verdict.gathers()
-        self.phase = Phase.PAUSING
+        self.phase = HeadPhase.PAUSING
         self._resume_at = self._members.losses.may_start_at
         return [Log(text="enough nodes are back: the run goes on"), *self.tick(now)]
 
     def _finish(self) -> list[Action]:
-        self.phase = Phase.CLOSING
+        self.phase = HeadPhase.CLOSING
         result = self._judge.result(self._tally)
         self._closing.exit_code = result.exit_code
         return [WriteResult(result=result)]
 
     def _end_everybody(self, exit_code: int, cause: str, now: float, *, is_settled: bool = True) -> list[Action]:
-        self.phase = Phase.CLOSING
+        self.phase = HeadPhase.CLOSING
         told = self._closing.begin(
             exit_code,
             cause,
@@ -385,5 +385,5 @@ class Head:
     def _left(self) -> list[Action]:
         actions = self._closing.left()
         if self._closing.is_over:
-            self.phase = Phase.OVER
+            self.phase = HeadPhase.OVER
         return actions

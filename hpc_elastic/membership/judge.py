@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.roster import RosterEntry
@@ -14,7 +14,7 @@ from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
-from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResultRecord, World
 
 TOO_FEW = ("node_lost", "nodes_missing")
 
@@ -85,7 +85,7 @@ class Judge:
         if not isinstance(decision, Finish) or decision.reason not in TOO_FEW:
             return False
         back = Seen(trigger=Trigger.NODE_LOST, detail="enough nodes are back")
-        if not isinstance(self.decides(back, now), Restart):
+        if not isinstance(self.decides(back, now), RestartWorkers):
             return False
         self.because = back.detail
         return True
@@ -108,7 +108,7 @@ class Judge:
         )
         return self._decide(self.history, observation, now)
 
-    def restarts(self, decision: Restart) -> None:
+    def restarts(self, decision: RestartWorkers) -> None:
         """Charge a restart to the budget, once the workers are stopped for it."""
         self.history = replace(decision.history, attempts=self.history.attempts)
         self.because = decision.reason
@@ -124,26 +124,26 @@ class Judge:
         if isinstance(decision, Finish):
             self.verdict.take(decision)
             return decision
-        if isinstance(decision, Restart):
+        if isinstance(decision, RestartWorkers):
             self.restarts(decision)
         return None
 
-    def opens(self) -> tuple[AttemptClaim, World]:
+    def prepare_attempt(self) -> tuple[AttemptClaim, World]:
         """Return the claim and the world of the next attempt, made of the nodes that have joined."""
         members = self._members
         spend = replace(self.history.spend, node_losses=members.losses.count)
-        members.losses.opens()
+        members.losses.begin_attempt()
         self.history = replace(self.history, spend=spend)
         seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles)
         members.world = members.job_end.noted_in(world)
         return claim, members.world
 
-    def opened(self, attempt: int) -> None:
+    def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt)
 
-    def result(self, tally: Tally) -> RunResult:
+    def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
 
         Raises:

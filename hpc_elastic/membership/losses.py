@@ -21,14 +21,14 @@ class Losses:
     """
 
     __slots__ = (
+        "_awaits_return_until",
+        "_awaits_rivals_until",
         "_counted",
         "_fenced_at",
         "_goodbyes",
-        "_hopes_until",
         "_lost",
         "_rivals",
         "_timing",
-        "_yields_until",
         "count",
     )
 
@@ -39,7 +39,7 @@ class Losses:
         self._lost: set[str] = set()
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
-        self._fenced_at = self._yields_until = self._hopes_until = -NEVER
+        self._fenced_at = self._awaits_rivals_until = self._awaits_return_until = -NEVER
 
     @property
     def may_start_at(self) -> float:
@@ -81,8 +81,8 @@ class Losses:
             self._fenced_at = max(self._fenced_at, lease.heard + self._timing.gone_after_heard_s)
         if may_return or not is_gone:
             self._rivals.add(node)
-            self._yields_until = max(self._yields_until, now + self._timing.yields_s)
-            self._hopes_until = max(self._hopes_until, now + self._timing.hopes_s)
+            self._awaits_rivals_until = max(self._awaits_rivals_until, now + self._timing.awaits_rivals_s)
+            self._awaits_return_until = max(self._awaits_return_until, now + self._timing.awaits_return_s)
 
     def succeed(self, succession: Succession, here: set[str], expected: tuple[str, ...], now: float) -> tuple[str, ...]:
         """Record as lost the nodes of a predecessor's world that have not joined this head, its successor.
@@ -99,8 +99,8 @@ class Losses:
             self._count(node)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
-        self._yields_until = max(lost.contact + self._timing.yields_s, now + self._timing.lease_s)
-        self._hopes_until = self._yields_until
+        self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + self._timing.lease_s)
+        self._awaits_return_until = self._awaits_rivals_until
         return absent
 
     def returns_until(self) -> float:
@@ -123,7 +123,7 @@ class Losses:
         self.count += node not in self._counted
         self._counted.add(node)
 
-    def opens(self) -> None:
+    def begin_attempt(self) -> None:
         """Begin to count the losses of a new world, when the next attempt is claimed."""
         self._counted.clear()
 
@@ -135,7 +135,7 @@ class Losses:
         self._goodbyes.pop(node, None)
         return was_lost
 
-    def yields_until(self, min_nodes: int) -> float:
+    def may_end_at(self, min_nodes: int) -> float:
         """Return until when a head with too few nodes must not end the run, in monotonic seconds.
 
         It is minus infinity if the head may end the run at once. The lost nodes that may be alive may be enough to go
@@ -147,10 +147,10 @@ class Losses:
         if not self._rivals:
             return -NEVER
         may_live = self._rivals | (self._counted & self._lost)
-        return self._yields_until if len(may_live) >= min_nodes else self._hopes_until
+        return self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
 
 
-class Round:
+class SuccessionRound:
     """The one round in which a successor gathers the world that it carries on.
 
     The lost head has killed its own workers a lease after the last contact, because it lost this

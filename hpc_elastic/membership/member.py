@@ -2,14 +2,14 @@
 
 Theory of operation. A member goes through phases:
 
-    JOINING, SEEKING --Welcome--> PARKED
+    JOINING, SEARCHING --Welcome--> PARKED
     PARKED   --Assign--> WORKING
     WORKING  --every worker has its process, the node's record is durable--> WORKING, after sending Started
     WORKING  --every worker exited 0, the node's record is durable--> FINISHED
     WORKING, FINISHED --Stop, a TERM from outside, the head is lost--> STOPPING
-    STOPPING --no worker is left, every failure is recorded--> PARKED, or SEEKING if the head is lost,
+    STOPPING --no worker is left, every failure is recorded--> PARKED, or SEARCHING if the head is lost,
                                                               LEAVING if the run ended
-    PARKED   --the head is lost--> SEEKING
+    PARKED   --the head is lost--> SEARCHING
     any      --End, Refused--> LEAVING, by way of STOPPING where there are workers
 
 A worker's failure is only reported; the head decides and tells all members. In a role whose failures
@@ -28,11 +28,11 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
+    DiscoverHead,
     Leave,
     Log,
     Note,
     RecordFailure,
-    Seek,
     SendToHead,
     StartWorkers,
     StopWorkers,
@@ -47,7 +47,7 @@ from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
-class Phase(str, Enum):
+class MemberPhase(str, Enum):
     """Where the member stands; the module's docstring has the transitions."""
 
     JOINING = "joining"
@@ -55,7 +55,7 @@ class Phase(str, Enum):
     WORKING = "working"
     FINISHED = "finished"
     STOPPING = "stopping"
-    SEEKING = "seeking"
+    SEARCHING = "searching"
     LEAVING = "leaving"
 
 
@@ -71,7 +71,7 @@ class Member:
     def __init__(self, join: messages.Join, *, run: str, timing: Timing) -> None:
         self.join = join
         self._run = run
-        self.phase = Phase.JOINING
+        self.phase = MemberPhase.JOINING
         self._assign: Assign | None = None
         self._exits = Exits()
         self._pids: Mapping[str, int] = {}  # by global rank
@@ -96,16 +96,16 @@ class Member:
 
     def fence_deadline(self) -> float:
         """Return until when the workers may run without news from the head; the guard is told the same."""
-        has_workers = self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING)
+        has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING)
         return self._silence_deadline() if has_workers else NEVER
 
     def _silence_deadline(self) -> float:
         """Return when a silent head counts as lost, in monotonic seconds."""
-        has_workers = self.phase in (Phase.WORKING, Phase.FINISHED)
+        has_workers = self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
         is_alone = self._assign is not None and self._assign.group_world_size == 1
         if self._leave is not None or (self._allegiance.is_here and (is_alone or not has_workers)):
             return NEVER  # if the head on this node is silent, this process was only paused
-        return self._lease.deadline if self.phase is Phase.PARKED else self._lease.fence_deadline
+        return self._lease.deadline if self.phase is MemberPhase.PARKED else self._lease.fence_deadline
 
     # Events of the head.
 
@@ -122,7 +122,7 @@ class Member:
             self._lease.echoed(message.number)
             return []
         if isinstance(message, messages.Welcome):
-            self.phase = Phase.PARKED
+            self.phase = MemberPhase.PARKED
             self._allegiance.welcomed(message.head, gathers=message.gathers)
             return []
         if isinstance(message, messages.Dropped):
@@ -149,10 +149,14 @@ class Member:
             return []
         self._lease.end()
         lost = f"{self._allegiance.head or 'the head'} is lost, which was head: {why}"
-        if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
+        if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
             fence = self._stop(StopManner.FENCE, lost)
             return [Log(text=f"{lost}; killing this node's workers", level="warning"), *fence]
-        return self._seek(is_news=False) if is_known else [Log(text=lost, level="warning"), *self._seek()]
+        return (
+            self._discover_head(is_news=False)
+            if is_known
+            else [Log(text=lost, level="warning"), *self._discover_head()]
+        )
 
     def asks(self) -> messages.Join:
         """Return a Join for the next agent that this node asks to be its head; of two Joins the later one counts."""
@@ -176,22 +180,22 @@ class Member:
 
     def workers_started(self, attempt: int, pids: Mapping[str, int]) -> list[Action]:
         """Record that every worker of this node has its process: `pids` by global rank."""
-        if attempt != self.attempt or self.phase is not Phase.WORKING:
+        if attempt != self.attempt or self.phase is not MemberPhase.WORKING:
             return []
         self._pids = pids
         return self._record(WorkerState.HEALTHY, "every worker has its process")
 
     def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
         """Handle the exit of a worker that no signal of this agent explains."""
-        if attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
+        if attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING):
             return []
         if exitcode == 0:
-            if self.phase is Phase.STOPPING:
+            if self.phase is MemberPhase.STOPPING:
                 return []
             is_first = self._exits.ended_well(local_rank)
             told: list[Action] = [SendToHead(message=messages.Ended(attempt=attempt))] if is_first else []
             return told + self._check_all_over()
-        if self.phase is Phase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
+        if self.phase is MemberPhase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
             return []
         if exitcode in ENDED_BY_TERM:
             self._exits.hold(local_rank, exitcode, now)
@@ -200,11 +204,11 @@ class Member:
 
     def failure_recorded(self, failure: FailureRecord) -> list[Action]:
         """Report a failed worker, or one that could not be started, once its error file is written."""
-        if failure.attempt != self.attempt or self.phase not in (Phase.WORKING, Phase.STOPPING):
+        if failure.attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING):
             return []
         self._exits.recorded(failure)
         event = failure_note(failure)
-        if self.phase is Phase.STOPPING:
+        if self.phase is MemberPhase.STOPPING:
             return [event, *self._after_stop()]  # `Stopped` tells the head
         return [
             event,
@@ -225,35 +229,35 @@ class Member:
 
     def node_result_written(self, result: NodeResult) -> list[Action]:
         """Tell the head that every worker has started or ended, once the node's record of it is durable."""
-        if result.attempt != self.attempt or self.phase is not Phase.WORKING:
+        if result.attempt != self.attempt or self.phase is not MemberPhase.WORKING:
             return []
         if result.state is WorkerState.HEALTHY:
             return [SendToHead(message=messages.Started(attempt=self.attempt))]
-        self.phase = Phase.FINISHED
+        self.phase = MemberPhase.FINISHED
         self._is_finished = True
         return [SendToHead(message=messages.Finished(attempt=self.attempt))]
 
     def node_broke(self, reason: str) -> list[Action]:
         """Report a failure outside the workers of this node, which keeps the attempt from going on."""
-        if self.phase not in (Phase.WORKING, Phase.FINISHED):
+        if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED):
             return []
         return [Log(text=reason), SendToHead(message=messages.Broken(attempt=self.attempt, reason=reason))]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
         """Stop the workers, because a signal from outside ends this agent; `have_workers` if they got one, too."""
-        if self._is_terminated or self.phase is Phase.LEAVING:
+        if self._is_terminated or self.phase is MemberPhase.LEAVING:
             return []
         self._is_terminated = True
         self._have_workers_term = have_workers
         self._exits.forget_held()
-        if self.phase in (Phase.JOINING, Phase.SEEKING):
+        if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING):
             return self.leaves(int(ExitCode.STOPPED), f"{signal_name} while there was no head")
         told = SendToHead(message=messages.Terminated(signal_name=signal_name))
         return [Log(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
 
     def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
         """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL."""
-        if self.phase is not Phase.STOPPING or attempt != self.attempt:
+        if self.phase is not MemberPhase.STOPPING or attempt != self.attempt:
             return []
         self._unkillable = unkillable
         self.join = replace(self.join, store_port=store_port)
@@ -270,8 +274,8 @@ class Member:
         if self._leave is not None:
             return [*actions, *self._depart(self._leave)]
         if self._allegiance.is_headless:
-            return actions + self._seek(unkillable)
-        self.phase = Phase.PARKED
+            return actions + self._discover_head(unkillable)
+        self.phase = MemberPhase.PARKED
         failures, port = tuple(self._exits.failures.values()), self.join.store_port
         stopped = messages.Stopped(attempt=self.attempt, failures=failures, unkillable=unkillable, store_port=port)
         return [*actions, SendToHead(message=stopped)]
@@ -279,7 +283,7 @@ class Member:
     # Steps.
 
     def _assigned(self, assign: Assign, now: float) -> list[Action]:
-        if self.phase is not Phase.PARKED or assign.attempt <= self.attempt:
+        if self.phase is not MemberPhase.PARKED or assign.attempt <= self.attempt:
             return [Log(text=f"passed over an assignment to attempt {assign.attempt} in phase {self.phase.value}")]
         is_alone = self._allegiance.is_here and assign.group_world_size == 1
         if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up by now
@@ -292,7 +296,7 @@ class Member:
         self._unkillable = None
         self._is_finished = False
         self._have_workers_term = False
-        self.phase = Phase.WORKING
+        self.phase = MemberPhase.WORKING
         return [StartWorkers(assign=assign)]
 
     def _record_failure(self, local_rank: int, exitcode: int) -> RecordFailure:
@@ -305,11 +309,11 @@ class Member:
 
     def _stop(self, manner: StopManner, reason: str, *, is_term_coming: bool = False) -> list[Action]:
         """Stop the workers that run; a second stop takes effect only if it is a fence."""
-        if self.phase is Phase.STOPPING and manner is not StopManner.FENCE:
+        if self.phase is MemberPhase.STOPPING and manner is not StopManner.FENCE:
             return []
-        if self.phase not in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):
+        if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
             return []
-        self.phase = Phase.STOPPING
+        self.phase = MemberPhase.STOPPING
         self._stop_reason = reason
         # A failure on another node may be the consequence of one on this node that was not judged yet.
         actions = self._record_held() if manner is StopManner.RESTART else []
@@ -325,7 +329,7 @@ class Member:
             return []
         ends_job = isinstance(message, messages.End) and message.ends_job
         leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
-        if self.phase in (Phase.WORKING, Phase.FINISHED, Phase.STOPPING):  # `workers_stopped` departs
+        if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):  # `workers_stopped` departs
             # Without a result other nodes may go on while these workers use their grace, and no lease would show it.
             is_settled = isinstance(message, messages.Refused) or message.is_settled
             return self._stop(StopManner.GRACE if is_settled else StopManner.FENCE, cause)
@@ -333,11 +337,11 @@ class Member:
 
     def _depart(self, leave: Leave) -> list[Action]:
         self._leave = leave
-        self.phase = Phase.LEAVING
+        self.phase = MemberPhase.LEAVING
         self._lease.end()
         return [leave]
 
-    def _seek(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
+    def _discover_head(self, unkillable: tuple[int, ...] = (), *, is_news: bool = True) -> list[Action]:
         """Search for another head, once no worker is left here.
 
         The node leaves instead if workers survived KILL, or if it got a TERM: the head got one too, perhaps because
@@ -350,10 +354,10 @@ class Member:
             return self.leaves(int(ExitCode.STALLED), survivors)
         if self._is_terminated:
             return self.leaves(int(ExitCode.STOPPED), f"terminated, and {lost.node or 'the head'} was lost: {lost.why}")
-        self.phase = Phase.SEEKING
+        self.phase = MemberPhase.SEARCHING
         note = Note(name="head.lost", message=lost.why, attempt=self.attempt, metadata={"head": lost.node})
         word = SendToHead(message=messages.Dropped(reason=lost.why))
-        return [word, note, Seek(lost=lost)] if is_news else [word, Seek(lost=lost)]
+        return [word, note, DiscoverHead(lost=lost)] if is_news else [word, DiscoverHead(lost=lost)]
 
     def _record(self, state: WorkerState, reason: str, unkillable: tuple[int, ...] = ()) -> list[Action]:
         if self._assign is None:

@@ -4,7 +4,7 @@ Theory of operation. The head goes through phases:
 
     GATHERING --all expected nodes joined, or join_timeout passed and at least `min` joined--> CLAIMING
     CLAIMING  --this head has the claim--> RUNNING
-    RUNNING   --an observation--> STOPPING (with a Restart or a Finish decided)
+    RUNNING   --an observation--> STOPPING (with RestartWorkers or Finish decided)
     STOPPING  --every member of the world stopped or is lost--> PAUSING, AWAITING_QUORUM or CLOSING
     PAUSING   --the back-off is over, every lost member has fenced--> GATHERING
     AWAITING_QUORUM  --enough nodes are back--> PAUSING; --no other head went on in time--> CLOSING
@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Phase(str, Enum):
+class HeadPhase(str, Enum):
     """The phase of a head; the module's docstring has the transitions."""
 
     GATHERING = "gathering"

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
-from hpc_elastic.membership.decisions import Finish, History, Ignore, Restart, Trigger
+from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, Profile, Timing
-from hpc_elastic.rundir.records import AttemptClaim, RunResult, RunState, World
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def starting_roles(world: World) -> tuple[str, ...]:
     return tuple(role.role for role in world.roles if role.attempt == world.attempt)
 
 
-def stops(members: Iterable[RosterEntry], decision: Restart | Finish) -> Iterator[SendToMember]:
+def stops(members: Iterable[RosterEntry], decision: RestartWorkers | Finish) -> Iterator[SendToMember]:
     """Yield the Stop of a decision for each of these members: the same message for all workers of one attempt."""
     reason = decision.cause if isinstance(decision, Finish) else decision.reason
     is_term_coming = decision.reason == Trigger.TERMINATED.value
@@ -157,7 +157,7 @@ def _swap(world: World, node: str, instead_of: str) -> Note:
     return Note(name="spare.swapped_in", message=text, attempt=world.attempt, metadata=metadata)
 
 
-def announcement(decision: Restart | Finish | Ignore, attempt: int) -> list[Action]:
+def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int) -> list[Action]:
     """Return the log lines and the event of a decision; the end of the run is logged once its result is written."""
     if isinstance(decision, Finish):
         return [Note(name="run.ending", message=decision.cause, attempt=attempt)]
@@ -207,13 +207,13 @@ def run_result(
     world: World | None,
     tally: Tally,
     running: Sequence[RosterEntry] = (),
-) -> RunResult:
+) -> RunResultRecord:
     """Return the run's result, with its end time left empty; a success names no failures, as in torch's RunResult.
 
     `running` are the members that still have workers; in a success, those of roles whose failures are ignored.
     """
     is_success = decision.state is RunState.SUCCEEDED
-    return RunResult(
+    return RunResultRecord(
         run=settings.run,
         state=decision.state,
         exit_code=int(decision.exit_code),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResult, World
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Records:
     `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
     """
 
-    result: RunResult | None
+    result: RunResultRecord | None
     first: AllocationClaim | None
     claim: AttemptClaim | None
     world: World | None

@@ -121,16 +121,16 @@ class Timing:
         return max(STARTS_AGAIN_AFTER_S, self.succeeds_after_contact_s)
 
     @property
-    def yields_s(self) -> float:
+    def awaits_rivals_s(self) -> float:
         """Return how long a side with too few nodes waits for the other nodes to go on without it."""
         return _slowly(3 * self.lease_s) + 1
 
     @property
-    def hopes_s(self) -> float:
+    def awaits_return_s(self) -> float:
         """Return how long a head waits for silent members without which no side can go on.
 
-        The head ends the run before a successor among those members would (`yields_s` after its contact), because that
-        successor would name the wrong nodes as lost.
+        The head ends the run before a successor among those members would, which does so `awaits_rivals_s` after its
+        contact, because that successor would name the wrong nodes as lost.
         """
         return 2 * self.lease_s
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpc_elastic.membership.decisions import Decision, Finish, Ignore, Restart
+from hpc_elastic.membership.decisions import Decision, Finish, Ignore, RestartWorkers
 from hpc_elastic.membership.messages import StopManner
 
 
 class Verdict:
     """The decision that stands, and the roles whose workers stop or wait for their next start.
 
-    A Finish replaces any other decision, and no decision replaces it. A Restart can only be widened, by a failure
+    A Finish replaces any other decision, and no decision replaces it. A restart can only be widened, by a failure
     in a role that runs on: the roles that wait already start with that role. A restart for a lost node takes the
     place of one for a worker's failure, which most likely was a consequence of the loss and is not charged then.
     """
@@ -19,7 +19,7 @@ class Verdict:
     __slots__ = ("_roles", "decision")
 
     def __init__(self) -> None:
-        self.decision: Restart | Finish | None = None
+        self.decision: RestartWorkers | Finish | None = None
         self._roles: frozenset[str] | None = None
 
     @property
@@ -36,23 +36,23 @@ class Verdict:
         """Clear the decision, because its workers are gone and the nodes are gathered for the next attempt."""
         self.decision = None
 
-    def opens(self) -> None:
+    def attempt_opened(self) -> None:
         """Clear the decision and the roles, because an attempt opens and every member has workers."""
         self.decision = None
         self._roles = frozenset()
 
-    def take(self, decision: Decision) -> Restart | Finish | None:
+    def take(self, decision: Decision) -> RestartWorkers | Finish | None:
         """Take in a decision, and return the decision that stands from now on; None if nothing changes."""
         if isinstance(decision, Ignore) or self.is_final:
             return None
-        if isinstance(decision, Restart):
+        if isinstance(decision, RestartWorkers):
             decision = replace(decision, roles=self._widened(decision.roles))
             standing = self.decision
             is_harder = decision.manner is StopManner.FENCE and not (standing and standing.manner is StopManner.FENCE)
-            if isinstance(standing, Restart) and decision.roles == self._roles and not is_harder:
+            if isinstance(standing, RestartWorkers) and decision.roles == self._roles and not is_harder:
                 return None
         self.decision = decision
-        self._roles = decision.roles if isinstance(decision, Restart) else None
+        self._roles = decision.roles if isinstance(decision, RestartWorkers) else None
         return decision
 
     def _widened(self, roles: frozenset[str] | None) -> frozenset[str] | None:

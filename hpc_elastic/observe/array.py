@@ -1,4 +1,4 @@
-"""An array of runs at one moment, from its record and a look at each of its tasks."""
+"""An array of runs at one moment, from its record and a snapshot of each of its tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 from hpc_elastic.rundir.record_file import ARRAY, read_record
 from hpc_elastic.rundir.states import RunState
 
-# How far the whole has come, then what went wrong.
+# The order in which states are counted: progress first, then failures.
 _ORDER = (
     *(RunState.SUCCEEDED, RunState.RUNNING, RunState.REQUEUED, RunState.PENDING),
     *(RunState.FAILED, RunState.CANCELLED, RunState.UNKNOWN),
@@ -22,7 +22,7 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySnapshot:
-    """What is known of an array; `tasks` are its runs, without those that cannot be read."""
+    """The state of an array at one moment; `tasks` are its runs, without those that cannot be read."""
 
     array: str
     name: str
@@ -48,7 +48,7 @@ class ArraySnapshot:
 
     @property
     def exit_code(self) -> int | None:
-        """0 if every task succeeded, else that of the first one, by number, that did not; None before the end."""
+        """0 if every task succeeded, else the exit code of the lowest task that did not; None before the end."""
         if not self.is_over:
             return None
         failed = (task for task in self.tasks if task.state is not RunState.SUCCEEDED)
@@ -57,7 +57,7 @@ class ArraySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayFacts:
-    """What an array's folder says of the whole; it never changes."""
+    """The contents of an array's record, which never change."""
 
     layout: ArrayLayout
     record: Mapping[str, Any]
@@ -70,10 +70,10 @@ class ArrayFacts:
 
 
 def read_array(layout: ArrayLayout) -> ArrayFacts:
-    """Reads the array's record.
+    """Read the array's record.
 
     Raises:
-        RunDirectoryError: it is not there, or none.
+        RunDirectoryError: there is no record, or it is not that of an array.
     """
     record = read_record(layout.record, ARRAY, tip="each of its tasks is a run directory beside it")
     if record is None:
@@ -82,7 +82,7 @@ def read_array(layout: ArrayLayout) -> ArrayFacts:
 
 
 def make_array_snapshot(facts: ArrayFacts, tasks: Sequence[Snapshot | None]) -> ArraySnapshot:
-    """Puts the record and what was seen of the tasks together; pure."""
+    """Combine the record and the snapshots of the tasks; pure."""
     record = facts.record
     return ArraySnapshot(
         array=str(record.get("array", "")),
@@ -99,7 +99,7 @@ def make_array_snapshot(facts: ArrayFacts, tasks: Sequence[Snapshot | None]) -> 
 
 
 def array_to_json(snapshot: ArraySnapshot) -> dict[str, Any]:
-    """The object of `status --json` for an array; keys are only ever added."""
+    """Return the object of `status --json` for an array; keys are only ever added."""
     return {
         "format_version": FORMAT_VERSION,
         "array": snapshot.array,

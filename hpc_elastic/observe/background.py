@@ -71,6 +71,6 @@ class _Question:
     def _ask(self) -> None:
         try:
             self._found = self._scheduler.query(self._job_ids)
-        except Exception as error:  # it belongs to whoever asks
+        except Exception as error:  # raised again in the thread that asks
             self._error = error
         self.is_answered.set()

@@ -16,10 +16,10 @@ SETTLE_S = 60.0  # NFS may hide a new name for 30 s and more, and an agent's las
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class MissingResult:
     """The result to write for a run whose job ended without a result.
 
-    `is_certain`: no agent can be about to write one, so nothing has to settle.
+    `is_certain`: no agent can be about to write a result, so there is nothing to wait for.
     """
 
     state: RunState
@@ -43,12 +43,14 @@ def decide_state(facts: Facts, job: JobStatus | None) -> RunState:
     return RunState.RUNNING
 
 
-def missing_result(facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = "") -> Ending | None:
-    """Decide the ending of a run whose job is over and that has no result; None if that is not so.
+def missing_result(
+    facts: Facts, job: JobStatus | None, script_word: str = "", *, complaint: str = ""
+) -> MissingResult | None:
+    """Decide the result of a run whose job is over and that has none; None if the run is not in that state.
 
     Args:
-        facts: the run directory's.
-        job: the scheduler's word; None if it was not asked or did not answer.
+        facts: the facts of the run directory.
+        job: the job's status; None if the scheduler was not asked or did not answer.
         script_word: the last line of the batch script's output.
         complaint: the error that ended the head's agent.
     """
@@ -65,9 +67,9 @@ def missing_result(facts: Facts, job: JobStatus | None, script_word: str = "", *
     return _ended(job, script_word, never_started)
 
 
-def _cancelled(facts: Facts, never_started: bool) -> Ending:
+def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
     before = "before it started" if never_started else "and no agent could write a result"
-    return Ending(
+    return MissingResult(
         state=RunState.CANCELLED,
         reason="stop_requested" if facts.is_stop_requested else "terminated",
         exit_code=ExitCode.STOPPED,
@@ -76,10 +78,10 @@ def _cancelled(facts: Facts, never_started: bool) -> Ending:
     )
 
 
-def _no_agent_started(job: JobStatus, script_word: str) -> Ending:
-    """Return the ending of a run whose batch script ended before an agent had claimed the allocation."""
+def _no_agent_started(job: JobStatus, script_word: str) -> MissingResult:
+    """Return the result of a run whose batch script ended before an agent had claimed the allocation."""
     failed = f"the script ended{_with_exit_code(job)} before any agent started"
-    return Ending(
+    return MissingResult(
         state=RunState.FAILED,
         reason="setup_failed",
         exit_code=ExitCode.SETUP,
@@ -88,9 +90,9 @@ def _no_agent_started(job: JobStatus, script_word: str) -> Ending:
     )
 
 
-def _gave_up(complaint: str) -> Ending:
-    """Return the ending of a run whose head failed and could not write a result: usually the disk is full or gone."""
-    return Ending(
+def _gave_up(complaint: str) -> MissingResult:
+    """Return the result of a run whose head failed and could not write a result: usually the disk is full or gone."""
+    return MissingResult(
         state=RunState.FAILED,
         reason="agent_failed",
         exit_code=ExitCode.RUN_DIRECTORY,
@@ -99,7 +101,7 @@ def _gave_up(complaint: str) -> Ending:
     )
 
 
-def _ended(job: JobStatus, script_word: str, never_started: bool) -> Ending:
+def _ended(job: JobStatus, script_word: str, never_started: bool) -> MissingResult:
     state, reason, cause = {
         "TIMEOUT": (RunState.FAILED, "terminated", "the time limit ended the job"),
         "PREEMPTED": (RunState.FAILED, "terminated", "the job was preempted and not requeued"),
@@ -107,7 +109,7 @@ def _ended(job: JobStatus, script_word: str, never_started: bool) -> Ending:
         "FAILED": (RunState.FAILED, "no_result", f"the job failed{_with_exit_code(job)}"),
     }.get(job.state.value, (RunState.UNKNOWN, "no_result", _unknown_cause(job)))
     last_words = f"; the script's last line: {script_word}" if script_word else ""
-    return Ending(
+    return MissingResult(
         state=state,
         reason=reason,
         exit_code=ExitCode.NODE_LOST,

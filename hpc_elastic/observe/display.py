@@ -24,26 +24,26 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")  # keeps tab and the
 
 
 class PlainDisplay:
-    """Lines alone: rank 0's as they are, ours marked and by default on another stream."""
+    """Prints lines: rank 0's as they are, this package's marked and by default on another stream."""
 
     def __init__(self, progress: TextIO, output: TextIO) -> None:
         self._progress = progress
         self._output = output
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of this package about the run."""
         print(f"{_mark()} {line}", file=self._progress, flush=True)
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote."""
+        """Show a line that rank 0 wrote."""
         print(line, file=self._output, flush=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Plain lines have no place for it; the changes were said."""
+        """Do nothing: changes of the state were printed as lines."""
 
 
 class LiveDisplay:
-    """Lines above, and below them one line that moves: state, time, attempt, world, restarts."""
+    """Prints lines, and below them a live line: state, time, attempt, world, restarts."""
 
     def __init__(self, console: Console, live: Live) -> None:
         self._console = console
@@ -51,19 +51,19 @@ class LiveDisplay:
         self._begun = time.monotonic()
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of this package about the run."""
         from rich.text import Text
 
         self._console.print(Text(f"{_mark()} {line}", style="cyan"), soft_wrap=True)
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote, with its colours."""
+        """Show a line that rank 0 wrote, with its colours."""
         from rich.text import Text
 
         self._console.print(Text.from_ansi(_CONTROL.sub("", line)), soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Moves the live line."""
+        """Update the live line."""
         from rich.spinner import Spinner
 
         self._live.update(Spinner("line", text=self._line(snapshot)))
@@ -87,7 +87,7 @@ class LiveDisplay:
 
 @contextmanager
 def open_display(progress: TextIO, output: TextIO) -> Iterator[Display]:
-    """The display for these streams: live if both are a terminal that can, else plain."""
+    """Yield the display for these streams: live if both are a terminal that can show it, else plain."""
     if not (progress.isatty() and output.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
         yield PlainDisplay(progress, output)
         return
@@ -102,5 +102,5 @@ def open_display(progress: TextIO, output: TextIO) -> Iterator[Display]:
 
 
 def _mark() -> str:
-    """What tells our lines from the worker's."""
+    """Return the mark of this package's lines, which tells them from the worker's."""
     return f"[hpc-elastic {time.strftime('%H:%M:%S')}]"

@@ -1,7 +1,7 @@
 """Reads the facts of a run directory, without deciding the run's state.
 
-It takes the JSON as it stands and picks the fields it needs, tolerant of absent files and torn lines: the
-records' own classes cost more start-up time than `status` may take in all.
+It reads single fields of the JSON, tolerates absent files and torn lines, and does not use the records' classes:
+importing those takes more time than `status` may take in all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.observe.nodes import Claimed, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
@@ -55,12 +55,12 @@ class Facts:
     is_stop_requested: bool
     script_output: str | None  # the path, once the batch script wrote
     head: str = ""  # the latest one of the latest start by the scheduler
-    beside: NodesBeside = field(default_factory=NodesBeside)  # in the same start
-    unreadable: tuple[str, ...] = ()  # what cannot be read of it, a line each
+    beside: NodesBeside = field(default_factory=NodesBeside)  # the nodes not at work in the same start
+    unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
 
     @property
     def job_id(self) -> str | None:
-        """The job of the latest allocation: `sbatch job.sh` by hand makes another than the submitted one."""
+        """The job id of the latest allocation; not the submitted job's if someone ran `sbatch job.sh` by hand."""
         return _job_id(self.allocation, self.submission)
 
 
@@ -78,10 +78,10 @@ class FactReader:
         """Read the current facts.
 
         Raises:
-            RunDirectoryError: it is there and cannot be read.
+            RunDirectoryError: the directory exists and cannot be read.
         """
         layout = self.layout
-        result = read_record(layout.result, RESULT, tip=_RESULT_TIP)  # first: what is read after one is complete
+        result = read_record(layout.result, RESULT, tip=_RESULT_TIP)  # first: what is read after a result is complete
         self._plan = self._plan or read_record(layout.plan, PLAN, tip=_RECORD_TIP) or {}
         with store.file_system_errors(layout.root, "read"):
             allocations = store.list_numbers(layout.allocations)
@@ -122,7 +122,7 @@ class FactReader:
         return start
 
     def _claim(self, number: int) -> Mapping[str, Any]:
-        """An attempt's claim; nothing if it cannot be read: where the run stands does not depend on it."""
+        """Return an attempt's claim; empty if it cannot be read, as the run's state does not depend on it."""
         try:
             return read_record(self.layout.claim(number), ATTEMPT) or {}
         except RunDirectoryError as error:
@@ -133,7 +133,7 @@ class FactReader:
         return read_record(self.layout.allocation(number), ALLOCATION, tip=_RECORD_TIP) or {}
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
-        claims = [Claimed(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
+        claims = [AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
         heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
         notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
         return find_nodes_beside(claims, notes, order)
@@ -179,7 +179,7 @@ def latest_change(layout: RunLayout) -> float:
 
 
 def last_line(path: str) -> str:
-    """The last line of a file that is not blank; empty if there is none."""
+    """Return the last line of a file that is not blank; empty if there is none."""
     return next((line.strip() for line in reversed(last_lines(path)) if line.strip()), "")
 
 

@@ -13,26 +13,26 @@ from hpc_elastic.rundir.layout import RunLayout
 
 
 class Display(Protocol):
-    """Where a followed run is shown."""
+    """The place where a followed run is shown."""
 
     def say(self, line: str) -> None:
-        """Shows a line of ours."""
+        """Show a line of this package about the run."""
 
     def output(self, line: str) -> None:
-        """Shows a line that rank 0 wrote."""
+        """Show a line that rank 0 wrote."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Shows where the run stands now."""
+        """Show the state of the run now."""
 
 
 def follow(layout: RunLayout, snapshots: Iterable[Snapshot], display: Display, *, rank: int = 0) -> Snapshot:
-    """Shows a run until the snapshots end.
+    """Show a run until the snapshots end.
 
     Args:
         layout: the run's.
-        snapshots: at least one; the last one is of the end.
-        display: where to show it.
-        rank: whose output is shown.
+        snapshots: at least one; the last one shows the run's end.
+        display: the display that shows the run.
+        rank: the global rank whose output is shown.
 
     Returns:
         The last snapshot.

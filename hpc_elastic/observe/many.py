@@ -31,7 +31,7 @@ class SharedQuestion:
         self.error: SchedulerError | None = None
 
     def begin(self) -> None:
-        """Forgets the last round."""
+        """Begin a new round: forget the answer of the last one."""
         self._announced, self._answers, self.error = {}, None, None
 
     def announce(self, job_id: str) -> None:
@@ -60,8 +60,8 @@ class ManyWatch:
 
     Args:
         runs: the layout and the scheduler's name of each.
-        make_scheduler: a scheduler by its name, for the run in a directory.
-        warn: takes a line about what could not be done.
+        make_scheduler: makes the scheduler with this name, for the run in a directory.
+        warn: is called with a line about each thing that could not be done.
         settle_s: how long a job must be over before its missing result is made.
     """
 

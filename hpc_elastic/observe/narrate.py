@@ -1,4 +1,4 @@
-"""Says in lines what happened to a run between two snapshots; pure."""
+"""Describes in lines what happened to a run between two snapshots; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such a
 
 
 def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
-    """A line if the run waits, runs or was requeued since, with the scheduler's reason; and new notes."""
+    """Return a line if the run's state has changed, with the scheduler's reason; and a line for a new note."""
     lines = []
     if not current.is_over and (previous is None or describe_state(previous) != describe_state(current)):
         lines.append(describe_state(current))
@@ -23,7 +23,7 @@ def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
 
 
 def describe_state(snapshot: Snapshot) -> str:
-    """The state with what is behind it: `PENDING (Resources)`, `RUNNING on node[1-4]`."""
+    """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`."""
     if snapshot.state.value in ("PENDING", "REQUEUED") and snapshot.job_reason:
         return f"{snapshot.state.value} ({snapshot.job_reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
@@ -32,17 +32,17 @@ def describe_state(snapshot: Snapshot) -> str:
 
 
 def describe_counts(counts: Mapping[RunState, int]) -> str:
-    """How many runs are in each state: `6 SUCCEEDED, 1 RUNNING`."""
+    """Return how many runs are in each state: `6 SUCCEEDED, 1 RUNNING`."""
     return ", ".join(f"{number} {state.value}" for state, number in counts.items()) or "no tasks"
 
 
 def describe_parameters(parameters: Mapping[str, str]) -> str:
-    """What an array varies, as a run has it: `lr=1e-3 seed=0`."""
+    """Return the values of an array's parameters in one run: `lr=1e-3 seed=0`."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, snapshot: Snapshot) -> str:
-    """The line of an attempt that was opened: its world, and after what."""
+    """Return the line about an attempt that was opened: its world, and the reason for it."""
     world = f"{count(attempt.workers, 'worker')} on " if attempt.workers else ""
     line = f"attempt {attempt.number}: {world}{describe_nodes(attempt.nodes)}"
     if attempt.roles:
@@ -57,7 +57,7 @@ def narrate_attempt(attempt: AttemptFacts, earlier: AttemptFacts | None, snapsho
 
 
 def narrate_end(snapshot: Snapshot) -> list[str]:
-    """The last lines: how it ended and why, and where to look if it did not succeed."""
+    """Return the last lines: how it ended and why, and where to look if it did not succeed."""
     code = f" (exit code {snapshot.exit_code})" if snapshot.exit_code else ""
     return [
         f"{snapshot.state.value}{code}: {snapshot.cause or 'no cause was recorded'}",
@@ -66,7 +66,7 @@ def narrate_end(snapshot: Snapshot) -> list[str]:
 
 
 def where_to_look(snapshot: Snapshot) -> list[str]:
-    """What a person would do next, as commands and paths."""
+    """Return the commands and paths with which a person can find out more."""
     run = snapshot.job_id or snapshot.run_dir
     if not snapshot.is_over:
         return [f"hpc-elastic logs {run} --follow", f"hpc-elastic cancel {run}"]
@@ -80,7 +80,7 @@ def where_to_look(snapshot: Snapshot) -> list[str]:
 
 
 def describe_nodes(nodes: Sequence[str]) -> str:
-    """`2 nodes (node1, node2)`; of many the first are named."""
+    """Return `2 nodes (node1, node2)`; of many nodes only the first are named."""
     if not nodes:
         return "no node yet"
     names = ", ".join(nodes[:_NODES_SHOWN])
@@ -88,10 +88,10 @@ def describe_nodes(nodes: Sequence[str]) -> str:
 
 
 def of_limit(number: int, limit: int | None) -> str:
-    """`1 of 3`; of a limit that nobody knows, or that is none, nothing is said."""
+    """Return `1 of 3`, or `1` if the limit is unknown or there is none."""
     return f"{number}" if limit is None or limit >= NO_LIMIT else f"{number} of {limit}"
 
 
 def count(number: int | None, noun: str) -> str:
-    """`1 worker`, `8 workers`."""
+    """Return the number with the noun in singular or plural: `1 worker`, `8 workers`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

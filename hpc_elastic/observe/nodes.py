@@ -2,9 +2,9 @@
 
 Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
 latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
-claims the next attempt; so what the notes of one attempt say is taken in the order: the attempt's claim,
-the notes of who claimed it, the notes of others, who gather for the next one. Times are not compared:
-they are of different machines. A head that is lost notes nothing, but the next world is without it.
+claims the next attempt; so the notes of one attempt are read in this order: the attempt's claim,
+the notes of the head that claimed it, the notes of other heads, which gather for the next attempt. Times are not
+compared: they are of different machines. A head that is lost notes nothing, but the next world is without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeNote(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class AttemptNodes:
     """The nodes of an attempt, and the head that claimed it."""
 
     attempt: int
@@ -57,7 +57,7 @@ class NodeNotes:
         self._notes: list[NodeNote] = []
 
     def read(self, heads: Iterable[str]) -> Sequence[NodeNote]:
-        """All notes of these nodes so far."""
+        """Return all notes of these heads so far."""
         for head in heads:
             tail = self._tails.setdefault(head, Tail(self._layout.events(head)))
             for line in tail.read_lines():
@@ -66,21 +66,21 @@ class NodeNotes:
         return self._notes
 
 
-def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
+def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
     """Return the nodes that are spare and those that are lost now.
 
     Args:
-        worlds: of one allocation.
-        notes: of the same allocation.
+        worlds: the attempts of one allocation.
+        notes: the notes of the same allocation.
         order: the nodes of the step, by node id.
     """
     by_attempt: dict[int, list[NodeNote]] = {}
     for note in notes:
         by_attempt.setdefault(note.attempt, []).append(note)
     claims = {world.attempt: world for world in worlds}
-    joined: dict[str, int] = {}  # in the time of which attempt
+    joined: dict[str, int] = {}  # the attempt that was the latest one when the node joined
     lost: set[str] = set()
-    world: Claimed | None = None
+    world: AttemptNodes | None = None
     for attempt in sorted({*claims, *by_attempt}):
         if attempt in claims:
             lost |= _left_out(world, claims[attempt], joined)
@@ -100,7 +100,7 @@ def find_nodes_beside(worlds: Sequence[Claimed], notes: Iterable[NodeNote], orde
     )
 
 
-def _left_out(before: Claimed | None, world: Claimed, joined: Mapping[str, int]) -> set[str]:
+def _left_out(before: AttemptNodes | None, world: AttemptNodes, joined: Mapping[str, int]) -> set[str]:
     """Return the nodes lost between two worlds: those of the first that are not in the next and have not rejoined."""
     if before is None:
         return set()

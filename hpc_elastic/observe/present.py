@@ -38,7 +38,7 @@ LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
 def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Label and text of each line of `status`."""
+    """Return the label and the text of each line of `status`."""
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     rows = [
@@ -62,7 +62,7 @@ def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def plain_status(snapshot: Snapshot, width: int) -> str:
-    """`status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
+    """Return `status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
     lines = [snapshot.name]
     for label, text in status_rows(snapshot):
         is_for_copying = label in _FOR_COPYING
@@ -76,7 +76,7 @@ def plain_status(snapshot: Snapshot, width: int) -> str:
 
 
 def rich_status(snapshot: Snapshot) -> RenderableType:
-    """`status` for a terminal."""
+    """Return `status` for a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +90,7 @@ def rich_status(snapshot: Snapshot) -> RenderableType:
 
 
 def list_rows(listed: Sequence[Snapshot | ArraySnapshot]) -> list[tuple[str, ...]]:
-    """The cells of `list`, under `LIST_HEADER`; an array has one row."""
+    """Return the cells of `list`, under `LIST_HEADER`; an array has one row."""
     return [
         (
             _list_name(item),
@@ -105,25 +105,25 @@ def list_rows(listed: Sequence[Snapshot | ArraySnapshot]) -> list[tuple[str, ...
 
 
 def plain_list(listed: Sequence[Snapshot | ArraySnapshot]) -> str:
-    """`list` as text in columns; the run directory stands last, where it may be as long as it is."""
+    """Return `list` as text in columns; the run directory is the last one, because it can be long."""
     return "\n".join(columns_of([LIST_HEADER, *list_rows(listed)]))
 
 
 def columns_of(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines whose cells stand below each other."""
+    """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def list_columns(width: int) -> tuple[int, ...]:
-    """Which columns of `LIST_HEADER` a terminal of this width has room for."""
+    """Return the columns of `LIST_HEADER` for which a terminal of this width has room."""
     if width >= _WIDE:
         return tuple(range(len(LIST_HEADER)))
     return (0, 1, 2, 3) if width >= _NARROW else (0, 1, 2)
 
 
 def rich_list(listed: Sequence[Snapshot | ArraySnapshot], width: int) -> RenderableType:
-    """`list` for a terminal; a narrow one gets fewer columns, not broken ones."""
+    """Return `list` for a terminal; a narrow one gets fewer columns, not broken ones."""
     from rich.table import Table
     from rich.text import Text
 
@@ -157,12 +157,12 @@ def _task(snapshot: Snapshot) -> str:
 
 
 def state_style(state: RunState) -> str:
-    """The colour of a state."""
+    """Return the colour of a state."""
     return _STYLES.get(state, "bold")
 
 
 def readable_time(text: str | None) -> str:
-    """A record's UTC time as this machine's local time, to the second; other text as it is."""
+    """Return a record's UTC time as this machine's local time, to the second; other text as it is."""
     if not text:
         return ""
     try:

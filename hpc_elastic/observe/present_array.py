@@ -20,7 +20,7 @@ _STATE = 1
 
 
 def array_rows(snapshot: ArraySnapshot) -> list[tuple[str, str]]:
-    """Return label and text of each line of an array's `status`, above its tasks."""
+    """Return the label and the text of each line of an array's `status`, above its tasks."""
     limit = f", at most {snapshot.limit} at a time" if snapshot.limit else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     return [
@@ -33,13 +33,13 @@ def array_rows(snapshot: ArraySnapshot) -> list[tuple[str, str]]:
 
 
 def plain_array(snapshot: ArraySnapshot) -> str:
-    """`status` of an array as text: the whole, then a line for each task."""
+    """Return `status` of an array as text: the whole, then a line for each task."""
     lines = [snapshot.name, *(f"{label:<{_LABEL_WIDTH}}{text}" for label, text in array_rows(snapshot))]
     return "\n".join([*lines, "", *columns_of([_HEADER, *_task_rows(snapshot.tasks)])])
 
 
 def rich_array(snapshot: ArraySnapshot) -> RenderableType:
-    """`status` of an array for a terminal."""
+    """Return `status` of an array for a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

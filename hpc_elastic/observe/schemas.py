@@ -21,17 +21,17 @@ RECORDS = {
     "nodes/NODE/metrics.jsonl": records.MetricData,
     "nodes/NODE/rendezvous.json": records.RendezvousRecord,
     "budget.json": records.Budget,
-    "result.json": records.RunResult,
+    "result.json": records.RunResultRecord,
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
 RECORD_NAMES = (*RECORDS, ERROR_FILE)
 
 
 def record_schema(file: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of one kind of file, by its name in `RECORDS`, or `ERROR_FILE`.
+    """Return the JSON Schema (draft 2020-12) of one kind of file, by its name in `RECORDS`, or `ERROR_FILE`.
 
-    Every field is required: a writer writes them all, but for lines of scripts, which an older package may have
-    rendered. Unknown ones are allowed: a newer writer may add some, and a reader passes over them.
+    Every field is required, because a writer writes all of them; only in lines of scripts, which an older package may
+    have rendered, one may be missing. Unknown fields are allowed: a newer writer may add some, and readers ignore them.
     """
     if file == ERROR_FILE:
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "error.json", **_ERROR_SCHEMA}
@@ -51,7 +51,7 @@ def record_schema(file: str) -> dict[str, Any]:
 
 
 def _adopt_names(definition: dict[str, Any], fields: tuple[dataclasses.Field[Any], ...]) -> None:
-    """The names that the fields have in files, and all of them required."""
+    """Give the properties the names that the fields have in files, and require all of them."""
     properties = definition.get("properties", {})
     named = {field.metadata.get("json", field.name): properties[field.name] for field in fields}
     definition["properties"] = named

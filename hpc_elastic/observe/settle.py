@@ -8,15 +8,15 @@ import time
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.observe.diagnosis import Ending
+from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import RunResult, utc_text
+from hpc_elastic.rundir.records import RunResultRecord, utc_text
 
 
-def settle(layout: RunLayout, facts: Facts, ending: Ending) -> bool:
-    """Creates `result.json`, unless somebody did meanwhile: it is claimed, so there is never a second one.
+def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
+    """Create `result.json`, unless another process has; it is created exclusively, so there is never a second one.
 
     Returns:
         Whether the result is the one written here.
@@ -24,18 +24,18 @@ def settle(layout: RunLayout, facts: Facts, ending: Ending) -> bool:
     Raises:
         RunDirectoryError: the directory cannot be written.
     """
-    if not store.claim(layout.result, to_json(_result(facts, ending, time.time()))):
+    if not store.claim(layout.result, to_json(_result(facts, missing, time.time()))):
         return False
-    with contextlib.suppress(RunDirectoryError):  # for a script that runs by hand later; the result is what counts
-        store.write_bytes(layout.exit_code, f"{int(ending.exit_code)}\n".encode())
+    with contextlib.suppress(RunDirectoryError):  # only for a script that is run by hand later
+        store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())
     return True
 
 
 def file_system_now(layout: RunLayout) -> float:
-    """The time by the clock that dates the files, and a refreshed view of the directory.
+    """Return the time by the file system's clock, and refresh the view of the run directory.
 
-    Making and removing a name also makes an NFS client drop the absences that it has cached. Falls back
-    to this machine's clock where nothing can be written.
+    Creating and removing a file also makes an NFS client forget which names were absent. If nothing can be written,
+    the time is that of this machine's clock.
     """
     path = os.path.join(layout.root, f".look.{os.urandom(6).hex()}.tmp")
     try:
@@ -48,14 +48,14 @@ def file_system_now(layout: RunLayout) -> float:
         return time.time()
 
 
-def _result(facts: Facts, ending: Ending, now: float) -> RunResult:
+def _result(facts: Facts, missing: MissingResult, now: float) -> RunResultRecord:
     latest = facts.attempts[-1] if facts.attempts else None
-    return RunResult(
+    return RunResultRecord(
         run=str(facts.plan.get("run") or facts.submission.get("run") or os.path.basename(facts.run_dir)),
-        state=ending.state,
-        exit_code=int(ending.exit_code),
-        reason=ending.reason,
-        cause=ending.cause,
+        state=missing.state,
+        exit_code=int(missing.exit_code),
+        reason=missing.reason,
+        cause=missing.cause,
         attempts=latest.number if latest else 0,
         restarts=latest.restarts if latest else 0,
         failures={},

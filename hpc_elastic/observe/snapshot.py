@@ -20,14 +20,14 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What is known of a run. The fields are the keys of `status --json`, in this order.
+    """The state of a run at one moment. The fields are the keys of `status --json`, in this order.
 
     `exit_code`, `reason`, `cause`, `ended` and `failures` are the result's, and None or empty before it is
     there. `job_state` and `job_reason` are the scheduler's own words, None where it was not asked.
     `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
     in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
-    says what a person should know beside.
+    is something else that a person should know.
     """
 
     run: str
@@ -65,16 +65,16 @@ class Snapshot:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a result: nothing of the run changes any more."""
+        """Whether there is a result, so that nothing of the run changes any more."""
         return self.state.is_final
 
 
 def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
-    """Reads the run directory, and asks the scheduler only if there is no result yet.
+    """Read the run directory, and ask the scheduler only if there is no result yet.
 
     Args:
         layout: the run's.
-        scheduler: whom to ask; None asks nobody.
+        scheduler: the scheduler to ask; None if none is to be asked.
 
     Raises:
         RunDirectoryError: the directory cannot be read.
@@ -92,7 +92,7 @@ def elsewhere(facts: Facts) -> str | None:
 
 
 def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus | None, str | None]:
-    """The scheduler's word on an unfinished run, or a note why there is none."""
+    """Return the job's status of an unfinished run, or a note why there is none."""
     if facts.result is not None or scheduler is None or facts.job_id is None:
         return None, None
     if (host := elsewhere(facts)) is not None:
@@ -109,7 +109,7 @@ def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus |
 
 
 def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) -> Snapshot:
-    """Puts the facts and the scheduler's word together; pure."""
+    """Combine the facts and the job's status; pure."""
     result: Mapping[str, Any] = facts.result or {}
     latest = facts.attempts[-1] if facts.attempts else None
     plan, submission = facts.plan, facts.submission
@@ -150,7 +150,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The object of `status --json`; keys are only ever added."""
+    """Return the object of `status --json`; keys are only ever added."""
     return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
 
 

@@ -1,4 +1,4 @@
-"""Reads what was added to log files since the last look."""
+"""Reads what was added to log files since the last read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Tail:
-    """A file that grows; it may not be there yet, and starts over when it was cut."""
+    """A growing file, which may not exist yet, and is read from its beginning again if it was truncated."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class RankTail:
         self.stderr = Tail(layout.stderr(attempt, rank))
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
-        """The new lines of both; within one look those of standard output come first."""
+        """Return the new lines of both files; those of standard output come first."""
         return self.stdout.read_lines(is_last=is_last) + self.stderr.read_lines(is_last=is_last)
 
 

@@ -34,11 +34,11 @@ class QuestionPace:
         self._answer: object = None
 
     def is_due(self, now: float) -> bool:
-        """Whether the pause is over."""
+        """Return whether the next question is due."""
         return now >= self._due
 
     def note(self, now: float, answer: object) -> None:
-        """Sets the next pause: short after news, longer and longer without."""
+        """Set the next pause: short after a new answer, longer and longer after the same one."""
         self._pause = _FIRST_PAUSE_S if answer != self._answer else min(self._pause * _PAUSE_FACTOR, _LONGEST_PAUSE_S)
         self._answer = answer
         self._due = now + self._pause
@@ -49,7 +49,7 @@ class RunWatch:
 
     Args:
         layout: the run's.
-        scheduler: whom to ask; None if only the run directory counts.
+        scheduler: the scheduler to ask; None to read the run directory alone.
         settle_s: how long a job must be over before its missing result is made.
         clock: monotonic seconds.
     """
@@ -69,7 +69,7 @@ class RunWatch:
         self._reader = FactReader(layout)
         self._pace = QuestionPace()
         self.job: JobStatus | None = None
-        self._allocations = 0  # when the scheduler was last asked
+        self._allocations = 0  # how many there were when the scheduler was last asked
         self._note: str | None = None
         self._over_since: float | None = None
         self._refreshed = clock()
@@ -83,16 +83,16 @@ class RunWatch:
         return self.conclude(self.read())
 
     def read(self) -> Facts:
-        """The first half of a look: what the run directory says.
+        """Read the facts of the run directory: the first half of `look`.
 
         Raises:
-            RunDirectoryError: it cannot be read.
+            RunDirectoryError: the run directory cannot be read.
         """
         self._refresh()
         return self._reader.read()
 
     def conclude(self, facts: Facts) -> Snapshot:
-        """The second half: what the scheduler says to that.
+        """Ask the scheduler if that is due and return the snapshot: the second half of `look`.
 
         Raises:
             RunDirectoryError: the run directory cannot be read, or the result not be written.
@@ -105,7 +105,7 @@ class RunWatch:
 
     def _refresh(self) -> None:
         """Make an NFS client drop its cached absence of `result.json` now and then, unless the job is pending."""
-        is_pending = self.job is not None and self.job.state.value == "PENDING"  # as most tasks of a large array
+        is_pending = self.job is not None and self.job.state.value == "PENDING"  # most tasks of a large array are
         if not is_pending and self._clock() - self._refreshed >= REFRESH_S:
             from hpc_elastic.observe.settle import file_system_now
 
@@ -137,20 +137,20 @@ class RunWatch:
         if fresh.result is not None or fresh.allocations != facts.allocations:
             return True
         script_word = last_line(fresh.script_output) if fresh.script_output else ""
-        ending = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
-        if ending is None:
+        missing = diagnosis.missing_result(fresh, self.job, script_word, complaint=agent_complaint(fresh))
+        if missing is None:
             return False
         waited = max(self._clock() - self._over_since, now - latest_change(self.layout))
-        if not ending.is_certain and waited < self._settle_s:
+        if not missing.is_certain and waited < self._settle_s:
             return False
-        settle.settle(self.layout, fresh, ending)
+        settle.settle(self.layout, fresh, missing)
         return True
 
 
 def watch(
     run_watch: RunWatch, *, pause_s: float = LOOK_S, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Snapshot]:
-    """Snapshots of a run, the last one when it is over."""
+    """Yield snapshots of a run; the last one is taken when the run is over."""
     while True:
         snapshot = run_watch.look()
         yield snapshot

@@ -15,7 +15,7 @@ NAMES = ("role_name", "local_rank", "rank", "node", "attempt")  # the first thre
 
 
 def check_prefix(template: str) -> str:
-    """Checks the grammar and the names, and returns the template.
+    """Check the grammar and the names, and return the template.
 
     Raises:
         ValueError: there is a name that is not in `NAMES`, or a single dollar sign without a name.

@@ -17,7 +17,7 @@ from hpc_elastic.render.values import template_values
 def render_array_script(
     plans: Sequence[LaunchPlan], template: Template, runs_template: Template, *, limit: int | None
 ) -> str:
-    """The text of the array's `job.sh`.
+    """Return the text of the array's `job.sh`.
 
     Its `#!` and `#SBATCH` lines are those that the runs' own template has at its head, so that a site's
     directives hold for arrays as well.
@@ -51,7 +51,7 @@ def render_array_script(
 
 
 def check_same_request(plans: Sequence[LaunchPlan], *, limit: int | None = None) -> None:
-    """Refuses runs that Slurm cannot start as one array, where every task is asked for alike.
+    """Refuse runs that Slurm cannot start as one array, where every task is asked for alike.
 
     Raises:
         JobError: it says what differs, and between which two.
@@ -71,7 +71,7 @@ def check_same_request(plans: Sequence[LaunchPlan], *, limit: int | None = None)
 
 
 def _header(script: str) -> Iterator[ShellText]:
-    """What the kernel and sbatch read of a script: the first line, and `#SBATCH` lines before the first command."""
+    """Return the lines that the kernel and sbatch read: the first one, and `#SBATCH` lines before the first command."""
     for number, line in enumerate(script.splitlines()):
         if line.strip() and not line.startswith("#"):
             return

@@ -17,7 +17,7 @@ _OPTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
 
 
 def sbatch_directives(plan: LaunchPlan) -> tuple[ShellText, ...]:
-    """The options of the `#SBATCH` lines, one a line, as sbatch reads them.
+    """Return the options of the `#SBATCH` lines, one a line, as sbatch reads them.
 
     The open `sbatch` map comes last and verbatim: sbatch takes the last of two equal options.
 
@@ -28,13 +28,13 @@ def sbatch_directives(plan: LaunchPlan) -> tuple[ShellText, ...]:
 
 
 def array_directives(plan: LaunchPlan, root: str, *, tasks: int, limit: int | None) -> tuple[ShellText, ...]:
-    """The same for an array of runs: one run directory a task, below `root`.
+    """Return the same for an array of runs: each task has its run directory below `root`.
 
     Args:
         plan: of any of the runs; what it asks for is asked for each of them.
         root: the array's folder.
         tasks: how many; they are numbered from 0.
-        limit: so many at a time; None: as many as there is room for.
+        limit: how many run at the same time; None: as many as there is room for.
 
     Raises:
         TemplateError: as `sbatch_directives`.
@@ -61,18 +61,18 @@ def _directives(plan: LaunchPlan, place: Sequence[tuple[str, str]]) -> tuple[She
 
 
 def node_range(plan: LaunchPlan) -> str:
-    """How many nodes are asked for: one number, or `least-most`."""
+    """Return the number of nodes to ask for: one number, or `least-most`."""
     least, most = plan.nodes.min + plan.nodes.spares, most_nodes(plan)
     return str(most) if least == most else f"{least}-{most}"
 
 
 def most_nodes(plan: LaunchPlan) -> int:
-    """The most nodes that the run uses, the spares among them."""
+    """Return the most nodes that the run uses, the spares among them."""
     return plan.nodes.max + plan.nodes.spares
 
 
 def step_options(plan: LaunchPlan) -> tuple[str, ...]:
-    """The options of srun that depend on the plan; the site's own come last, so that they win."""
+    """Return the options of srun that depend on the plan; the site's own come last, so that they win."""
     cpus, gpus = plan.resources.cpus_per_task, _gpu_options(plan)
     # srun of Slurm 22.05 and 23.02 does not read sbatch's --cpus-per-task: the step would get one CPU.
     options = [f"--cpus-per-task={cpus}"] if cpus else []
@@ -83,7 +83,7 @@ def step_options(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def _tasks(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """One task a node. Given a range of nodes with it, Slurm (22.05) allocates the least; without, what is free."""
+    """Return the option for one task a node, but none for a range of nodes: Slurm (22.05) would allocate the least."""
     is_range = "-" in node_range(plan)
     return [] if is_range else [("ntasks-per-node", "1")]
 
@@ -103,13 +103,13 @@ def _resource_options(plan: LaunchPlan) -> list[tuple[str, str | None]]:
 
 
 def _gpu_options(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """GPUs and other resources by node, as the site spells them."""
+    """Return the options for GPUs and other resources of a node, as the site spells them."""
     asked = {"gpus-per-node": plan.resources.gpus_per_node_option, "gres": plan.resources.gres}
     return [(name, value) for name, value in asked.items() if value]
 
 
 def _open_option(name: str, value: str | None) -> list[tuple[str, str | None]]:
-    """An entry of the open map. `true` is an option without a value, `false` and null are none."""
+    """Return an entry of the open map. `true` is an option without a value, `false` and null are none."""
     if not _OPTION_NAME.fullmatch(name):
         raise TemplateError(
             f"sbatch: {name!r} is not the name of an sbatch option", tip="write it without dashes: `account: abc`"

@@ -26,7 +26,7 @@ class ShellQuotes:
         self._previous = "\n"
 
     def feed(self, text: str) -> None:
-        """Walks over a piece of shell."""
+        """Walk over a piece of shell."""
         position = 0
         while position < len(text):
             if self._state == "<":
@@ -36,7 +36,7 @@ class ShellQuotes:
                 self._previous = text[position - 1]
 
     def feed_word(self) -> None:
-        """Walks over a substitution."""
+        """Walk over a substitution."""
         self._previous = "w"
 
     @property
@@ -45,7 +45,7 @@ class ShellQuotes:
         return {"'": "single quotes", '"': "double quotes", "`": "backticks", "<": "a here-document"}.get(self._state)
 
     def _step(self, text: str, position: int) -> int:
-        """Takes in what is at `position`; returns its length."""
+        """Take in what is at `position`; return its length."""
         if text[position] == "\\" and self._state in ("", '"', "`"):
             return min(2, len(text) - position)
         if self._state:
@@ -79,7 +79,7 @@ class ShellQuotes:
 
 
 def find_quoted_substitutions(environment: Environment, source: str) -> Iterator[tuple[int, str]]:
-    """The line of each `{{ }}` that stands inside quotes, and which."""
+    """Return the line of each `{{ }}` that stands inside quotes, and which."""
     quotes = ShellQuotes()
     for line, kind, text in environment.lex(source):
         if kind == "data":
@@ -91,12 +91,12 @@ def find_quoted_substitutions(environment: Environment, source: str) -> Iterator
 
 
 def find_blocks(tree: nodes.Template) -> dict[str, int]:
-    """The blocks that a template defines, also inside other blocks, and their lines."""
+    """Return the blocks that a template defines, also inside other blocks, and their lines."""
     return {block.name: block.lineno for block in tree.find_all(nodes.Block)}
 
 
 def find_unknown_block(tree: nodes.Template, known: Collection[str]) -> tuple[int, str] | None:
-    """In a template that extends another: a block that no parent has, and that would be lost, with its line."""
+    """Return the line and name of a block that no parent has: in a template that extends another it would be lost."""
     for node in tree.body:
         if isinstance(node, nodes.Block) and node.name not in known:
             return node.lineno, node.name
@@ -104,7 +104,7 @@ def find_unknown_block(tree: nodes.Template, known: Collection[str]) -> tuple[in
 
 
 def find_parent(tree: nodes.Template) -> tuple[int, str | None] | None:
-    """The line of `{% extends %}` and the name in it, None for a computed one; None without it."""
+    """Return the line of `{% extends %}` and the name in it, None for a computed one; None without it."""
     for extends in tree.find_all(nodes.Extends):
         name = extends.template
         return extends.lineno, name.value if isinstance(name, nodes.Const) else None
@@ -112,7 +112,7 @@ def find_parent(tree: nodes.Template) -> tuple[int, str | None] | None:
 
 
 def find_stray_text(tree: nodes.Template) -> int | None:
-    """In a template that extends another: the line of text outside of blocks, which would be lost."""
+    """Return the line of text outside of blocks: in a template that extends another it would be lost."""
     for node in tree.body:
         for data in node.find_all(nodes.TemplateData) if isinstance(node, nodes.Output) else ():
             if data.data.strip():

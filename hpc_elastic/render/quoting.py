@@ -26,7 +26,7 @@ class ShellText(str):
 
 
 def shell_word(value: str) -> ShellText:
-    """`value` as one word of a shell command; nothing in it expands.
+    """Return `value` as one word of a shell command; nothing in it expands.
 
     Raises:
         TemplateError: it holds a control character.
@@ -35,12 +35,12 @@ def shell_word(value: str) -> ShellText:
 
 
 def shell_words(values: Iterable[str]) -> ShellText:
-    """Several words, with spaces between."""
+    """Return several values as words, with spaces between them."""
     return ShellText(" ".join(shell_word(value) for value in values))
 
 
 def sbatch_value(value: str) -> ShellText:
-    """`value` as sbatch reads it back from an `#SBATCH` line.
+    """Return `value` as sbatch reads it back from an `#SBATCH` line.
 
     Raises:
         TemplateError: it holds a control character.
@@ -52,7 +52,7 @@ def sbatch_value(value: str) -> ShellText:
 
 
 def literal_path_pattern(path: str) -> str:
-    """A path as it must be spelled in `--output`, where Slurm replaces `%j`, `%N` and the like.
+    """Return a path as it must be spelled in `--output`, where Slurm replaces `%j`, `%N` and the like.
 
     `%%` stands for a percent sign. A backslash has no spelling: one anywhere in the value turns
     every replacement off and is itself dropped (Slurm's documentation, "filename pattern"). This
@@ -70,7 +70,7 @@ def literal_path_pattern(path: str) -> str:
 
 
 def checked(value: str, *, field: str | None = None, allowed: str = "") -> str:
-    """`value` itself, if it can stand in a script.
+    """Return `value` itself, if it can stand in a script.
 
     Args:
         value: the text.

@@ -28,7 +28,7 @@ _LAUNCH_LINE = re.compile(rf"^(?![ \t]*#).*\b{re.escape(AGENT_MODULE)}\b", re.MU
 
 
 def render_script(plan: LaunchPlan, template: Template, environment: ScriptEnvironment | None = None) -> str:
-    """The text of `job.sh`.
+    """Return the text of `job.sh`.
 
     Args:
         plan: the run's.
@@ -52,7 +52,7 @@ def render_script(plan: LaunchPlan, template: Template, environment: ScriptEnvir
 def render_template(
     template: Template, values: Mapping[str, object], environment: ScriptEnvironment | None = None
 ) -> str:
-    """The text of any template of ours.
+    """Return the text of any template of ours.
 
     Raises:
         TemplateError: it does not render with these values.
@@ -64,7 +64,7 @@ def render_template(
 
 
 def _fail(template: Template, error: Exception) -> NoReturn:
-    """Names the place in the innermost template that was at work."""
+    """Name the place in the innermost template that was at work."""
     paths = {source.path for source in template.sources.values()}
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
     place = f"{places[-1].filename}:{places[-1].lineno}" if places else template.sources[template.name].path

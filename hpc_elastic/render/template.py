@@ -78,7 +78,7 @@ def script_environment(template: Template) -> ScriptEnvironment:
 
 
 def load_template(name: str, *, job_dir: str) -> Template:
-    """Reads a template and its parents, and checks them.
+    """Read a template and its parents, and check them.
 
     Args:
         name: a name below the shipped templates, as `slurm/job.sh.j2`, or a path.
@@ -116,7 +116,7 @@ class Templates:
         self._loaded: dict[str, tuple[Template, ScriptEnvironment]] = {}
 
     def load(self, name: str) -> tuple[Template, ScriptEnvironment]:
-        """The template and the Jinja2 that has it.
+        """Return the template and the Jinja2 that has it.
 
         Raises:
             TemplateError: as `load_template`.
@@ -128,7 +128,7 @@ class Templates:
 
 
 def load_array_template(scheduler: str) -> Template:
-    """Reads the template of the script of an array of runs; it has no blocks, and no site one of its own.
+    """Read the template of the script of an array of runs; it has no blocks, and no site one of its own.
 
     Raises:
         TemplateError: it is missing or cannot be read.
@@ -139,7 +139,7 @@ def load_array_template(scheduler: str) -> Template:
 
 
 def check_template(template: Template) -> None:
-    """Checks quoting and blocks of a template and of all that it refers to.
+    """Check quoting and blocks of a template and of all that it refers to.
 
     Raises:
         TemplateError: with the file and the line.
@@ -159,7 +159,7 @@ def check_template(template: Template) -> None:
 
 
 def _check_child(source: Source, tree: nodes.Template, known: set[str]) -> None:
-    """Refuses what Jinja2 would drop in silence: a misspelled block, and text outside of the blocks."""
+    """Refuse what Jinja2 would drop in silence: a misspelled block, and text outside of the blocks."""
     if unknown := find_unknown_block(tree, known):
         line, block = unknown
         close = difflib.get_close_matches(block, known, 1)
@@ -170,7 +170,7 @@ def _check_child(source: Source, tree: nodes.Template, known: set[str]) -> None:
 
 
 def parse_source(environment: Environment, source: Source) -> nodes.Template:
-    """The syntax tree of one file.
+    """Return the syntax tree of one file.
 
     Raises:
         TemplateError: it does not parse.
@@ -182,7 +182,7 @@ def parse_source(environment: Environment, source: Source) -> nodes.Template:
 
 
 def find_launch_block(template: Template) -> tuple[Source, int]:
-    """The file and the line of the launch block that is in force."""
+    """Return the file and the line of the launch block that is in force."""
     for source, tree in _chain(ScriptEnvironment(), template):
         line = find_blocks(tree).get("launch")
         if line is not None:
@@ -191,7 +191,7 @@ def find_launch_block(template: Template) -> tuple[Source, int]:
 
 
 def _chain(environment: Environment, template: Template) -> Iterator[tuple[Source, nodes.Template]]:
-    """The template, its parent, and so on; the last one is the root."""
+    """Return the template, its parent, and so on; the last one is the root."""
     name: str | None = template.name
     seen: set[str] = set()
     while name is not None:
@@ -250,7 +250,7 @@ def _fail(source: Source, line: int, message: str, tip: str = CONTRACT, *, cause
 
 
 def _as_shell(value: object) -> str:
-    """Writes the value of `{{ }}`."""
+    """Write the value of `{{ }}`."""
     if isinstance(value, ShellText):
         return value
     if isinstance(value, str):

@@ -82,7 +82,7 @@ def _setup_line(number: int, entry: str) -> SetupLine:
 
 
 def _check(plan: LaunchPlan) -> None:
-    """Names the key of a value that no script can hold."""
+    """Name the key of a value that no script can hold."""
     fields = ("run", "name", "site", "created", "package_version", "run_dir", "workdir", "python", "package_dir")
     for field in fields:
         checked(getattr(plan, field), field=field)

@@ -63,7 +63,7 @@ class RunLayout:
 
     @property
     def result(self) -> str:
-        """The RunResult record; the run is over once it is there."""
+        """The RunResultRecord; the run is over once it is there."""
         return os.path.join(self.root, "result.json")
 
     @property
@@ -82,7 +82,7 @@ class RunLayout:
         return os.path.join(self.root, "allocations")
 
     def allocation(self, number: int) -> str:
-        """The claim of allocation 1, 2, 3 ..."""
+        """Return the claim of allocation 1, 2, 3 ..."""
         return os.path.join(self.allocations, f"{number:04d}.json")
 
     @property
@@ -118,7 +118,7 @@ class RunLayout:
         return os.path.join(self.nodes, node, "metrics.jsonl")
 
     def rendezvous(self, node: str) -> str:
-        """The RendezvousRecord of a node that has not found the head."""
+        """Return the RendezvousRecord of a node that has not found the head."""
         return os.path.join(self.nodes, node, "rendezvous.json")
 
     def left(self, node: str) -> str:
@@ -131,11 +131,11 @@ class RunLayout:
         return os.path.join(self.root, "attempts")
 
     def attempt(self, attempt: int) -> str:
-        """The folder of attempt 1, 2, 3 ..."""
+        """Return the folder of attempt 1, 2, 3 ..."""
         return os.path.join(self.attempts, f"{attempt:04d}")
 
     def claim(self, attempt: int) -> str:
-        """The AttemptClaim record."""
+        """Return the AttemptClaim record."""
         return os.path.join(self.attempt(attempt), "claim.json")
 
     def world(self, attempt: int) -> str:
@@ -147,15 +147,15 @@ class RunLayout:
         return os.path.join(self.attempt(attempt), f".world.{node}.json")
 
     def node_result(self, attempt: int, node: str) -> str:
-        """The NodeResult record of one node."""
+        """Return the NodeResult record of one node."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.json")
 
     def filtered_stdout(self, attempt: int, node: str) -> str:
-        """The teed lines of a node's standard outputs that `logs.duplicate_stdout_filters` asks for."""
+        """Return the teed lines of a node's standard outputs that `logs.duplicate_stdout_filters` asks for."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stdout.log")
 
     def filtered_stderr(self, attempt: int, node: str) -> str:
-        """The teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
+        """Return the teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
 
     def ranks(self, attempt: int) -> str:
@@ -163,15 +163,15 @@ class RunLayout:
         return os.path.join(self.attempt(attempt), "ranks")
 
     def rank(self, attempt: int, rank: int) -> str:
-        """The folder of one global rank."""
+        """Return the folder of one global rank."""
         return os.path.join(self.ranks(attempt), f"{rank:05d}")
 
     def stdout(self, attempt: int, rank: int) -> str:
-        """A rank's standard output."""
+        """Return a rank's standard output."""
         return os.path.join(self.rank(attempt, rank), "stdout.log")
 
     def stderr(self, attempt: int, rank: int) -> str:
-        """A rank's standard error."""
+        """Return a rank's standard error."""
         return os.path.join(self.rank(attempt, rank), "stderr.log")
 
     @staticmethod
@@ -192,7 +192,7 @@ class RunLayout:
         return os.path.relpath(path, self.root)
 
     def error(self, attempt: int, rank: int) -> str:
-        """A failed rank's error file, in torch's format and more."""
+        """Return a failed rank's error file, in torch's format and more."""
         return os.path.join(self.rank(attempt, rank), "error.json")
 
 

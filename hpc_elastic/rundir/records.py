@@ -243,12 +243,12 @@ class NodeResult:
     ended: str | None
 
     def is_failed(self) -> bool:
-        """Whether a worker of this node failed; an attempt that was stopped is no failure, as in torch."""
+        """Return whether a worker of this node failed; an attempt that was stopped is no failure, as in torch."""
         return self.state is WorkerState.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResultRecord:
     """`result.json`: how the run ended; `failures` is by global rank, of the last attempt.
 
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
@@ -273,7 +273,7 @@ class RunResult:
     written_by: str
 
     def is_failed(self) -> bool:
-        """Whether the state is FAILED, as torch's; a run that was cancelled neither failed nor succeeded."""
+        """Return whether the state is FAILED, as torch's; a run that was cancelled neither failed nor succeeded."""
         return self.state is RunState.FAILED
 
 

@@ -85,7 +85,7 @@ class SiteConfig(Section):
         return self._path
 
     def at(self, path: str) -> SiteConfig:
-        """The same, of this file."""
+        """Return the same site with this path as its file."""
         site = self.model_copy()
         site._path = path
         return site

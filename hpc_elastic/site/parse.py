@@ -21,7 +21,7 @@ _TEXT_PATHS: Sequence[KeyPath] = (
 
 
 def parse_site(text: str, *, path: str) -> SiteConfig:
-    """Reads a site file.
+    """Read a site file.
 
     A key with nothing behind it, as `defaults:` whose lines are all comments, counts as left out.
 

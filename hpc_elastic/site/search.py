@@ -18,7 +18,7 @@ _SYSTEM_FOLDER = "/etc/hpc_elastic/sites"
 
 
 def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteConfig:
-    """Reads the site of this name, or the site file at this path.
+    """Read the site of this name, or the site file at this path.
 
     A name with a slash or a YAML suffix is a path, relative to `job_dir`. Any other is looked for as
     `<name>.yaml` in `search_folders`; the first one counts. A relative `template:` of a site that begins
@@ -37,7 +37,7 @@ def find_site(name: str, *, job_dir: str, environ: Mapping[str, str]) -> SiteCon
 
 
 def search_folders(job_dir: str, environ: Mapping[str, str]) -> list[str]:
-    """The folders that are looked through for site files, in order; not all of them need exist."""
+    """Return the folders that are looked through for site files, in order; not all of them need exist."""
     configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
     return [
         os.path.join(job_dir, "site-configs"),
@@ -49,12 +49,12 @@ def search_folders(job_dir: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def known_sites(job_dir: str, environ: Mapping[str, str]) -> list[str]:
-    """The names of all sites that `find_site` finds, in alphabetical order."""
+    """Return the names of all sites that `find_site` finds, in alphabetical order."""
     return sorted({name for folder in search_folders(job_dir, environ) for name in _names_in(folder)})
 
 
 def is_site_path(name: str) -> bool:
-    """Whether `find_site` takes this for a path, not for a name."""
+    """Return whether `find_site` takes this for a path, not for a name."""
     return os.sep in name or name.endswith(_SUFFIXES)
 
 

@@ -1,7 +1,7 @@
 """Resets a fork of the server to the state of `python script.py` when its first line runs.
 
-What is not undone: modules that the server has imported are loaded, what they have changed in the
-interpreter (warning filters, log handlers) is changed, and the hashes of strings are the same in all
+What is not undone: modules that the server has imported stay loaded, what they have changed in the
+interpreter (warning filters, log handlers) stays changed, and the hashes of strings are the same in all
 forks of one server.
 """
 
@@ -45,15 +45,15 @@ class SignalKeeper:
     def restore(self) -> None:
         """Restore the handlers that the signals would have without the server."""
         for number, handler in self._handlers.items():
-            if handler is not None:  # else it was not set by Python, and cannot be set again
+            if handler is not None:  # None: it was not set by Python, and cannot be set again
                 signal.signal(number, handler)
 
 
 def take_standard_files(files: Sequence[int | None]) -> None:
-    """Puts descriptors in the place of 0, 1, 2 and makes `sys.stdin`, `sys.stdout`, `sys.stderr` anew for them.
+    """Put descriptors in the place of 0, 1, 2 and make `sys.stdin`, `sys.stdout`, `sys.stderr` anew for them.
 
     Args:
-        files: one for each; None where it stays what it is.
+        files: a descriptor for each; None for one that is kept.
     """
     for number, descriptor in enumerate(files):
         if descriptor is not None:
@@ -63,7 +63,7 @@ def take_standard_files(files: Sequence[int | None]) -> None:
 
 
 def _renew_stream(name: str, descriptor: int) -> None:
-    """As `create_stdio` of CPython's pylifecycle.c does it; the object stays the same, for log handlers hold it."""
+    """Set up a standard stream as CPython's `create_stdio` (pylifecycle.c); log handlers hold the same object."""
     stream: Any = getattr(sys, f"__{name}__")
     is_through = stream is not None and stream.write_through  # -u and PYTHONUNBUFFERED
     is_unbuffered = is_through and name != "stdin"
@@ -92,12 +92,12 @@ def _renew_stream(name: str, descriptor: int) -> None:
 def set_environment(
     environment: Mapping[str, str], set_by_imports: Mapping[str, tuple[str | None, str | None]]
 ) -> None:
-    """Replaces the whole environment, Python's and C's.
+    """Replace the whole environment, Python's and C's.
 
     Args:
         environment: the new one.
         set_by_imports: variables with their values before and after the imports. They are changed here as
-            well, for no import of the fork's own will do it again, unless the fork is to have another value.
+            well, because no import in the fork will set them again; not those for which the fork has its own value.
     """
     zone = os.environ.get("TZ")
     os.environ.clear()
@@ -116,7 +116,7 @@ def renew_interpreter_state() -> None:
 
     `random` draws a fresh seed by itself, and so do the names of temporary files.
     """
-    importlib.invalidate_caches()  # files may have come since
+    importlib.invalidate_caches()  # there may be new files since the imports
     logging._startTime = _now_as(logging._startTime)  # type: ignore[attr-defined]
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python does so for other threads only
     loaded: Mapping[str, Any] = sys.modules
@@ -135,7 +135,7 @@ def renew_interpreter_state() -> None:
 def keep_finalizers_here() -> None:
     """Keep the fork from running, at its exit, the `weakref.finalize` callbacks that were registered in the server.
 
-    A temporary folder that a preloaded module has made is not a fork's to delete. torch's are without
+    A temporary folder that a preloaded module has made must not be deleted by a fork. torch's finalizers have no
     effect at the end of a process, and cost 40 ms there and 30 MiB of pages that are shared until then.
     """
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
@@ -143,5 +143,5 @@ def keep_finalizers_here() -> None:
 
 
 def _now_as(start: float) -> float:
-    """Now, in the unit of `start`: Python 3.13 counts nanoseconds there."""
+    """Return the current time in the unit of `start`: nanoseconds in Python 3.13, else seconds."""
     return time.time_ns() if isinstance(start, int) else time.time()

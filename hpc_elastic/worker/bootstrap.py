@@ -3,7 +3,7 @@
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID [--deadline DESCRIPTOR]
         (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
 
-So a worker is spawned; a fork of the fork server comes to `run`. The agent, process PID, has made the
+A spawned worker is started by this command; a fork of the fork server calls `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
 life to the agent's, ends if the node's deadline has passed meanwhile, and then is, for the code it runs,
 what `python PATH`, `python -m NAME` or `PROGRAM`
@@ -34,7 +34,7 @@ CANNOT_OPEN = 2  # the exit code of `python missing.py`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to run: one of KINDS, its name, and the user's arguments."""
+    """The program to run: one of KINDS, its name, and the user's arguments."""
 
     kind: str
     name: str
@@ -50,10 +50,10 @@ class Ties:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
-    """Reads the command line above, which only agents write.
+    """Read the command line above, which only agents write.
 
     Raises:
-        SystemExit: it is not of that form.
+        SystemExit: the command line is not of that form.
     """
     rest = list(arguments)
     found = {name: take_number(rest, name) for name in ("--parent", "--deadline")}
@@ -68,7 +68,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
 
 
 def take_number(words: list[str], option: str) -> int | None:
-    """Takes `option NUMBER` from the beginning, if that is there."""
+    """Remove `option NUMBER` from the beginning of the arguments, if it is there, and return the number."""
     if len(words) < 2 or words[0] != option or not words[1].isdigit():
         return None
     number = int(words[1])
@@ -77,14 +77,14 @@ def take_number(words: list[str], option: str) -> int | None:
 
 
 def format_arguments(ties: Ties, target: Target) -> list[str]:
-    """The arguments of `launch.py` for such a worker."""
+    """Return the arguments of `launch.py` that start such a worker."""
     deadline = [] if ties.deadline is None else ["--deadline", str(ties.deadline)]
     options = ["--parent", str(ties.parent), *deadline]
     return ["hpc_elastic.worker.bootstrap", *options, target.kind, target.name, "--", *target.arguments]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a spawned worker; returns its exit code, or lets its exception through."""
+    """Run a spawned worker; return its exit code, or let its exception through."""
     ties, target = parse_arguments(arguments)
     die_with_parent(ties.parent)
     set_command_line(target)
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def set_command_line(target: Target) -> None:
-    """Makes `sys.argv` and `sys.orig_argv` what they are in a Python that was given the target; once."""
+    """Set `sys.argv` and `sys.orig_argv` as Python does if it is given the target; call it once."""
     if target.kind == "--module":
         main_module.set_command_line(target.arguments, target=["-m", target.name])
     elif target.kind == "--script":
@@ -102,12 +102,12 @@ def set_command_line(target: Target) -> None:
 
 
 def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
-    """Runs what the user wants run, in a process that is set up; returns its exit code, or lets its exception through.
+    """Run the user's program in a process that is set up; return its exit code, or let its exception through.
 
     Args:
         target: what to run.
         ending: the first atexit function of this process.
-        deadline: the descriptor of the node's, which is looked at once and closed.
+        deadline: the descriptor of the node's deadline, which is read once and closed.
     """
     die_if_late(deadline)
     reporter = ErrorReporter.from_environment(os.environ)
@@ -126,7 +126,7 @@ def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
 
 
 def _run_script(path: str, reporter: ErrorReporter, ending: Ending) -> None:
-    """Runs a script; what cannot be one is left to a plain Python, which says why in its own words."""
+    """Run a script; hand a file that cannot be one over to a plain Python, which reports the error itself."""
     try:
         code = main_module.compile_script(path)
     except OSError as error:

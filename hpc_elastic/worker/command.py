@@ -15,13 +15,13 @@ NOT_EXECUTABLE = 126
 
 
 def become(program: str, arguments: Sequence[str], reporter: ErrorReporter) -> int:
-    """Replaces this process by the program, which is looked up on PATH as a shell does.
+    """Replace this process by the program, which is looked up on PATH as a shell does.
 
     Returns:
         Only if that fails: 127 if there is no such program, 126 if it cannot be executed, as a
         shell does, after one line on standard error and an error file of class `start_failed`.
     """
-    # Python ignores these two in its own process, and an exec would keep it so: `yes | head` hangs.
+    # Python ignores these two signals, and an exec would keep them ignored: `yes | head` would hang.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

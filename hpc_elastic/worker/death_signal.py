@@ -14,14 +14,14 @@ NOT_CHECKED = 0
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process as soon as its parent ends; survives an exec.
+    """Ask the kernel to kill this process as soon as its parent ends; an exec does not undo this.
 
     The kernel means the parent's *thread* that started this process (prctl(2)): an agent starts
     its workers from a thread that lives as long as itself.
 
     Args:
-        parent: the process that must be the parent now; else this process is killed at once, for
-            the parent ended before the signal was set. NOT_CHECKED, 0, leaves this out.
+        parent: the process that must be the parent now; else this process is killed at once, because
+            the parent ended before the signal was set. NOT_CHECKED, 0, leaves this check out.
 
     Raises:
         OSError: the kernel refuses.
@@ -36,10 +36,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_if_late(descriptor: int | None) -> None:
-    """Kills this process if the node's workers may not run any more; else the user's code may have it.
+    """Kill this process if the node's workers may not run any more; otherwise return.
 
-    Between an agent's order and this moment anything may have been paused. The process carries its marks
-    by now, so the guard finds one that is late only after this.
+    The agent, or this process, may have been paused since the agent's order. From now on the process has the
+    marks by which the guard finds workers, so a process that becomes late after this check is the guard's to kill.
 
     Args:
         descriptor: of the deadline, closed here; None: there is none.

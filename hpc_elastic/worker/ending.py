@@ -5,17 +5,17 @@ tensors of a collective a moment after the collective is complete and asks for t
 until Python 3.14 a thread that asks while the interpreter takes itself apart is unwound
 (PyThread_exit_thread), inside a C++ destructor, which ends the process: "terminate called without
 an active exception", SIGABRT, for a rank that had succeeded (seen in 3 of 8 runs of 3 ranks on 2
-busy cores, under torchrun as well). That taking apart also costs 0.2 to 0.4 s.
+busy cores, under torchrun as well). The teardown also costs 0.2 to 0.4 s.
 
-So everything is done that Python does before it: threads are joined, atexit functions called, the
+So everything is done here that Python does before the teardown: threads are joined, atexit functions called, the
 names of `__main__` and of the user's other modules dropped and their destructors run, files flushed,
 Python's and C's. Then the process leaves. Python stops daemon threads before it drops names, which is
-not possible from here: while one still runs, the names stay, for it would find them gone. They stay
-as well while a process group's own threads run: its destructor waits for one of those, which may be
-waiting for the GIL, for ever (seen with DistributedDataParallel after `destroy_process_group`).
+not possible from here: while one still runs, the names are kept, because it may use them. They are kept
+as well while a process group's own threads run: its destructor waits for one of those, which may wait
+for the GIL for ever (seen with DistributedDataParallel after `destroy_process_group`).
 
-One thing of torch's own is left out: it would take the operators of each of its 170 libraries out of the
-process again, which takes longer than everything else.
+torch's own finalizers are left out: they would unregister the operators of each of its 170 libraries,
+which takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from typing import Any
 from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
 
 FLUSH_FAILED = 120  # CPython's exit code for it
-PROCESS_GROUPS = ("pt_gloo", "gloo_", "pt_nccl", "pt_ucc", "pt_mpi")  # how names of torch's threads for one begin
+PROCESS_GROUPS = ("pt_gloo", "gloo_", "pt_nccl", "pt_ucc", "pt_mpi")  # how names of its threads begin
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class Ending:
-    """The end of this process, as soon as its exit code is known.
+    """Ends this process when it exits, once its exit code is known.
 
-    Make it before the user's code runs: atexit functions are called last one first.
+    Make the object before the user's code runs: atexit functions are called last one first.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Ending:
         if self._exit_code is None or "torch" not in sys.modules:
             return
         if not _flush_standard_files():
-            return  # Python says so itself, and has an exit code for it
+            return  # Python reports that itself, and has an exit code for it
         if len(sys._current_frames()) == 1 and not has_process_group():
             _drop_users_names(self._loaded_before)
         is_flushed = _flush_standard_files()
@@ -84,7 +84,7 @@ class Ending:
 
 
 def has_process_group() -> bool:
-    """Return whether threads of a process group run in this process; a name of the user's may hold the group."""
+    """Return whether threads of a process group run in this process; one of the user's variables may hold the group."""
     for thread in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
@@ -96,7 +96,7 @@ def has_process_group() -> bool:
 
 
 def _keep_operators() -> None:
-    """Takes `torch.library`'s finalizers, one a library, off the list of what is called at the exit."""
+    """Make `torch.library`'s finalizers, one a library, not run at the exit."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         alive = finalizer.peek()
         if alive is not None and getattr(alive[1], "__module__", None) == "torch.library":
@@ -118,7 +118,7 @@ def _drop_users_names(loaded_before: int) -> None:
             setattr(sys, name, None)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     main, installed = sys.modules["__main__"], _installed()
-    # Of a fork's other modules not even the reference counts are touched: each would be a page to copy.
+    # Of a fork's other modules not even the reference counts are touched: each write would copy a page.
     imported = islice(reversed(sys.modules.values()), max(0, len(sys.modules) - loaded_before))
     for module in [main, *(module for module in imported if _is_users(module, installed))]:
         _drop_names(vars(module))
@@ -132,7 +132,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def _is_users(module: object, installed: tuple[str, ...]) -> bool:
-    """Whether a module comes with neither Python nor torch nor what is installed beside them or on the path."""
+    """Return whether a module is the user's: not part of Python or torch, nor installed beside them or on the path."""
     file = getattr(module, "__dict__", {}).get("__file__")
     if not isinstance(file, str) or file.startswith(installed):
         return False

@@ -28,11 +28,11 @@ class ErrorReporter:
     path: str | None
     worker: FailedWorker
     stderr: str | None = None  # the rank's file; standard error itself may be the whole node's log
-    agent: str | None = None  # the name of its socket for last words
+    agent: str | None = None  # the name of the agent's socket for last words
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> ErrorReporter:
-        """Reads the variables that the agent sets, and takes out the one that is nobody else's.
+        """Read the variables that the agent sets, and remove the one that is for this process alone.
 
         Without TORCHELASTIC_ERROR_FILE nothing is written.
         """
@@ -52,26 +52,26 @@ class ErrorReporter:
         )
 
     def report_exception(self, error: BaseException) -> None:
-        """Records an exception that nothing in the user's code caught. Never raises."""
+        """Record an exception that nothing in the user's code caught. Never raises."""
         self._report("exception", exit_code=1, error=error)
 
     def tell_agent(self) -> None:
-        """Tells the agent that this rank has failed with exit code 1, though it goes on for a while. Never raises.
+        """Tell the agent that this rank has failed with exit code 1, though it goes on for a while. Never raises.
 
-        What follows is threads that are joined, atexit functions and the interpreter's teardown, which
-        nobody else needs to wait for.
+        What follows are the joins of threads, atexit functions and the interpreter's teardown, for which
+        no other node needs to wait.
         """
         if self.agent is not None and os.getpid() == self.worker.pid:
             send_last_word(self.agent, self.worker.attempt)
 
     def report_start_failure(self, error: BaseException, *, exit_code: int, message: str | None = None) -> None:
-        """Records that there was nothing to run, in these words or the error's own. Never raises."""
+        """Record that there was nothing to run, with this message or the error's own. Never raises."""
         self._report("start_failed", exit_code=exit_code, error=error, message=message)
 
     def _report(
         self, failure_class: FailureClass, *, exit_code: int, error: BaseException, message: str | None = None
     ) -> None:
-        # A child that the user's code forked comes through here as well: it is not the rank.
+        # A child that the user's code has forked also gets here: it is not the rank.
         if self.path is None or os.getpid() != self.worker.pid:
             return
         try:
@@ -100,7 +100,7 @@ class ErrorReporter:
 
 @contextlib.contextmanager
 def _deaf_to_term() -> Iterator[None]:
-    """The process is ending anyway; the TERM of a stop, for a peer's failure, must not tear its last words."""
+    """Ignore TERM while the block runs: the process ends anyway, and a stop must not interrupt its last words."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -108,21 +108,21 @@ def _deaf_to_term() -> Iterator[None]:
     try:
         yield
     finally:
-        if handler is not None:  # else it was not set by Python, and cannot be set again
+        if handler is not None:  # None: it was not set by Python, and cannot be set again
             signal.signal(signal.SIGTERM, handler)
 
 
 def describe(error: BaseException) -> str:
-    """The exception as torch's error files have it: type and text."""
+    """Return the exception as torch's error files have it: type and text."""
     name = type(error).__name__
     try:
         return f"{name}: {error}"
-    except BaseException:  # whatever the user's __str__ does
+    except BaseException:  # the user's __str__ may raise anything
         return f"{name}: <exception str() failed>"
 
 
 def format_traceback(error: BaseException) -> str:
-    """The traceback as Python prints it; if that fails too, the frames alone."""
+    """Return the traceback as Python prints it; if that fails too, the frames alone."""
     try:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception:  # Python 3.13 imports for it, which fails where the script has cleared sys.modules

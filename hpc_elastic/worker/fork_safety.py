@@ -16,12 +16,12 @@ _DRIVER = b"/libcuda.so"
 
 
 def find_danger() -> str | None:
-    """Return why this process must not be forked; None if it may be. Forks once to try."""
+    """Return why this process must not be forked, None if it may be; fork once to try."""
     return _find_half_torch() or _find_trace() or _find_gpu() or _try_fork() or _find_children() or _find_threads()
 
 
 def _find_half_torch() -> str | None:
-    """A second import, on top of what the first has left in `sys.modules`, fails in other words than the first."""
+    """Find an import of torch that failed half way: the next import would fail with another, misleading error."""
     if "torch" not in sys.modules and any(name.startswith("torch.") for name in sys.modules):
         return "the import of torch broke off half way"
     return None
@@ -36,7 +36,7 @@ def _find_trace() -> str | None:
 
 
 def _find_gpu() -> str | None:
-    """Neither CUDA nor what sits on it, NCCL, works in a fork of the process that woke it."""
+    """Find a CUDA driver or device in use: CUDA and NCCL do not work in forks of the process that initialised them."""
     with open("/proc/self/maps", "rb") as file:
         if _DRIVER in file.read():
             return "an import has loaded the CUDA driver, which does not survive a fork"
@@ -44,14 +44,14 @@ def _find_gpu() -> str | None:
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
         except OSError:
-            continue  # the folder's own
+            continue  # the descriptor of the listed folder itself
         if target.startswith(_DEVICES):
             return f"an import has opened {target}; what works on a GPU does not survive a fork"
     return None
 
 
 def _try_fork() -> str | None:
-    """The throw-away fork, after which OpenBLAS has ended its threads, tries the process image as well."""
+    """Make a fork that ends at once, after which OpenBLAS has ended its threads; it also tries `_try_image`."""
     try:
         child = fork_quietly()
     except OSError as error:
@@ -67,7 +67,7 @@ def _try_fork() -> str | None:
 
 
 def _try_image() -> int:
-    """In the throw-away fork: the number of the error; 0 if /proc says what it was told."""
+    """Set this process's image, in the fork that ends at once; return the error number, 0 if /proc shows the image."""
     try:
         set_process_image(["python", "a b"], {"NAME": "value"})
         with open("/proc/self/cmdline", "rb") as arguments, open("/proc/self/environ", "rb") as environment:
@@ -89,7 +89,7 @@ def _find_children() -> str | None:
 
 
 def _find_threads() -> str | None:
-    """A thread that was joined takes a moment to be gone from /proc."""
+    """Find threads that imports have left; wait, as a joined thread stays in /proc for a moment."""
     deadline = time.monotonic() + THREADS_BOUND_S
     while (count := len(os.listdir("/proc/self/task"))) > 1:
         if time.monotonic() > deadline:

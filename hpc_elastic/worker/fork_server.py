@@ -16,14 +16,14 @@ the frames of `hpc_elastic.frames`.
     agent -> server   {"do": "store", "parent": PID}     with the store host's end of its link
     server -> agent   {"pid": 123} | {"errno": 2, "message": "No such file or directory", "filename": ... | null}
 
-One order at a time. What the answer names is the agent's child, is set up, and has tied its life to
-the agent's; what failed has left nothing. The server ends with the agent, by end of file and by its
+One order is carried out at a time. The process that the answer names is the agent's child, is set up, and
+ends with the agent; after an error no process is left. The server ends with the agent, by end of file and by its
 parent-death signal. Slurm sends the TERM of `scancel` and of preemption to every process of a step: it
-is ignored here, for the workers decide when the run is over. The server never imports or runs anything
-of the user's but `--preload`, and leaves without the interpreter's teardown.
+is ignored here, because the workers decide when the run is over. Of the user's code the server imports only
+the modules of `--preload`; it exits without the interpreter's teardown.
 
-A fork returns from `serve` and runs on as what it was ordered to be; the server only leaves. A worker
-whose folder holds modules of names that are loaded already replaces itself by a spawned one.
+A fork returns from `serve` and does the work that was ordered; the server returns only to exit. A worker
+whose folder holds modules with names of modules that are loaded already replaces itself by a spawned one.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from hpc_elastic.worker.own_variables import describe_reads
 from hpc_elastic.worker.preloads import Preloaded, import_preloads
 from hpc_elastic.worker.process_image import set_process_image
 
-PAUSE_S = 2.0  # without an order: the first workers start, or do not start yet
+PAUSE_S = 2.0  # the pause without an order after which memory is collapsed
 
-Work = Callable[[], int]  # what a fork is for; returns its exit code
+Work = Callable[[], int]  # a fork's work, which returns its exit code
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serves forks until the agent goes away; returns in forks only, their exit code."""
+    """Serve orders to fork until the agent is gone; only forks return, with their exit code."""
     began = time.monotonic()
     ties, modules = parse_arguments(arguments)
     die_with_parent(ties.parent)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]]:
-    """Reads the command line above, which only agents write: what its life hangs on and the modules to preload.
+    """Read the command line above, which only agents write: the ties to the agent and the modules to preload.
 
     Raises:
         SystemExit: it is not of that form.
@@ -86,7 +86,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[bootstrap.Ties, list[str]
 
 
 def _take_link() -> socket.socket:
-    """Takes the socket off standard input, where what an import starts would inherit it."""
+    """Move the socket off standard input, where processes that an import starts would inherit it."""
     link = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -99,14 +99,14 @@ class ForkServer:
 
     Args:
         agent: the link to the agent.
-        deadline: the descriptor of the node's, at which every worker looks.
+        deadline: the descriptor of the node's deadline, which every worker reads.
     """
 
     def __init__(self, agent: socket.socket, *, deadline: int | None = None) -> None:
         self._agent = agent
         self._deadline = deadline
         if deadline is not None:
-            os.set_inheritable(deadline, False)  # to what an import starts
+            os.set_inheritable(deadline, False)  # so that processes which an import starts do not inherit it
         self._ending = Ending()  # before torch is imported, so that it is the last atexit function of a fork
         self._signals = after_fork.SignalKeeper()
         self._preloaded = Preloaded()
@@ -121,12 +121,12 @@ class ForkServer:
         gc.freeze()
         self._signals.ignore()
         after_fork.keep_finalizers_here()
-        importlib.invalidate_caches()  # loads what every fork's own call needs
+        importlib.invalidate_caches()  # loads the modules that this call needs in every fork
         danger = describe_reads(preloaded.reads) or find_danger()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        ctypes.CDLL(None).fflush(None)  # C's buffers: every fork would write what an import has left in them
+        ctypes.CDLL(None).fflush(None)  # C's buffers: else every fork would write what an import has left in them
         message = {
             "state": "ready",
             "torch": preloaded.torch,
@@ -139,7 +139,7 @@ class ForkServer:
         return self._send(message)
 
     def serve(self) -> Work | None:
-        """Carries out orders: returns None when the agent is gone, and in a fork its work."""
+        """Carry out orders; return the work in a fork, and None in the server when the agent is gone."""
         while (received := self._receive()) is not None:
             order, descriptors = received
             try:
@@ -171,7 +171,7 @@ class ForkServer:
         return bool(select.select([self._agent], [], [], within_s)[0])
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> Work | None:
-        """Returns the work in the fork, None in the server."""
+        """Return the work in the fork, None in the server."""
         work: list[Work] = []
         must_import = order["do"] == "worker" and self._must_import_itself(order)
 
@@ -226,7 +226,7 @@ class ForkServer:
         return bootstrap.Ties(parent=os.getppid(), deadline=self._deadline)
 
     def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:
-        """The store host goes on ignoring what the server ignores."""
+        """Set up a fork as the store host, which goes on ignoring the signals that the server ignores."""
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         after_fork.take_standard_files([null, None, None])

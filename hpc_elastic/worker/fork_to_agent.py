@@ -1,10 +1,10 @@
 """Forks a process that becomes the agent's own child, and is either fully set up or does not exist.
 
-Theory of operation. The server forks a middle process and that one the new one, which sets itself up
-while the middle waits for it. If that fails, the new one says so and ends, and the middle collects it
-and ends as well: nothing is left. If not, the server kills and collects the middle; from then on the
-new process is the agent's child, for the agent is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)). Only
-now is it let go on, to tie its life to its new parent. Signals wait from before the fork until the new
+Theory of operation. The server forks a middle process, which forks the new process and waits while that one
+sets itself up. If that fails, the new process reports the error and ends, and the middle process collects it
+and ends as well: nothing is left. Else the server kills and collects the middle process; from then on the
+new process is the agent's child, because the agent is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)). Only
+then may it go on, and ties its life to its new parent. Signals wait from before the fork until the new
 process has its own dispositions: none is lost, and none finds the server's.
 """
 
@@ -23,17 +23,17 @@ from hpc_elastic.worker.death_signal import die_with_parent
 
 
 def fork_to_agent(set_up: Callable[[], None], *, agent: int) -> int | None:
-    """Forks this process, which has one thread.
+    """Fork this process, which has one thread, into a child of the agent.
 
     Args:
-        set_up: makes the new process what it is to be; called in it.
+        set_up: sets the new process up; called in that process.
         agent: the process that is to be the parent.
 
     Returns:
-        In this process the new one's id; in the new process None.
+        In this process the process id of the new one; in the new process None.
 
     Raises:
-        OSError: it could not be made or set up; there is none.
+        OSError: the new process could not be made or set up; none is left.
     """
     with contextlib.ExitStack() as pipes:
         told, tell = _open_pipe(pipes)
@@ -61,7 +61,7 @@ def _open_pipe(pipes: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
 
 
 def fork_quietly() -> int:
-    """`os.fork`, without the warning of Python 3.12 about threads, which are looked for elsewhere."""
+    """Call `os.fork` without the warning of Python 3.12 about threads, which `fork_safety` looks for."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
@@ -73,7 +73,7 @@ def _see_through(middle: int, told: BinaryIO, release: BinaryIO) -> int:
         os.kill(middle, signal.SIGKILL)
     os.waitpid(middle, 0)
     if "errno" not in word:
-        with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile: its words end
+        with contextlib.suppress(BrokenPipeError):  # the process was killed meanwhile, and its message is incomplete
             release.write(b"+")
         word = _read_word(told.readline())
     if "errno" in word:
@@ -89,7 +89,7 @@ def _read_word(line: bytes) -> dict[str, Any]:
 
 
 def _become_new(set_up: Callable[[], None], tell: BinaryIO, released: BinaryIO, *, server: int, agent: int) -> None:
-    """In the middle process; returns in the new one."""
+    """Fork the new process and set it up; called in the middle process, returns in the new one."""
     try:
         die_with_parent(server)
         new = fork_quietly()

@@ -3,10 +3,10 @@
 The function comes from another process: its modules are looked for where that one found them, after what
 this Python has itself, and it has no `__main__` but an empty one, as in `python -c`.
 
-What its last line leaves in its local variables would be dropped when it returns. In torch 2.13 that hangs now and
-then where a DistributedDataParallel is among them: it holds the process group beyond `destroy_process_group`, and
-the process group's destructor waits for a thread that may wait for the GIL. So the variables stay while such
-threads run, as a script's names do at the end of its process (`worker.ending`).
+The function's local variables would be dropped when it returns. In torch 2.13 that hangs now and
+then if a DistributedDataParallel is among them: it holds the process group beyond `destroy_process_group`, and
+the process group's destructor waits for a thread that may wait for the GIL. So the variables are kept while such
+threads run, as a script's names are at the end of its process (`worker.ending`).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class FunctionCall:
 
     @classmethod
     def from_environment(cls, function_file: str, environ: Mapping[str, str]) -> FunctionCall:
-        """Reads the variables that the agent sets; without HPC_ELASTIC_RUN_DIR the value is dropped."""
+        """Read the variables that the agent sets; without HPC_ELASTIC_RUN_DIR the value is dropped."""
         run_dir = environ.get("HPC_ELASTIC_RUN_DIR")
         attempt, rank = int(environ.get("HPC_ELASTIC_ATTEMPT", "1")), int(environ.get("RANK", "0"))
         value_file = RunLayout(run_dir).return_value(attempt, rank) if run_dir else None
         return cls(function_file=function_file, value_file=value_file, pid=os.getpid())
 
     def call(self) -> None:
-        """Calls it and writes the value.
+        """Call the function and write its return value.
 
         Raises:
-            FunctionError: it cannot be unpickled here, or the value cannot be pickled.
+            FunctionError: the function cannot be unpickled here, or its value cannot be pickled.
             BaseException: whatever the function raises.
         """
         header, pickled = read_function(self.function_file)
@@ -71,10 +71,10 @@ class FunctionCall:
 def call_keeping_frame(
     function: Callable[..., T], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[T, FrameType | None]:
-    """Calls a function, and returns its value and its frame; None for one that calls none of Python.
+    """Call a function; return its value and its frame, which is None for a function that is not written in Python.
 
-    A frame that somebody holds keeps its variables. It is had by a profile function, which sees one call, and that one
-    before its first line.
+    A frame that is referenced keeps its variables. A profile function gets it: it is called once, before the function's
+    first line.
     """
     frames: list[FrameType] = []
     before = sys.getprofile()
@@ -88,13 +88,13 @@ def call_keeping_frame(
     try:
         value = function(*arguments, **keywords)
     finally:
-        if sys.getprofile() is hold:  # it was none of Python
+        if sys.getprofile() is hold:  # the function is not written in Python
             sys.setprofile(before)
-    return value, frames.pop() if frames else None  # else the frame would hold itself, by its way back to here
+    return value, frames.pop() if frames else None  # popped: it would hold itself through `frames`
 
 
 def extend_path(path: Sequence[str]) -> None:
-    """Adds the folders of `path` that `sys.path` does not have: those before all that both have in front, as there."""
+    """Add the folders of `path` that `sys.path` lacks: at its front those that precede all folders that both have."""
     known = set(sys.path)
     new = [(folder, any(before in known for before in path[:index])) for index, folder in enumerate(path)]
     sys.path[:0] = [folder for folder, is_behind in new if folder not in known and not is_behind]
@@ -117,7 +117,7 @@ def _unpickle(header: FunctionHeader, pickled: bytes) -> tuple[Any, Sequence[Any
 
 
 def _pickle(header: FunctionHeader, value: Any) -> bytes:
-    """Pickle a value with cloudpickle, which also takes local definitions, and is here if the function came by it."""
+    """Pickle a value with cloudpickle, which takes local definitions, and is installed if the function needed it."""
     try:
         import cloudpickle
     except ImportError:

@@ -11,16 +11,16 @@ _MADV_COLLAPSE = 25  # madvise(2), Linux 6.1
 
 
 def collapse_memory(*, is_interrupted: Callable[[], bool] = lambda: False) -> int:
-    """Collapse private memory into huge pages, whatever the machine's setting for them; the rest stays as it is.
+    """Collapse private memory into huge pages, whatever the machine's setting for them is.
 
-    With torch imported that is 180 MiB, half a second at worst, and a fork takes a fourth of the time. What
-    running forks share with this process they go on holding: until they end it is there twice.
+    With torch imported that is 180 MiB and takes half a second at worst; a fork then takes a fourth of the time.
+    Running forks keep the old pages that they share with this process: until they end, that memory is used twice.
 
     Args:
-        is_interrupted: asked before each page whether to leave the rest.
+        is_interrupted: called before each page; whether to stop and leave the rest as it is.
 
     Returns:
-        How many bytes were collapsed; 0 on a kernel that does not know how.
+        How many bytes were collapsed; 0 on a kernel that cannot.
     """
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     collapsed = 0
@@ -36,7 +36,7 @@ def collapse_memory(*, is_interrupted: Callable[[], bool] = lambda: False) -> in
 
 
 def _private_memory() -> list[tuple[int, int]]:
-    """The heap and other anonymous writable regions, cut to whole huge pages."""
+    """Return the heap and other anonymous writable regions, cut to whole huge pages."""
     regions = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:

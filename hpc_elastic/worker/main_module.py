@@ -13,7 +13,7 @@ from typing import NoReturn
 
 
 def set_command_line(arguments: Sequence[str], *, target: Sequence[str]) -> None:
-    """Makes `sys.argv` and `sys.orig_argv` what they are in a Python that was given `target`.
+    """Set `sys.argv` and `sys.orig_argv` as Python does if it is given `target`.
 
     Args:
         arguments: the user's.
@@ -25,17 +25,17 @@ def set_command_line(arguments: Sequence[str], *, target: Sequence[str]) -> None
 
 
 def put_on_path(directory: str) -> None:
-    """Makes `directory` the first of the search path, unless -I, -P or PYTHONSAFEPATH forbids it."""
+    """Make `directory` the first of the search path, unless -I, -P or PYTHONSAFEPATH forbids it."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path.insert(0, directory)
 
 
 def compile_script(path: str) -> CodeType | None:
-    """Reads and compiles a script; None for what is not source: a folder, a zip archive, a .pyc.
+    """Read and compile a script; return None for a folder, a zip archive or a .pyc, which are not source.
 
     Raises:
-        OSError: it cannot be read.
-        SyntaxError, ValueError, MemoryError, RecursionError: it cannot be compiled.
+        OSError: the script cannot be read.
+        SyntaxError, ValueError, MemoryError, RecursionError: the script cannot be compiled.
     """
     if os.path.isdir(path):
         return None
@@ -47,7 +47,7 @@ def compile_script(path: str) -> CodeType | None:
 
 
 def make_script_main(path: str) -> ModuleType:
-    """Makes the `__main__` of a script, which stays so until the process ends.
+    """Make the `__main__` of a script, which stays so until the process ends.
 
     (`runpy.run_path` would put the old one back before threads, atexit functions and unpickling
     are done with it.)
@@ -61,20 +61,20 @@ def make_script_main(path: str) -> ModuleType:
 
 
 def run_module(name: str) -> None:
-    """Runs a module as a new `__main__`, by the function that `python -m` itself calls."""
+    """Run a module as a new `__main__`, by the function that `python -m` itself calls."""
     put_on_path(os.getcwd())
     _new_main()
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
 
 
 def make_empty_main() -> None:
-    """Makes the `__main__` of a function, which has no file: processes that multiprocessing spawns import none."""
+    """Make the `__main__` of a function, which has no file: processes that multiprocessing spawns import none."""
     put_on_path("")
     _new_main()
 
 
 def hand_over_to_python() -> NoReturn:
-    """Replaces this process by a plain Python with the same command line, which knows best.
+    """Replace this process by a plain Python with the same command line, which handles every kind of file.
 
     It keeps the process id, the session and the parent-death signal.
     """
@@ -82,13 +82,13 @@ def hand_over_to_python() -> NoReturn:
 
 
 def forget_script(module: ModuleType) -> None:
-    """Takes the file's name out of `__main__`: CPython does so after a script's last line."""
+    """Take the file's name out of `__main__`: CPython does so after a script's last line."""
     module.__dict__.pop("__file__", None)
     module.__dict__.pop("__cached__", None)
 
 
 def absolute_name(path: str) -> str:
-    """The path as CPython writes it into `__file__` and tracebacks: absolute, else as it was given."""
+    """Return the path as CPython writes it into `__file__` and tracebacks: absolute if possible, else as given."""
     return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 

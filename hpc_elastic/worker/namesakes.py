@@ -1,4 +1,4 @@
-"""Finds modules beside a script that a fork would miss, for the server has imported others of the same names.
+"""Finds modules beside a script that a fork would miss, because the server has imported others of the same names.
 
 `python script.py` looks into the script's folder before all others: there, `import yaml` means the
 folder's own yaml.py. A fork would get the one that torch has brought.
@@ -32,7 +32,7 @@ def first_folder(kind: str, target: str, directory: str) -> str | None:
 
 
 def find_namesakes(folder: str, before: Collection[str]) -> list[str]:
-    """The names of modules in `folder` that are loaded from elsewhere.
+    """Return the names of modules in `folder` that are loaded from elsewhere.
 
     Args:
         folder: a folder of the search path; one that cannot be read holds none.
@@ -48,7 +48,7 @@ def find_namesakes(folder: str, before: Collection[str]) -> list[str]:
 
 
 def _holds_module(folder: str, name: str) -> bool:
-    """A folder without __init__ does not count: a module of the same name further down the path has precedence."""
+    """Return whether `folder` holds this module; a subfolder without __init__ does not count: a later path may win."""
     return any(
         os.path.isfile(os.path.join(folder, f"{name}{inside}{suffix}"))
         for inside in ("", "/__init__")
@@ -63,13 +63,13 @@ def _is_from(module: ModuleType, folder: str) -> bool:
 
 
 def become_spawned(options: Sequence[str], arguments: Sequence[str]) -> NoReturn:
-    """Replaces this fork by a worker as it is spawned: the same process, with nothing imported.
+    """Replace this fork by a spawned worker: the same process, with nothing imported.
 
     Args:
-        options: the interpreter's.
-        arguments: of `launch.py`.
+        options: the interpreter's options.
+        arguments: the arguments of `launch.py`.
     """
-    # Python ignores these two in its own process, and an exec would keep it so.
+    # Python ignores these two signals, and an exec would keep them ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

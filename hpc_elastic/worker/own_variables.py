@@ -1,6 +1,6 @@
 """Notices an import in the fork server that reads a variable which only workers have, such as RANK.
 
-A module that keeps the answer, as `RANK = int(os.environ.get("RANK", 0))` does, would make every fork rank 0.
+A module that keeps the value, as `RANK = int(os.environ.get("RANK", 0))` does, would make every fork rank 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-# Each worker has a value of its own of these, or each attempt.
+# Each worker, or each attempt, has its own values of these variables.
 OWN = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -20,17 +20,17 @@ OWN = frozenset(
         *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "HPC_ELASTIC_ATTEMPT"),
     }
 )
-# These ask as well, and keep a variable's value as `rank_zero_only.rank` of a module: lightning 2, torchmetrics 1.
+# These modules read one as well, and keep its value as `rank_zero_only.rank` of a module: lightning 2, torchmetrics 1.
 _ANSWERED = {
     "lightning.fabric.utilities.rank_zero": ("lightning_utilities.core.rank_zero", "RANK"),
     "lightning_fabric.utilities.rank_zero": ("lightning_utilities.core.rank_zero", "RANK"),
     "torchmetrics.utilities.prints": ("torchmetrics.utilities.prints", "LOCAL_RANK"),
 }
-_BETWEEN = frozenset({"os", "collections.abc"})  # whose `get` and `getenv` ask for others
+_BETWEEN = frozenset({"os", "collections.abc"})  # their `get` and `getenv` read on behalf of another module
 
 
 class _Watched(os._Environ):  # type: ignore[type-arg]  # it has arguments in the stubs only
-    """`os.environ` while it is watched."""
+    """An `os.environ` that records which variables are read."""
 
     reads: list[tuple[str, str]]
 
@@ -45,7 +45,7 @@ class _Watched(os._Environ):  # type: ignore[type-arg]  # it has arguments in th
 
 @contextmanager
 def watch_reads() -> Iterator[list[tuple[str, str]]]:
-    """Collects who asks Python for a variable of OWN that is not set: the module's name, and the variable's."""
+    """Collect the reads of variables of OWN that are not set: the name of the reading module, and the variable's."""
     environ: Any = os.environ
     before = environ.__class__
     reads: list[tuple[str, str]] = []
@@ -59,7 +59,7 @@ def watch_reads() -> Iterator[list[tuple[str, str]]]:
 
 
 def describe_reads(reads: Sequence[tuple[str, str]]) -> str | None:
-    """Why no fork may be made after these; None if there are none."""
+    """Return why no fork may be made after these reads; None if there are none."""
     if not reads:
         return None
     module, name = reads[0]
@@ -67,7 +67,7 @@ def describe_reads(reads: Sequence[tuple[str, str]]) -> str | None:
 
 
 def answer(environment: Mapping[str, str]) -> None:
-    """Gives a fork's own answer to those which have asked and whose place for it is known."""
+    """Set the fork's own values in the modules of `_ANSWERED`, which are known to have read and kept them."""
     for module, name in _ANSWERED.values():
         rank_zero_only: Any = getattr(sys.modules.get(module), "rank_zero_only", None)
         value = environment.get(name, "")

@@ -27,10 +27,10 @@ class _PrctlMmMap(ctypes.Structure):
 
 
 def set_process_image(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Sets what /proc/PID/cmdline and /proc/PID/environ of this process say, for it and what it forks.
+    """Set /proc/PID/cmdline and /proc/PID/environ of this process and of the processes that it forks.
 
     Everything else that the call sets stays what it is. Source: PR_SET_MM_MAP in prctl(2), Linux 3.18;
-    it needs no privilege, but a kernel with CONFIG_CHECKPOINT_RESTORE.
+    it needs no privilege, only a kernel with CONFIG_CHECKPOINT_RESTORE.
 
     Raises:
         OSError: the kernel refuses.
@@ -67,7 +67,7 @@ def set_process_image(arguments: Sequence[str], environment: Mapping[str, str]) 
 
 
 def _stat_fields() -> dict[int, int]:
-    """Fields 26 to 51 of /proc/self/stat by the numbers of proc_pid_stat(5)."""
+    """Return fields 26 to 51 of /proc/self/stat by their numbers in proc_pid_stat(5)."""
     with open("/proc/self/stat", "rb") as file:
         words = file.read().rpartition(b")")[2].split()
     return {number: int(words[number - 3]) for number in range(26, 52)}

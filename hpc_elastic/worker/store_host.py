@@ -5,7 +5,7 @@
 The process is started with this command, or is a fork of the fork server, which calls `host`.
 
 Theory of operation: the agent (process PID) has no torch, and the store must outlive every worker, so
-it lives here. Standard input is a SOCK_SEQPACKET unix socket; each packet is one JSON object.
+it is in this process. Standard input is a SOCK_SEQPACKET unix socket; each packet is one JSON object.
 
     host -> agent   {"state": "ready", "torch": "2.13.0"}              torch is imported
                     {"state": "no_torch", "message": ...}              it cannot be; the host exits 0
@@ -17,7 +17,7 @@ The agent binds and listens before it tells anybody the port. Clients may connec
 the backlog until the store is there. An order ends the store of the attempt before it, whose clients
 get a closed connection; no key passes from one to the next. End of file ends the process; so does the
 agent's death. Slurm sends the TERM of `scancel` and of preemption to every process of a step: it is
-ignored here, for the workers may need the store to write a last checkpoint.
+ignored here, because the workers may need the store to write a last checkpoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OpenStore = Callable[[str, int, int], Store]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the store host until the agent goes away; returns only if there is no torch."""
+    """Run the store host until the agent is gone; return only if there is no torch."""
     if len(arguments) != 2 or arguments[0] != "--parent" or not arguments[1].isdigit():
         sys.exit(f"hpc-elastic: the store host was given {list(arguments)}, not --parent PID")
     die_with_parent(int(arguments[1]))
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def host(agent: socket.socket) -> int:
-    """Tell the agent whether there is torch and, if so, serve it until it goes away; then end the process."""
+    """Tell the agent whether there is torch; if so, serve the agent until it is gone, then end the process."""
     # torch looks up the name of every client; a name server that is silent would stop all of them.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     with agent:
@@ -70,7 +70,7 @@ def host(agent: socket.socket) -> int:
 
 
 def serve(agent: socket.socket, open_store: OpenStore) -> None:
-    """Answers the agent's orders until it closes its end."""
+    """Carry out the agent's orders until it closes its end."""
     current: list[Store] = []  # at most one
     while (received := receive(agent)) is not None:
         order, descriptors = received
@@ -87,7 +87,7 @@ def serve(agent: socket.socket, open_store: OpenStore) -> None:
 
 
 def open_store(address: str, port: int, listener: int) -> Store:
-    """Serves a TCPStore on a listening socket, which is the store's from now on.
+    """Serve a TCPStore on a listening socket, which the store owns from now on.
 
     Args:
         address: of this machine, where clients connect; the store's own client does too.
@@ -95,7 +95,7 @@ def open_store(address: str, port: int, listener: int) -> Store:
         listener: its file descriptor.
 
     Raises:
-        RuntimeError: torch cannot (torch.distributed.DistError and its kind).
+        RuntimeError: torch cannot make the store (torch.distributed.DistError and its subclasses).
     """
     from torch import __version__
     from torch.distributed import TCPStore
@@ -121,7 +121,7 @@ def takes_listener_with_libuv(torch: str) -> bool:
 
 
 def send(agent: socket.socket, message: dict[str, Any]) -> None:
-    """Sends one packet; an agent that is gone is noticed at the next `receive`."""
+    """Send one packet; an agent that is gone is noticed at the next `receive`."""
     try:
         agent.send(json.dumps(message).encode()[:PACKET_LIMIT])
     except (BrokenPipeError, ConnectionResetError):
@@ -129,7 +129,7 @@ def send(agent: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(agent: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Waits for one packet and the descriptors that came with it; None when the agent is gone."""
+    """Wait for one packet and the descriptors that came with it; None when the agent is gone."""
     try:
         packet, descriptors, _, _ = socket.recv_fds(agent, PACKET_LIMIT, 1)
     except ConnectionResetError:

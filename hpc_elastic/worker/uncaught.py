@@ -11,7 +11,7 @@ PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is not of this package."""
+    """Return the traceback from the first frame on that is not of this package."""
     prefix = PACKAGE_DIRECTORY + os.sep
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(prefix):
         frames = frames.tb_next
@@ -25,20 +25,20 @@ def show_as_users_own(
     afterwards: Callable[[], None],
     when_shown: Callable[[], None] | None = None,
 ) -> None:
-    """Prepares the interpreter for `error` going on to its top level, where it ends the process.
+    """Prepare the interpreter for the moment when `error` reaches its top level, where it ends the process.
 
-    There, and not before, it calls whatever `sys.excepthook` is, remembers a KeyboardInterrupt to
-    die of SIGINT, and joins threads. Its way there adds our callers' frames, so the hook gets the
-    frames of now.
+    Only there does Python call the then `sys.excepthook`, note a KeyboardInterrupt to die of SIGINT, and
+    join threads. Until then the exception gets our callers' frames as well, so the hook is given the
+    frames of this moment.
 
     Args:
         error: what the user's code raised, its traceback without our frames.
-        set_exit_code: is told of an exit that the hook makes of it.
-        afterwards: is called when the hook is through.
+        set_exit_code: is called with the SystemExit that the hook raises, if it does.
+        afterwards: is called when the hook has ended.
         when_shown: is called then too, unless the hook exits.
     """
     hook = getattr(sys, "excepthook", None)
-    if hook is None:  # Python says so itself
+    if hook is None:  # Python reports that itself
         return
     frames = error.__traceback__
 
@@ -61,7 +61,7 @@ def show_as_users_own(
 
 
 def _show_both(hooks: BaseException, error: BaseException) -> None:
-    """What Python prints if the hook itself raises."""
+    """Print both tracebacks, as Python does if the hook itself raises."""
     if sys.stderr is None:
         return
     own = hooks.__traceback__

@@ -25,14 +25,14 @@ class HpcElasticLauncher(BaseSubmititLauncher):
     _EXECUTOR = HpcElasticExecutor.name()
 
     def __call__(self, *arguments: Any, **named: Any) -> JobReturn:
-        """Runs one job on a node; what the task raises goes on to our agents, which start it again."""
+        """Run one job on a node; let an exception of the task through to our agents, which start it again."""
         returned: JobReturn = super().__call__(*arguments, **named)
         if returned.status is JobStatus.FAILED:
             raise returned._return_value
         return returned
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Submits the jobs as one array and waits for all.
+        """Submit the jobs as one array and wait for all.
 
         Returns:
             What each one returned; the error, as a job that failed, for one whose run did not succeed.
@@ -53,7 +53,7 @@ class HpcElasticLauncher(BaseSubmititLauncher):
             os.chmod(folder, int(str(sweep.mode), 8))
 
     def _calls(self, job_overrides: Sequence[Sequence[str]], first: int) -> list[tuple[Any, ...]]:
-        """The arguments of each job's call."""
+        """Return the arguments of each job's call."""
         calls = []
         for number, overrides in enumerate(job_overrides, first):
             log.info("\t#%d : %s", number, " ".join(filter_overrides(overrides)))

@@ -1,4 +1,4 @@
-"""A scheduler that answers what a test says."""
+"""A scheduler whose answers a test chooses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 
 class Answers:
-    """The questions of a journal; `is_requeued` has the answers in their order, and the last one stays."""
+    """Answers a journal's questions; `is_requeued` holds the answers in their order; the last one is repeated."""
 
     def __init__(
         self,

@@ -27,12 +27,12 @@ SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 
 
 def marks_of(run_dir: Path | str, node: str = "node1", attempt: int = 1) -> dict[str, str]:
-    """What a worker carries in its environment."""
+    """Return the variables by which a worker's process is found."""
     return {RUN_DIR_VARIABLE: str(run_dir), NODE_VARIABLE: node, ATTEMPT_VARIABLE: str(attempt)}
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that is no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -41,12 +41,12 @@ def is_running(pid: int) -> bool:
 
 
 def own_children() -> list[int]:
-    """The process ids of what this process has started, whichever thread did."""
+    """Return the process ids of this process's children, whichever thread started them."""
     return [int(child) for thread in os.listdir("/proc/self/task") for child in read_children(os.getpid(), thread)]
 
 
 def wait_until_gone(pid: int, within_s: float = 20) -> bool:
-    """Whether a process of anybody's ended in time; waits on its pidfd, not on a clock."""
+    """Return whether a process, not only a child, ended in time; wait on its pidfd, without polling."""
     import select
 
     try:
@@ -89,7 +89,7 @@ def spawn() -> Iterator[Spawn]:
 
 @pytest.fixture
 def subreaper() -> Iterator[None]:
-    """Orphans below this process become its children, as they become an agent's."""
+    """Make this process a subreaper, as an agent is: orphans below it become its children."""
     set_subreaper = 36  # prctl(2)
     libc = ctypes.CDLL(None)
     libc.prctl(set_subreaper, 1, 0, 0, 0)

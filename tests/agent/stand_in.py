@@ -44,7 +44,7 @@ def receive(link: socket.socket) -> tuple[dict[str, object], list[int]]:
 
 
 def become(order: dict[str, object], descriptors: list[int]) -> None:
-    """In the new process, which the agent finds by its environment as one of a worker."""
+    """Become a worker, which the agent finds by its environment; called in the new process."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     if order["do"] == "store":
@@ -59,7 +59,7 @@ def become(order: dict[str, object], descriptors: list[int]) -> None:
 
 
 def fork(order: dict[str, object], descriptors: list[int]) -> dict[str, object]:
-    """The answer to an order, once the new process is the agent's."""
+    """Return the answer to an order, once the new process is the agent's child."""
     if not os.path.isdir(str(order.get("directory", "/"))):
         return {"errno": 2, "message": "No such file or directory", "filename": order["directory"]}
     read, write = os.pipe()

@@ -43,7 +43,7 @@ NEVER = float("inf")
 
 
 class FakeWorkers:
-    """As much of LocalWorkers as a member needs; they start and end at once."""
+    """Stands in for LocalWorkers: workers that start and end at once."""
 
     started = 0.0
     store_port = 1
@@ -66,14 +66,14 @@ class FakeWorkers:
         return ()
 
     def hurry(self) -> None:
-        """They end at once anyway."""
+        """Do nothing: these workers end at once anyway."""
 
     def pids(self) -> dict[str, int]:
         return dict.fromkeys(map(str, self._ranks), os.getpid())
 
 
 class Station:
-    """One agent."""
+    """One agent, with its listener, head side and member."""
 
     def __init__(self, scene: Scene, number: int) -> None:
         self.number = number
@@ -114,7 +114,7 @@ class Station:
             telemetry=telemetry,
             outputs=MemberOutputs(
                 tell=lambda message: self.heads.tell(message),
-                seek=lambda lost: self.heads.seek(lost),
+                discover_head=lambda lost: self.heads.discover_head(lost),
                 leave=self._leaves,
                 moved=lambda: None,
                 guard_deadline=lambda: NEVER,
@@ -149,7 +149,7 @@ class Station:
         return self.heads._head is not None
 
     async def die(self) -> None:
-        """As a process that is killed: its kernel closes what it had open, and its workers are dead."""
+        """End as a process that is killed: the kernel closes its sockets, and its workers are dead."""
         self.workers.attempt = None
         self.heads._connection = None  # nothing that its end would cause happens any more
         if self.heads._head is not None:
@@ -160,7 +160,7 @@ class Station:
         await self._end()
 
     async def leave(self) -> None:
-        """As the supervisor does it."""
+        """Leave in order, as the supervisor does."""
         await self.heads.close()
         await self._end()
 

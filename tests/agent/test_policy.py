@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc_elastic.agent.policy import Policy, describe_failure, failure_signature
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -63,7 +63,7 @@ def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) ->
         )
         decision = policy.decide(replace(history, attempts=number), observation, now=100.0)
         words.append(word(decision))
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, RestartWorkers):
             break
         history = decision.history
     return words
@@ -205,7 +205,7 @@ def test_only_failures_and_changes_of_nodes_are_answered_with_a_restart(seen: li
 def test_a_restart_spends_one_and_keeps_what_it_saw() -> None:
     observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=3, failure=KILLED, progress="p0")
     decision = Policy(restart=a_restart_plan()).decide(History(attempts=3), observation, 100.0)
-    assert isinstance(decision, Restart)
+    assert isinstance(decision, RestartWorkers)
     assert decision.history.spend.restarts == 1
     assert decision.history.progress == "p0"
     assert decision.history.same_failures == 1
@@ -237,7 +237,7 @@ def test_a_change_of_nodes_restarts_everybody_at_once_and_leaves_the_history_as_
         node_losses=len(seen.nodes),
     )
     decided = policy.decide(history, observation, 100.0)
-    assert decided == Restart(roles=None, at=100.0, manner=manner, reason=reason, history=history)
+    assert decided == RestartWorkers(roles=None, at=100.0, manner=manner, reason=reason, history=history)
 
 
 @pytest.mark.parametrize(("limit", "losses", "said"), [(0, 1, "1 lost node"), (64, 65, "65 lost nodes")])
@@ -263,7 +263,7 @@ def test_the_pause_grows_by_the_factor_up_to_its_maximum(used: int, pause: float
 def test_the_next_attempt_starts_no_earlier_than_the_pause() -> None:
     observation = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, failure=VALUE_ERROR)
     decision = Policy(restart=a_restart_plan(first_s=2)).decide(History(attempts=1), observation, 100.0)
-    assert isinstance(decision, Restart)
+    assert isinstance(decision, RestartWorkers)
     assert decision.at == 102.0
 
 
@@ -333,7 +333,7 @@ def test_a_roles_policy_says_whose_workers_restart(trigger: Trigger, role: str, 
     policy = Policy(restart=a_restart_plan(), roles=ROLES)
     observation = Observation(trigger=trigger, attempt=1, role=role, failure=failure, nodes=("node1",), detail="broke")
     decision = policy.decide(History(), observation, now=0)
-    assert isinstance(decision, Restart)
+    assert isinstance(decision, RestartWorkers)
     assert decision.roles == roles
 
 
@@ -348,7 +348,9 @@ def test_a_failure_in_a_role_that_is_ignored_is_ignored_whatever_the_budget(fail
 
 
 @pytest.mark.parametrize(
-    ("others", "decided"), [("restart_role", Ignore), ("restart_all", Restart)], ids=["a store of its own", "shared"]
+    ("others", "decided"),
+    [("restart_role", Ignore), ("restart_all", RestartWorkers)],
+    ids=["a store of its own", "shared"],
 )
 def test_a_store_that_only_an_ignored_role_has_is_not_worth_a_restart(others: str, decided: type[Decision]) -> None:
     policy = Policy(restart=a_restart_plan(), roles={"trainer": others, "reader": "ignore"})

@@ -51,7 +51,7 @@ def write_result(folder: Path, **changes: Any) -> RunLayout:
         "ended": "",
         "written_by": "node1",
     }
-    store.write_json(layout.result, to_json(records.RunResult(**{**values, **changes})))
+    store.write_json(layout.result, to_json(records.RunResultRecord(**{**values, **changes})))
     return layout
 
 

@@ -3,7 +3,7 @@
     python -m tests.captured.record [--slurm 24.11]
 
 boots a sandbox, brings jobs into every state, and writes `slurm-<version>/<case>.json`. A command is asked again until
-it tells what the case is about, so that nothing is filed under a name that it does not deserve.
+its output shows the case, so that no output is stored under a wrong name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Recorder:
     def queue(
         self, case: str, *job_ids: str, shows: str = "", nodes: str | None = None, rows: int | None = None
     ) -> None:
-        """What squeue says of jobs, once it shows these states and no other, on these nodes, in so many rows."""
+        """Record squeue's output about jobs, once it shows just these states, on these nodes, in so many rows."""
 
         def is_shown(stdout: str) -> bool:
             fields = [line.split(commands.SEPARATOR) for line in stdout.splitlines()]
@@ -96,14 +96,14 @@ def script(*options: str, command: str = "sleep 600") -> list[str]:
 
 @contextmanager
 def _quiet(cluster: Cluster) -> Iterator[None]:
-    """An empty cluster before and after."""
+    """Make the cluster empty before and after the block."""
     yield
     cluster.run("scancel", "--user=root")
     cluster.leftovers(within_s=30)
 
 
 def _record_arrays(cluster: Cluster, recorder: Recorder) -> None:
-    """Tasks that run, that are over, and that are cancelled while they wait."""
+    """Record tasks of an array that run, that are over, and that are cancelled while they wait."""
     with tempfile.TemporaryDirectory() as folder:
         wait = f"until [ -e {folder}/go ]; do sleep 0.1; done"
         array = cluster.submit(*script("--array=0-2%2", command=f"{wait}; exit $SLURM_ARRAY_TASK_ID"))
@@ -162,7 +162,7 @@ def _record_plain_states(cluster: Cluster, recorder: Recorder) -> None:
 
 
 def _record_of_another_user(cluster: Cluster, recorder: Recorder) -> None:
-    """What another user may not do with a job, and a job that another user, the administrator, cancels."""
+    """Record the refusals that another user gets, and a job that the administrator cancels."""
     mine = cluster.submit(*script())
     theirs = cluster.run(*_OTHER_USER, "sbatch", "--parsable", "--chdir=/", *script()).stdout.strip()
     for job_id in (mine, theirs):

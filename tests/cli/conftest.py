@@ -34,7 +34,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class FakeSlurm:
-    """`sbatch`, `squeue`, `scancel` and `sinfo`, which do what files in a folder say and note how they are called."""
+    """Fake `sbatch`, `squeue`, `scancel` and `sinfo`, which follow files in a folder and record how they are called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,21 +55,21 @@ class FakeSlurm:
         self.say("PENDING", reason="Resources")
 
     def script(self, program: str, body: str) -> None:
-        """What the program does from now on, in shell."""
+        """Set the shell text that the program runs from now on."""
         (self.folder / program).write_text(body + "\n")
 
     def say(self, state: str, *, wait_status: int = 0, reason: str = "None") -> None:
-        """What squeue says of job 42 from now on."""
+        """Set squeue's answer about job 42 from now on."""
         (self.folder / "state").write_text(f"{state} {wait_status} {reason}\n")
 
     def calls(self, program: str) -> list[str]:
-        """How a program was called."""
+        """Return the command line of each call of a program."""
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if line.startswith(program)]
 
     def no_controller(self) -> None:
-        """Every program is there and none gets an answer."""
+        """Make every program fail as if no controller answers."""
         words = "Unable to contact slurm controller (connect failure)"
         self.script("sbatch", f'echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')
         for program in ("squeue", "scancel", "sinfo"):

@@ -14,7 +14,7 @@ from tests.integration.conftest import slurm_door as slurm_door
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """Its interpreter."""
+    """Return the interpreter of that environment."""
     environment = REPOSITORY / ".venv-compat"
     if not (environment / ".installed").exists():
         pytest.skip("there is no .venv-compat: `make .venv-compat/.installed` makes it")

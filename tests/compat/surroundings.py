@@ -28,7 +28,7 @@ said["transformers"] = [training.process_index, training.local_process_index, tr
 
 
 class Look(lightning.Callback):
-    """Looks around in the middle of a training."""
+    """A callback that writes what the library sees in the middle of a training."""
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         environment = trainer.strategy.cluster_environment

@@ -14,7 +14,7 @@ from tests.slurm_sandbox.cluster import wait_until
 
 @dataclass(frozen=True)
 class Library:
-    """An example, and how it tells what it does.
+    """One example, and the texts by which its output tells what it does.
 
     `checkpoint` is the file of each checkpoint that is written last; `torn` a file that is there after a crash while
     one was saved. `resumed` is how it says that it goes on from one, with its number, and `last` that it is done.
@@ -95,7 +95,7 @@ class Training:
         return None if told is None else int(told[1])
 
     def said(self, attempt: int, rank: int = 0) -> str:
-        """What a rank has written, to standard output and to standard error."""
+        """Return the output and the error output of a rank."""
         layout = self.run.layout
         files = (Path(layout.stdout(attempt, rank)), Path(layout.stderr(attempt, rank)))
         return "".join(file.read_text() for file in files if file.exists())

@@ -21,7 +21,7 @@ from hpc_elastic.elastic import Std, Worker, WorkerGroup, WorkerSpec, WorkerStat
 from hpc_elastic.elastic.events import construct_event, worker_state
 from hpc_elastic.integrations import torch_types
 from hpc_elastic.rundir.error_file import FailedWorker, build_error
-from hpc_elastic.rundir.records import Event, EventSource, FailureRecord, NodeResult, RunResult, RunState
+from hpc_elastic.rundir.records import Event, EventSource, FailureRecord, NodeResult, RunResultRecord, RunState
 from tests.differential.torch_elastic import make_agent
 from tests.elastic.builders import MOMENT, make_failure, make_group, node_record
 
@@ -96,7 +96,7 @@ def test_group_has_torchs_fields_and_first_values() -> None:
     assert list(map(str, ours.workers)) == list(map(str, theirs.workers))
 
 
-@pytest.mark.parametrize("cls", [NodeResult, RunResult])
+@pytest.mark.parametrize("cls", [NodeResult, RunResultRecord])
 def test_results_have_torchs_fields(cls: type) -> None:
     assert names_of(api.RunResult) <= names_of(cls)
 
@@ -107,8 +107,8 @@ def test_result_has_failed_if_torchs_has(state: WorkerState) -> None:
     assert record.is_failed() == torch_types.to_torch_result(record).is_failed()
 
 
-def run_record(state: RunState) -> RunResult:
-    return RunResult(
+def run_record(state: RunState) -> RunResultRecord:
+    return RunResultRecord(
         run="digits",
         state=state,
         exit_code=1,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.rundir.records import RunResult, RunState, WorkerState
+from hpc_elastic.rundir.records import RunResultRecord, RunState, WorkerState
 from tests.elastic.builders import node_record
 
 
-def run_record(state: RunState) -> RunResult:
-    return RunResult(
+def run_record(state: RunState) -> RunResultRecord:
+    return RunResultRecord(
         run="digits",
         state=state,
         exit_code=0,

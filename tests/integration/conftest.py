@@ -44,14 +44,14 @@ class Run:
         return json.loads(Path(path).read_text())
 
     def result(self) -> Any:
-        """`result.json`; waiting for it is `wait`'s business."""
+        """Return the contents of `result.json`, which must exist: see `wait`."""
         return self.read(self.layout.result)
 
     def is_over(self) -> bool:
         return Path(self.layout.result).exists()
 
     def attempts(self) -> list[int]:
-        """Those that were claimed; a head that is about to has put its roster there before."""
+        """Return the numbers of the claimed attempts; a folder without a claim may hold a roster already."""
         return sorted(int(path.parent.name) for path in Path(self.layout.attempts).glob("*/claim.json"))
 
     def stdout(self, attempt: int, rank: int) -> str:
@@ -59,7 +59,7 @@ class Run:
         return path.read_text() if path.exists() else ""
 
     def story(self) -> str:
-        """Everything that a person would read to find out, for the message of a failed test."""
+        """Return the ends of the run's output files and logs, for the message of a failed test."""
         files = [*self.path.glob("*.out"), *self.path.glob("agents/*.out"), *self.path.glob("attempts/*/ranks/*/*.log")]
         texts = (f"--- {file.relative_to(self.path)}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
         return "\n".join(texts)
@@ -143,7 +143,7 @@ class Run:
     def assert_records_valid(self, *, killed: Collection[str] = ()) -> None:
         """Every record in the run directory is valid by its schema, and there is no stray temporary file.
 
-        Asked once nobody is left who may be writing one: an agent still records things when the result is there.
+        Call it when no process of the run is left: agents still write records after the result.
 
         Args:
             killed: nodes whose agent was: one may leave a temporary file, and half a line at the end of its own files.
@@ -168,7 +168,7 @@ class Run:
 
 
 def _is_left_alone(process: Path, command: str) -> bool:
-    """Whether this is a fork server or store host whose agent is dead; not one of another process namespace."""
+    """Return whether the process is a fork server or store host of this process namespace whose agent is dead."""
     parent = re.search(r" hpc_elastic\.worker\.(?:fork_server|store_host) --parent (\d+)", command)
     if parent is None or Path("/proc", parent[1]).exists():
         return False
@@ -179,7 +179,7 @@ def _is_left_alone(process: Path, command: str) -> bool:
 
 
 def _check_all_or_nothing(record: Any) -> None:
-    """A result has return values or failures, by global rank, and both only of what it is a result of."""
+    """Check that a result has return values or failures, not both, of its own ranks only."""
     if "return_values" not in record:
         return
     assert not (record["return_values"] and record["failures"]), record
@@ -190,7 +190,7 @@ def _check_all_or_nothing(record: Any) -> None:
 
 
 def _kind(name: str) -> str | None:
-    """The name in RECORDS of a file below a run directory."""
+    """Return the key in RECORDS for a file below a run directory."""
     for kind in [*RECORDS, ERROR_FILE]:
         pattern = re.escape(kind).replace("NNNN", r"\d{4,}").replace("RRRRR", r"\d{5,}").replace("NODE", "[^/]+")
         if re.fullmatch(pattern, name):
@@ -199,7 +199,7 @@ def _kind(name: str) -> str | None:
 
 
 class Door:
-    """`hpc-elastic` as a user runs it, in a folder.
+    """The command `hpc-elastic` as a user runs it in a folder.
 
     Args:
         folder: where job files are and runs go.
@@ -242,7 +242,7 @@ class Door:
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
 
     def start_options(self, job: str) -> list[str]:
-        """Workers are spawned where neither the job nor a script beside it has to do with torch.
+        """Return the options that make workers spawn, if neither the job nor a script beside it uses torch.
 
         A fork server would import it for nothing: seconds of processor time on every node of hundreds of tests.
         """
@@ -265,7 +265,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def door(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
-    """The command on a machine without Slurm's variables."""
+    """Return the command on a machine without Slurm's variables."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "HPC_ELASTIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -274,6 +274,6 @@ def door(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
 
 @pytest.fixture
 def slurm_door(slurm: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
-    """The command on the login node of the test's Slurm."""
+    """Return the command on the login node of the test's Slurm."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Door(folder, {**slurm.environment, "XDG_STATE_HOME": str(tmp_path / "state")})

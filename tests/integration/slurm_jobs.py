@@ -114,7 +114,7 @@ def agent_pid(run: Run, node: str) -> int:
 
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process that does not run for a while."""
+    """Freeze a process during the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -163,7 +163,7 @@ def events(run: Run) -> list[Mapping[str, Any]]:
 
 
 def popen(door: Door, *command: str) -> subprocess.Popen[str]:
-    """A command of the user that goes on beside the test."""
+    """Start a command of the user that runs beside the test."""
     return subprocess.Popen(
         command,
         cwd=door.folder,
@@ -176,6 +176,6 @@ def popen(door: Door, *command: str) -> subprocess.Popen[str]:
 
 
 def only_run(door: Door, job_id: str) -> Run:
-    """The run in the user's folder, where there is one."""
+    """Return the one run in the user's folder."""
     (path,) = (door.folder / "hpc-elastic-runs").iterdir()
     return Run(job_id=job_id, layout=RunLayout(str(path)))

@@ -138,7 +138,7 @@ class Step:
         return self.result()
 
     def processes(self) -> dict[int, str]:
-        """What carries this step's mark in its environment, on every machine."""
+        """Return the processes on every machine with this step's mark in their environment."""
         mark = os.fsencode(f"HPC_ELASTIC_RUN_DIR={self.layout.root}")
         found = {}
         for entry in Path("/proc").iterdir():
@@ -216,7 +216,7 @@ class LocalStep(Step):
             )
 
     def exit_codes(self, *, within_s: float = 90) -> list[int]:
-        """What the torchruns leave, once all have ended."""
+        """Return the exit codes of the torchruns, once all have ended."""
         wait_until(
             lambda: all(one.poll() is not None for one in self.torchruns),
             "all torchruns have ended",
@@ -229,7 +229,7 @@ class LocalStep(Step):
         return (self.folder / f"local{number}.out").read_text()
 
     def close(self) -> None:
-        """Nothing may remain, however the test ended."""
+        """Kill every process that is left, however the test ended."""
         for one in self.torchruns:
             if one.poll() is None:
                 one.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Short words for scripted sequences: who joins, what they say, what a machine asks for."""
+"""Helpers for scripted sequences: nodes join, send messages, and the machine returns actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
-from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResult
+from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord
 
 A = TypeVar("A")
 DIGEST = "d" * 64
@@ -181,7 +181,7 @@ class HeadScript:
         return self.roles.get(node_id, "default")
 
     def run(self) -> list[Action]:
-        """All nodes join and the claim is theirs."""
+        """Let all nodes join, and give the head its claim."""
         self.join(*range(self.nodes))
         return self.claimed()
 
@@ -216,7 +216,7 @@ class HeadScript:
         return self.head.lost(f"node{node_id}", "the connection closed", self.now, is_gone=is_gone)
 
     def pass_time(self, seconds: float) -> list[Action]:
-        """Ticks whenever the head wants to, as an agent does; who is `beating` beats."""
+        """Tick the head when it is due, as an agent does; the nodes in `beating` send beats."""
         actions: list[Action] = []
         end = self.now + seconds
         while (at := self.head.next_tick()) <= end:
@@ -236,12 +236,12 @@ def the_claim(actions: Sequence[Action]) -> ClaimAttempt:
     return claim
 
 
-def the_result(actions: Sequence[Action]) -> RunResult:
+def the_result(actions: Sequence[Action]) -> RunResultRecord:
     (write,) = of_kind(actions, WriteResult)
     return write.result
 
 
 def the_cause(actions: Sequence[Action]) -> tuple[str, ExitCode]:
-    """Reason and exit code of the result that is to be written."""
+    """Return the reason and exit code of the result in the actions."""
     result = the_result(actions)
     return result.reason, ExitCode(result.exit_code)

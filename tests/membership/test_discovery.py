@@ -13,17 +13,17 @@ from hpc_elastic.membership.discovery import (
     ClaimAllocation,
     Dial,
     DiscoveryAction,
+    DiscoveryPhase,
     DiscoverySettings,
     Gather,
     HeadDiscovery,
-    Phase,
     ReadRecords,
     StepDown,
 )
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResultRecord, RunState, Spend, World
 from tests.membership.script import a_seat
 
 SETTINGS = DiscoverySettings(node="node1", join_timeout_s=60)
@@ -46,7 +46,7 @@ def a_world(*node_ids: int, attempt: int = 1, head: str = "node0") -> World:
     return assign_worker_ranks(seats, run="run", attempt=attempt, allocation=1, head=head, restarts={})
 
 
-def records(world: World | None = None, result: RunResult | None = None) -> Records:
+def records(world: World | None = None, result: RunResultRecord | None = None) -> Records:
     if world is None:
         return Records(result=result, first=FIRST, claim=None, world=None)
     claim = AttemptClaim(
@@ -137,7 +137,7 @@ def test_one_that_answers_is_joined() -> None:
     search = Search("node2", records(a_world(0, 1, 2)))
     search.answers = {"node1"}
     search.pass_time(5)
-    assert search.discovery.phase is Phase.OVER
+    assert search.discovery.phase is DiscoveryPhase.OVER
     assert search.discovery.next_tick() == float("inf")
 
 
@@ -148,7 +148,7 @@ def test_a_member_that_gathers_gives_way_to_one_of_lower_order() -> None:
     search.answers = {"node1"}
     search.pass_time(2)
     assert search.asked_for(StepDown)
-    assert search.discovery.phase is Phase.OVER
+    assert search.discovery.phase is DiscoveryPhase.OVER
 
 
 def test_who_claims_dials_nobody_any_more_and_joins_nobody() -> None:
@@ -159,7 +159,7 @@ def test_who_claims_dials_nobody_any_more_and_joins_nobody() -> None:
     search.pass_time(30)
     assert len(search.dialled) == count
     assert search.discovery.answered() == []  # of one that was under way: the caller hangs up
-    assert search.discovery.phase is Phase.CLAIMING
+    assert search.discovery.phase is DiscoveryPhase.CLAIMING
 
 
 def test_a_lost_claim_has_the_records_read_again() -> None:
@@ -210,7 +210,7 @@ def test_a_claim_that_comes_while_it_gathers_ends_the_gathering() -> None:
 
 
 def test_a_result_ends_the_search_with_its_exit_code() -> None:
-    result = RunResult(
+    result = RunResultRecord(
         run="run",
         state=RunState.SUCCEEDED,
         exit_code=0,
@@ -236,7 +236,7 @@ def test_a_run_directory_that_cannot_be_read_is_asked_again() -> None:
     (said,) = discovery.read_failed("no space left", 10)
     assert isinstance(said, Log)
     assert ReadRecords() in discovery.tick(discovery.next_tick())
-    assert discovery.phase is Phase.SEARCHING
+    assert discovery.phase is DiscoveryPhase.SEARCHING
 
 
 def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_order() -> None:
@@ -244,7 +244,7 @@ def test_before_the_first_attempt_the_nodes_claim_the_next_allocation_in_their_o
         search = Search(node, records(), lost=None)
         search.pass_time(3)
         assert search.asked_for(ClaimAllocation) == [(at, ClaimAllocation(after=1))]
-        assert search.discovery.phase is Phase.CLAIMING
+        assert search.discovery.phase is DiscoveryPhase.CLAIMING
 
 
 def test_a_claim_of_an_allocation_that_is_anothers_leads_to_its_head() -> None:
@@ -302,7 +302,7 @@ def test_one_that_names_its_head_is_believed_at_once() -> None:
 def test_two_that_gather_do_not_leave_for_each_other() -> None:
     search = Search("node5", records(a_world(*range(9))))
     search.pass_time(4)
-    assert search.discovery.phase is Phase.GATHERING
+    assert search.discovery.phase is DiscoveryPhase.GATHERING
     search.elsewhere["node1"] = "node8"  # which comes after node5
     before = len(search.dialled)
     search.pass_time(2)

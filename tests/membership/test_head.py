@@ -36,7 +36,7 @@ from hpc_elastic.membership.messages import (
     Terminated,
     Welcome,
 )
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import CLOSING_BOUND_S
 from hpc_elastic.rundir.records import RunState, Spend
 from tests.membership.script import (
@@ -148,7 +148,7 @@ def test_an_unfit_late_comer_is_refused_and_the_world_works_on() -> None:
     script.claimed()
     refused = sent(script.join(2, problem="sees 3 GPUs"), Refused)
     assert refused["node2"].reason == "sees 3 GPUs"
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
     assert script.lose(2) == []
 
 
@@ -186,7 +186,7 @@ def test_a_failure_of_an_older_attempt_changes_nothing() -> None:
     script.stopped(1)
     script.claimed()
     assert script.fail(1, attempt=1) == []
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 @pytest.mark.parametrize("attempt", [1, 3])
@@ -206,7 +206,7 @@ def test_a_report_of_another_attempt_changes_nothing_whatever_it_says(attempt: i
         Stopped(attempt=attempt, failures=(), unkillable=(7,), store_port=1),
     ):
         assert [script.say(number, message) for number in range(2)] == [[], []]
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
     script.finish(0)
     assert the_cause(script.finish(1)) == ("succeeded", ExitCode.SUCCESS)
 
@@ -237,7 +237,7 @@ def test_a_finished_node_is_stopped_and_started_too_if_another_fails() -> None:
     script.stopped(1)
     assert set(sent(script.claimed(), Assign)) == {"node0", "node1"}
     script.finish(1)
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_goes_on_from_the_history_of_an_earlier_allocation() -> None:
@@ -370,9 +370,9 @@ def pausing() -> HeadScript:
 
 def finish_all(script: HeadScript, actions: list[Action], *, without: tuple[int, ...] = ()) -> list[Action]:
     """What follows when the claim comes through and everybody who is asked to stop does."""
-    if script.head.phase is Phase.CLAIMING:
+    if script.head.phase is HeadPhase.CLAIMING:
         actions = [*actions, *script.claimed()]
-    if script.head.phase is Phase.STOPPING:
+    if script.head.phase is HeadPhase.STOPPING:
         actions += [a for n in range(script.nodes) if n not in without for a in script.stopped(n)]
     return actions
 
@@ -429,7 +429,7 @@ def test_a_lost_spare_disturbs_nobody() -> None:
     script = HeadScript(3, min_nodes=2, max_nodes=2)
     script.run()
     assert not sent(script.lose(2), Stop)
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_a_second_stop_request_changes_nothing() -> None:
@@ -466,7 +466,7 @@ def test_a_node_that_is_silent_for_a_whole_lease_is_lost() -> None:
 def test_a_node_that_beats_is_not_lost() -> None:
     script = running()
     script.pass_time(1000)
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_the_heads_own_node_needs_no_lease() -> None:
@@ -474,7 +474,7 @@ def test_the_heads_own_node_needs_no_lease() -> None:
     script.run()
     script.beating.clear()
     script.pass_time(1000)
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_drops_who_sends_what_only_a_head_sends() -> None:

@@ -10,16 +10,16 @@ import pytest
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import (
     Action,
+    DiscoverHead,
     Leave,
     Log,
     RecordFailure,
-    Seek,
     SendToHead,
     StartWorkers,
     StopWorkers,
     WriteNodeResult,
 )
-from hpc_elastic.membership.member import Member, Phase
+from hpc_elastic.membership.member import Member, MemberPhase
 from hpc_elastic.membership.messages import (
     Beat,
     Broken,
@@ -130,7 +130,7 @@ def test_reports_a_failure_when_its_error_file_is_written() -> None:
     assert member.worker_exited(1, 0, -9, 1) == [RecordFailure(attempt=1, local_rank=0, exitcode=-9)]
     failure = a_failure(2, exitcode=-9)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
 
 
 def test_reports_success_when_the_nodes_record_is_durable() -> None:
@@ -140,7 +140,7 @@ def test_reports_success_when_the_nodes_record_is_durable() -> None:
     assert (write.result.state, write.result.ranks) == (WorkerState.SUCCEEDED, (2, 3))
     assert told(actions) == [Ended(attempt=1)], "once, for the first one"
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
-    assert member.phase is Phase.FINISHED
+    assert member.phase is MemberPhase.FINISHED
 
 
 def test_a_stop_between_success_and_its_record_comes_first() -> None:
@@ -159,7 +159,7 @@ def test_reports_that_every_worker_has_its_process_when_the_nodes_record_is_dura
         None,
     )
     assert told(member.node_result_written(write.result)) == [Started(attempt=1)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
 
 
 def test_a_stop_before_the_start_was_reported_comes_first() -> None:
@@ -176,7 +176,7 @@ def test_works_on_after_a_failure_that_is_ignored() -> None:
     member.worker_exited(1, 0, 1, 1)
     failure = a_failure(2)
     assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
-    assert member.phase is Phase.WORKING
+    assert member.phase is MemberPhase.WORKING
     (write,) = of_kind(member.worker_exited(1, 1, 0, 2), WriteNodeResult)
     assert (write.result.state, list(write.result.failures)) == (WorkerState.FAILED, ["2"])
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
@@ -213,7 +213,7 @@ def test_tells_that_it_has_stopped_when_no_worker_is_left() -> None:
     (write,) = of_kind(actions, WriteNodeResult)
     assert (write.result.state, write.result.reason) == (WorkerState.STOPPED, "because")
     assert told(actions) == [Stopped(attempt=1, failures=(), unkillable=(), store_port=26000)]
-    assert member.phase is Phase.PARKED
+    assert member.phase is MemberPhase.PARKED
 
 
 def test_a_stop_of_another_attempt_changes_nothing() -> None:
@@ -227,7 +227,7 @@ def test_a_stop_and_an_assignment_of_an_older_attempt_change_nothing() -> None:
     member.received(an_assign(attempt=2), 0)
     assert member.received(stop(attempt=1), 0) == []
     assert not of_kind(member.received(an_assign(attempt=1), 0), StartWorkers)
-    assert (member.phase, member.attempt) == (Phase.WORKING, 2)
+    assert (member.phase, member.attempt) == (MemberPhase.WORKING, 2)
 
 
 def test_a_worker_that_ends_by_term_after_the_stop_has_not_failed() -> None:
@@ -305,7 +305,7 @@ def test_the_end_while_stopping_lets_the_stop_finish() -> None:
 def test_the_end_makes_a_member_without_workers_leave(make: Callable[[], Member]) -> None:
     member = make()
     actions = member.received(End(exit_code=0, cause="done"), 0)
-    if member.phase is Phase.STOPPING:  # what a worker left behind has its grace
+    if member.phase is MemberPhase.STOPPING:  # what a worker left behind has its grace
         actions = member.workers_stopped(1, (), 26000)
     assert actions == [Leave(exit_code=0, cause="done")]
 
@@ -404,7 +404,7 @@ def test_an_assignment_that_comes_after_a_lease_since_the_join_is_none() -> None
     member.received(Welcome(allocation=1, head="node0"), 20)
     actions = member.received(an_assign(), 20)
     assert not of_kind(actions, StartWorkers)
-    assert of_kind(actions, Seek)
+    assert of_kind(actions, DiscoverHead)
 
 
 def test_an_echo_of_no_beat_is_no_news() -> None:
@@ -437,7 +437,7 @@ def test_the_guard_fences_a_member_that_is_frozen_while_it_stops_its_workers() -
 def test_a_member_without_workers_notices_a_silent_head_too() -> None:
     member = parked()
     member.tick(3)
-    assert of_kind(member.tick(6), Seek)
+    assert of_kind(member.tick(6), DiscoverHead)
 
 
 def test_a_world_of_one_beside_its_head_has_no_lease() -> None:
@@ -467,8 +467,8 @@ def test_does_not_spin_if_the_head_is_silent_while_the_last_stop_takes_long() ->
 def test_kills_its_workers_if_the_head_is_lost(make: Callable[[], Member]) -> None:
     member = make()
     assert of_kind(member.disconnected("reset", is_dead=True), StopWorkers) == [stop_workers(StopManner.FENCE)]
-    (seek,) = of_kind(member.workers_stopped(1, (), 26000), Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset", attempt=1)
+    (search,) = of_kind(member.workers_stopped(1, (), 26000), DiscoverHead)
+    assert search.lost == LostHead(node="node0", contact=0, is_dead=True, why="reset", attempt=1)
 
 
 def test_says_goodbye_to_a_head_that_it_gives_up_when_its_workers_are_gone() -> None:
@@ -477,8 +477,8 @@ def test_says_goodbye_to_a_head_that_it_gives_up_when_its_workers_are_gone() -> 
     assert told(member.workers_stopped(1, (), 26000)) == [Dropped(reason="no answer")]
 
 
-def test_seeks_another_head_if_it_has_no_workers() -> None:
-    assert of_kind(parked().disconnected("reset", is_dead=True), Seek)
+def test_searches_for_another_head_if_it_has_no_workers() -> None:
+    assert of_kind(parked().disconnected("reset", is_dead=True), DiscoverHead)
 
 
 def test_is_a_member_again_when_it_has_found_a_head() -> None:
@@ -499,14 +499,14 @@ def test_remembers_the_head_of_the_world_if_its_successor_only_gathered() -> Non
     member.received(Welcome(allocation=1, head="node2", gathers=True), 10)
     actions = member.disconnected("closed", is_dead=True)  # and tells people nothing: it was nobody's head yet
     assert not of_kind(actions, Log)
-    (seek,) = of_kind(actions, Seek)
-    assert seek.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
+    (search,) = of_kind(actions, DiscoverHead)
+    assert search.lost == LostHead(node="node0", contact=0, is_dead=False, why="no answer", attempt=1)
 
 
 def test_a_word_of_the_head_before_it_closes_is_no_death() -> None:
     member = parked()
-    (seek,) = of_kind(member.received(Dropped(reason="no answer for 9 s"), 20), Seek)
-    assert (seek.lost.is_dead, seek.lost.contact) == (False, 20)
+    (search,) = of_kind(member.received(Dropped(reason="no answer for 9 s"), 20), DiscoverHead)
+    assert (search.lost.is_dead, search.lost.contact) == (False, 20)
 
 
 def test_who_got_a_term_leaves_when_its_head_is_lost() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Log, Note
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
@@ -40,7 +40,7 @@ def test_a_failure_in_a_role_that_restarts_alone_stops_only_that_role() -> None:
         (2, 6, 2, 8),
     ]
     assert {part.master.port for part in parts.values()} == {26002}, "a store of its own, on its first node"
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_a_failure_in_a_role_that_restarts_all_stops_everybody() -> None:
@@ -123,7 +123,7 @@ def test_a_failure_of_another_role_during_the_pause_stops_that_role_too() -> Non
     script.fail(2)
     script.stopped(2)
     script.stopped(3)
-    assert script.head.phase is Phase.PAUSING
+    assert script.head.phase is HeadPhase.PAUSING
     assert list(sent(script.fail(1), Stop)) == ["node0", "node1"]
     script.stopped(0)
     script.stopped(1)

@@ -12,7 +12,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Note, SendToMember, Superseded, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign, Beat, Dropped, End, Join, Refused, Stop, StopManner, Welcome
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.membership.timing import Timing
@@ -119,7 +119,7 @@ def test_a_node_lost_between_attempts_is_counted_and_not_waited_for() -> None:
     script = running(restart=a_restart_plan(first_s=60))
     script.fail(1)
     restart(script, 0, 1, 2, 3)
-    assert script.head.phase is Phase.PAUSING
+    assert script.head.phase is HeadPhase.PAUSING
     script.lose(2)
     claim = the_claim(script.pass_time(61)).claim
     assert (claim.members, claim.spend) == (("node0", "node1", "node3"), Spend(restarts=1, node_losses=1))
@@ -172,7 +172,7 @@ def test_a_side_with_too_few_waits_for_what_the_others_do() -> None:
         script.lose(node_id, is_gone=False)
     actions = restart(script, 0)
     assert not of_kind(actions, WriteResult)
-    assert script.head.phase is Phase.AWAITING_QUORUM
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
     assert not of_kind(script.pass_time(3 * LEASE_S), WriteResult)
     assert the_cause(script.pass_time(2)) == ("node_lost", ExitCode.NODE_LOST)
 
@@ -276,7 +276,7 @@ def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another
     script.lose(1)
     script.lose(3)
     assert not of_kind(restart(script, 0), WriteResult)
-    assert script.head.phase is Phase.AWAITING_QUORUM
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
 
 
 def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> None:
@@ -284,7 +284,7 @@ def test_a_head_that_another_one_follows_tells_everybody_and_ends_nothing() -> N
     actions = script.head.superseded("node2 has opened attempt 2")
     assert set(sent(actions, Dropped)) == {"node1", "node2", "node3"}
     assert of_kind(actions, Superseded)
-    assert script.head.phase is Phase.OVER
+    assert script.head.phase is HeadPhase.OVER
     assert script.head.superseded("again") == []
 
 
@@ -349,7 +349,7 @@ def test_a_run_that_has_lost_too_many_nodes_does_not_go_on_when_they_are_back() 
     for node_id in (1, 2, 3):
         script.lose(node_id, is_gone=False)
     restart(script, 0)
-    assert script.head.phase is Phase.AWAITING_QUORUM
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
     assert not of_kind([*script.join(1), *script.join(2)], ClaimAttempt)
     assert of_kind(script.pass_time(3 * LEASE_S + 2), WriteResult)
 
@@ -377,7 +377,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_elses_ranks_change() 
 def test_a_spare_that_is_lost_disturbs_nobody() -> None:
     script = running(4, min_nodes=3, max_nodes=3)
     assert not sent(script.lose(3), Stop)
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
 
 
 def test_an_unfit_node_is_left_out_if_there_are_enough_without_it() -> None:
@@ -396,7 +396,7 @@ def test_a_node_that_returns_waits_for_the_next_attempt() -> None:
     actions = script.join(2)
     assert sent(actions, Welcome)["node2"].is_late
     assert "node.returned" in [note.name for note in of_kind(actions, Note)]
-    assert script.head.phase is Phase.RUNNING
+    assert script.head.phase is HeadPhase.RUNNING
     script.fail(1, rank=1, attempt=2)
     assert "node2" in the_claim(restart(script, 0, 1, 3)).claim.members
 
@@ -506,7 +506,7 @@ def test_whoever_leaves_a_successors_round_again_ends_no_run() -> None:
     script = succeeding(succession(is_dead=False), min_nodes=4)
     script.join(1, 2)
     assert not of_kind(script.lose(2), WriteResult)
-    assert script.head.phase is Phase.GATHERING
+    assert script.head.phase is HeadPhase.GATHERING
 
 
 def test_a_successor_whose_contact_is_old_waits_for_its_own_node() -> None:
@@ -526,7 +526,7 @@ def test_a_successor_with_too_few_ends_the_run_when_nobody_else_went_on() -> Non
     script.join(1)
     actions = script.pass_time(3 * LEASE_S + 0.9)
     assert not of_kind(actions, WriteResult)
-    assert script.head.phase is Phase.AWAITING_QUORUM
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
     assert the_cause(script.pass_time(0.5)) == ("node_lost", ExitCode.NODE_LOST)
 
 

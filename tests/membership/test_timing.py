@@ -105,12 +105,12 @@ def test_the_head_ends_a_run_before_the_silent_ones_who_would_name_all_others(
 ) -> None:
     acked, contact = 0.0, delay_s
     lost = head.after(acked, timing.lease_s)
-    assert head.after(lost, timing.hopes_s) < silent.after(contact, timing.yields_s)
+    assert head.after(lost, timing.awaits_return_s) < silent.after(contact, timing.awaits_rivals_s)
 
 
 @given(timings())
 def test_a_side_with_too_few_nodes_waits_until_the_others_must_have_gone_on(timing: Timing) -> None:
-    assert timing.yields_s > timing.closes_after_contact_s
+    assert timing.awaits_rivals_s > timing.closes_after_contact_s
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)

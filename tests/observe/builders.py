@@ -18,7 +18,7 @@ from hpc_elastic.rundir.records import (
     Event,
     FailureRecord,
     Request,
-    RunResult,
+    RunResultRecord,
     RunState,
     Spend,
     Submission,
@@ -54,7 +54,7 @@ class RunBuilder:
 
     @classmethod
     def at(cls, root: Path, job_id: str) -> RunBuilder:
-        """The run in a directory that something else made."""
+        """Return a builder for a run directory that something else made."""
         run = cls.__new__(cls)
         run.layout, run.job_id = RunLayout(root), job_id
         run.plan = parse_plan(Path(run.layout.plan).read_text())
@@ -179,7 +179,7 @@ class RunBuilder:
         return self
 
     def note(self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1) -> RunBuilder:
-        """What a head writes of each of these nodes in its events."""
+        """Write a head's event about each of these nodes."""
         for node in nodes:
             event = Event(
                 time_ns=1,
@@ -209,7 +209,7 @@ class RunBuilder:
         nodes: Sequence[str] = ("node1", "node2"),
     ) -> RunBuilder:
         attempts = store.list_numbers(self.layout.attempts)
-        result = RunResult(
+        result = RunResultRecord(
             run=self.plan.run,
             state=state,
             exit_code=exit_code,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.observe.nodes import Claimed, NodeNote, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.observe.nodes import AttemptNodes, NodeNote, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.rundir.layout import RunLayout
 from tests.observe.builders import RunBuilder
 
 ORDER = ("a", "b", "c", "d", "e")
 
 
-def claim(attempt: int, nodes: str) -> Claimed:
+def claim(attempt: int, nodes: str) -> AttemptNodes:
     """The first of the nodes is the head's."""
-    return Claimed(attempt=attempt, head=nodes[0], nodes=tuple(nodes))
+    return AttemptNodes(attempt=attempt, head=nodes[0], nodes=tuple(nodes))
 
 
 def joined(attempt: int, head: str, nodes: str) -> list[NodeNote]:
@@ -29,7 +29,7 @@ def lost(attempt: int, head: str, nodes: str) -> list[NodeNote]:
 
 ALL_JOIN = joined(0, "a", "abcde")
 # What happened: the claims, the notes, then who waits and who is lost.
-HISTORIES: dict[str, tuple[list[Claimed], list[NodeNote], str, str]] = {
+HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
     "nobody has come": ([], [], "", ""),
     "before the first attempt all wait": ([], ALL_JOIN, "abcde", ""),
     "the rest waits": ([claim(1, "abc")], ALL_JOIN, "de", ""),

@@ -16,12 +16,12 @@ from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.node_workers import NodeWorkers
 from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError
-from hpc_elastic.membership.actions import Action, Leave, Level, Seek, SendToHead, StartWorkers, StopWorkers
+from hpc_elastic.membership.actions import Action, DiscoverHead, Leave, Level, SendToHead, StartWorkers, StopWorkers
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End as RunEnd
 from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import Endpoint, RunResult
+from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from tests.simulation.clock import NEVER, MachineClock
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
@@ -80,8 +80,8 @@ class SimulatedTelemetry:
             run.rules.assigned(agent, action.assign)
         elif isinstance(action, StopWorkers):
             run.rules.stops(agent, action)
-        elif isinstance(action, Seek):
-            run.rules.seeks(agent)
+        elif isinstance(action, DiscoverHead):
+            run.rules.searches(agent)
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
             agent.ends_job = action.ends_job
@@ -96,7 +96,7 @@ class SimulatedTelemetry:
     def __exit__(self, *_: object) -> None:
         """It is over."""
 
-    def run_ended(self, result: RunResult) -> None:
+    def run_ended(self, result: RunResultRecord) -> None:
         """Of the head."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.codec import from_json
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, NodeResult, RunResult, World
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, NodeResult, RunResultRecord, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -27,7 +27,7 @@ class Disk:
         self.asks: dict[tuple[int, str], float] = {}  # the same of each head that wants to open it
         self.worlds: dict[int, World] = {}
         self.node_results: dict[tuple[int, str], NodeResult] = {}
-        self.results: list[RunResult] = []
+        self.results: list[RunResultRecord] = []
         self.ended_at = float("inf")
         self._valid: list[int] = []  # attempts
         run.files.changed = self._changed
@@ -38,7 +38,7 @@ class Disk:
         elif path.endswith("/claim.json"):
             self._claimed(agent, from_json(AttemptClaim, self._read(path)))
         elif path == LAYOUT.result:
-            result = from_json(RunResult, self._read(path))
+            result = from_json(RunResultRecord, self._read(path))
             self.results.append(result)
             self.ended_at = self._run.clock.now
             self._run.rules.ended(agent, result)

@@ -13,17 +13,17 @@ from hpc_elastic.agent.rendezvous import successor
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, SendToHead, StartWorkers
-from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, Restart
+from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, RestartWorkers
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Message, StopManner
-from hpc_elastic.membership.phases import Phase
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
-from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResult, WorkerState
+from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, WorkerState
 from hpc_elastic.rundir.store import claim
 from tests.simulation.plant import Plant
 from tests.simulation.planted_losses import SEEKERS, SURVIVING_HEADS, SURVIVING_MEMBERS
@@ -87,7 +87,7 @@ class _FirstEndIsAll(Head):
 class _StartsUnclaimed(Head):
     def _gather(self, now: float) -> list[Action]:
         actions = super()._gather(now)
-        if self.phase is Phase.CLAIMING:
+        if self.phase is HeadPhase.CLAIMING:
             actions += self.claimed(self._judge.history.attempts + 1, True, "digest", now)
         return actions
 
@@ -142,7 +142,7 @@ class _StartsTwice(Member):
         return actions
 
 
-def _write_result_unasked(self: journal.Journal, result: RunResult) -> tuple[int, str] | AttemptClaim:
+def _write_result_unasked(self: journal.Journal, result: RunResultRecord) -> tuple[int, str] | AttemptClaim:
     claim(self._layout.result, to_json(result))
     standing = self._chain.result()
     assert standing is not None
@@ -164,7 +164,7 @@ class _Decides:
 
 class _SpendsTwice(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, RestartWorkers):
             return decision
         spend = replace(decision.history.spend, restarts=decision.history.spend.restarts + 1)
         return replace(decision, history=replace(decision.history, spend=spend))
@@ -172,7 +172,7 @@ class _SpendsTwice(_Decides):
 
 class _SpendsNothing(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        if not isinstance(decision, Restart):
+        if not isinstance(decision, RestartWorkers):
             return decision
         return replace(decision, history=replace(decision.history, spend=history.spend))
 
@@ -181,17 +181,17 @@ class _IgnoresNothing(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
         if not isinstance(decision, Ignore):
             return decision
-        return Restart(at=now, manner=StopManner.RESTART, reason=decision.reason, history=history)
+        return RestartWorkers(at=now, manner=StopManner.RESTART, reason=decision.reason, history=history)
 
 
 class _RestartsAll(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        return replace(decision, roles=None) if isinstance(decision, Restart) else decision
+        return replace(decision, roles=None) if isinstance(decision, RestartWorkers) else decision
 
 
 class _NeverPauses(_Decides):
     def changed(self, decision: Decision, history: History, observation: Observation, now: float) -> Decision:
-        return replace(decision, at=now) if isinstance(decision, Restart) else decision
+        return replace(decision, at=now) if isinstance(decision, RestartWorkers) else decision
 
 
 HEADS: dict[str, type[Head]] = {

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, Seek, SendToMember, StopWorkers
+from hpc_elastic.membership.actions import Action, DiscoverHead, SendToMember, StopWorkers
 from hpc_elastic.membership.decisions import Decide, History
 from hpc_elastic.membership.discovery import NEVER, DiscoveryAction, HeadDiscovery
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.lease import Lease, MemberLease
-from hpc_elastic.membership.losses import Losses, Round
+from hpc_elastic.membership.losses import Losses, SuccessionRound
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Beat, Join, Message
 from hpc_elastic.membership.rounds import HeadSettings
@@ -37,12 +37,12 @@ class _NoGuard(Member):
         return NEVER
 
 
-class _SeeksAtOnce(Member):
+class _SearchesAtOnce(Member):
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
         actions = super().disconnected(why, is_dead=is_dead)
         lost = self._allegiance.lost
         has_workers = any(isinstance(action, StopWorkers) for action in actions)
-        return [*actions, Seek(lost=lost)] if has_workers and lost is not None else actions
+        return [*actions, DiscoverHead(lost=lost)] if has_workers and lost is not None else actions
 
 
 class _StartsLate(Member):
@@ -68,7 +68,7 @@ class _ReceiptIsEnough(Head):
 class _WithRound(Head):
     """Its round, if it is a successor, closes by another rule."""
 
-    ROUND: type[Round]
+    ROUND: type[SuccessionRound]
 
     def __init__(
         self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
@@ -78,12 +78,12 @@ class _WithRound(Head):
             self.gathering._round = self.ROUND(succession, settings.timing, self._roster, now)
 
 
-class _ImpatientRound(Round):
+class _ImpatientRound(SuccessionRound):
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
         return self.succession.lost.contact if self._is_complete() else super().closes_at(is_enough, has_room)
 
 
-class _HastyRound(Round):
+class _HastyRound(SuccessionRound):
     def closes_at(self, is_enough: Callable[[], bool], has_room: Callable[[], bool]) -> float:
         early = self.succession.lost.contact + self._timing.succeeds_after_contact_s
         return min(super().closes_at(is_enough, has_room), early)
@@ -115,8 +115,8 @@ class _NeverWaits(Losses):
         return -NEVER
 
 
-class _NeverYields(Losses):
-    def yields_until(self, min_nodes: int) -> float:
+class _NeverAwaitsQuorum(Losses):
+    def may_end_at(self, min_nodes: int) -> float:
         return -NEVER
 
 
@@ -136,7 +136,7 @@ class _StartsBesideTheLost(_WithLosses):
 
 
 class _EndsTheOthersRun(_WithLosses):
-    LOSSES = _NeverYields
+    LOSSES = _NeverAwaitsQuorum
 
 
 class _PaysLossTwice(_WithLosses):
@@ -228,7 +228,7 @@ SURVIVING_HEADS: dict[str, type[Head]] = {
 SURVIVING_MEMBERS: dict[str, type[Member]] = {
     "a member's lease is longer than the head's": _LateFence,
     "the guard has no deadline": _NoGuard,
-    "an agent seeks before its workers are gone": _SeeksAtOnce,
+    "an agent searches before its workers are gone": _SearchesAtOnce,
     "an assignment counts however late it comes": _StartsLate,
     "a silent head is taken for dead": _SilenceIsDeath,
 }

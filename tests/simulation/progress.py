@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import RunResult
+from hpc_elastic.rundir.records import RunResultRecord
 from tests.simulation.rules import STOPS_WITHIN_S, require
 from tests.simulation.scenario import GRACE_S
 
@@ -76,7 +76,7 @@ class Progress:
         since = self._run.clock.now - self.bound_s
         return agent.is_running and max(agent.disk.stalled_until, agent.disk.fails_until) > since
 
-    def ended(self, agent: Agent, result: RunResult) -> None:
+    def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """A run that a side could carry on is not ended for too few nodes."""
         if result.reason in ENDED_FOR_TOO_FEW and result.attempts and not self._has_slow_head() and self._may_lose():
             side = self.side()

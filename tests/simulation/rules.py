@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
-from hpc_elastic.rundir.records import AttemptClaim, RunResult, World
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -230,11 +230,11 @@ class Rules:
             is_written = (attempt, node.node) in self._run.disk.node_results
             require(is_there and is_written, f"attempt {note.attempt} is said to be started, {node.node} is not")
 
-    def seeks(self, agent: Agent) -> None:
+    def searches(self, agent: Agent) -> None:
         """An agent hangs up on a head that is lost: whoever sees that takes its workers for gone."""
         self.leaves(agent, -1)
 
-    def ended(self, agent: Agent, result: RunResult) -> None:
+    def ended(self, agent: Agent, result: RunResultRecord) -> None:
         """The result is on disk."""
         disk = self._run.disk
         world, claim = disk.latest, disk.latest_claim

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hpc_elastic.plan.roles import RestartPolicy
-from hpc_elastic.rundir.records import RunResult, RunState
+from hpc_elastic.rundir.records import RunResultRecord, RunState
 from tests.simulation.draw import draw
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
@@ -90,7 +90,7 @@ def a_scenario(*roles: Role, faults: tuple[Fault, ...] = (), **changes: object) 
     return replace(scenario, **changes)  # type: ignore[arg-type]
 
 
-def the_result(scenario: Scenario) -> tuple[RunResult, SimulatedRun]:
+def the_result(scenario: Scenario) -> tuple[RunResultRecord, SimulatedRun]:
     run = SimulatedRun(scenario)
     run.play()
     (result,) = run.disk.results
@@ -260,7 +260,7 @@ def test_a_pause_of_the_head_beside_a_killed_agent_is_one_loss_and_not_all_of_th
     [
         pytest.param(102469, id="who claims the allocation again finds that an attempt was opened meanwhile"),
         pytest.param(104804, id="a successor that was paused for long gives the others a lease"),
-        pytest.param(224673, id="the member of a head that is superseded while it seeks another one leaves"),
+        pytest.param(224673, id="the member of a head that is superseded while it searches for another one leaves"),
         pytest.param(235337, id="the death of a store host is judged by the progress of now"),
         pytest.param(232738, id="enough nodes that are back before the workers are stopped save the run"),
         pytest.param(221294, id="a node whose connection the network has reset may live"),

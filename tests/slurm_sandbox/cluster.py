@@ -60,7 +60,7 @@ class Cluster(Sandbox):
 
     @contextlib.contextmanager
     def partitioned(self, *groups: Sequence[str]) -> Iterator[None]:
-        """Lets no group of machines hear another one, and nobody is told; whoever is in none is heard by all."""
+        """Drop packets between these groups of machines, silently; a machine in no group reaches all."""
         with contextlib.ExitStack() as walls:
             for group in groups:
                 others = [self.layout.address(name) for other in groups if other is not group for name in other]
@@ -104,7 +104,7 @@ class Cluster(Sandbox):
 
     @contextlib.contextmanager
     def frozen_slurmctld(self) -> Iterator[None]:
-        """Lets slurmctld stand still: connections to it are taken, and nothing is answered until it goes on."""
+        """Stop slurmctld during the block: connections are accepted, and nothing is answered."""
         pid_file = f"--pidfile={self.layout.path('slurmctld.pid')}"
         self.run_on(CONTROLLER, "pkill", "-STOP", pid_file)
         try:
@@ -140,7 +140,7 @@ class Cluster(Sandbox):
         return [line for line in lines if not line.endswith(" COMPLETING")]
 
     def _resume_nodes(self) -> None:
-        """Spares the nodes that Slurm has given up the wait for their next registration."""
+        """Resume the nodes that Slurm has given up, which else wait for their next registration."""
         for node, state in self.node_states().items():
             if state.startswith(("down", "drain", "fail")):
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)

@@ -1,7 +1,7 @@
 """The process that owns a sandbox: makes it, changes it on request, and removes it when its owner dies.
 
-Theory of operation: the keeper binds an abstract socket, which is the claim of a slot and the door
-for requests, one a connection. Every process of the sandbox is its child, or in a PID namespace
+Theory of operation: the keeper binds an abstract socket, which claims a slot and takes
+requests, one a connection. Every process of the sandbox is its child, or in a PID namespace
 whose process 1 is, and dies with the keeper by the kernel's hand, however that dies; network
 namespaces die with their last process. So only files can be left behind, and whoever starts the
 next sandbox removes those that no keeper owns. The keeper watches its owner by pidfd, so that an

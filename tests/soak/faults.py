@@ -93,7 +93,7 @@ class Done:
 
 @dataclass(slots=True)
 class Damage:
-    """What was done to the run so far."""
+    """The faults that were injected into the run so far."""
 
     killed: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
@@ -102,7 +102,7 @@ class Damage:
 
 
 class Surgeon:
-    """Does faults to one run, and only such as it has promised to survive.
+    """Injects faults into one run, and only such as it has promised to survive.
 
     A node may be taken if enough members of the latest world are left without it: neither killed nor
     frozen. One whose guard was killed is not frozen: agent and guard together are what fences.
@@ -119,10 +119,10 @@ class Surgeon:
         self.damage = Damage()
 
     def do(self, fault: Fault) -> int:
-        """Does it, if there is somebody to do it to.
+        """Inject the fault, if there is a process or node that it can hit.
 
         Returns:
-            The attempt that cannot live on with it; 0 if that is not sure.
+            The attempt that cannot survive it; 0 if that is not certain.
         """
         claims = self._patient.claims()
         if not self._do(fault) or fault.kind not in RESTARTS or fault.after_s is not None:
@@ -168,7 +168,7 @@ class Surgeon:
         return is_done
 
     def _kill_all_but_one(self, fault: Fault) -> bool:
-        """Nobody is frozen then, and the one that is left is of the latest world: it must write the result."""
+        """Kill all agents but one of the latest world, which must write the result; none is frozen then."""
         self.thaw()
         alive = sorted(set(self._agents) - self.damage.killed)
         members = [node for node in alive if node in self._patient.claims()[-1]["members"]]

@@ -1,4 +1,4 @@
-"""A run under way as whoever breaks it sees it: its processes by what they are, from /proc."""
+"""The run into which faults are injected: its processes by their kind, from /proc, and its records."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Patient:
 
 
 def send(pid: int, number: signal.Signals) -> bool:
-    """Whether the process was there to get the signal."""
+    """Send a signal; return whether the process was there to get it."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

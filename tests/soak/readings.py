@@ -41,7 +41,7 @@ class Reading:
     run_bytes: int = 0
 
     def counts(self) -> list[Counter[str]]:
-        """What stands still when the run does."""
+        """Return the counts that do not change while the run stands still."""
         return [self.processes, self.descriptors, self.threads]
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ def _held_shared_memory() -> set[str]:
 
 
 def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
-    """What there is more of, or other, than there was: each is a leak.
+    """Return what has grown or changed between two readings: each is a leak.
 
     Args:
         first: after the warm-up.
@@ -155,7 +155,7 @@ def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
 
 
 def creeping(readings: Sequence[Reading], *, memory: float) -> Iterator[str]:
-    """Whose memory grows from reading to reading, by the median, so that it would be too much in the end.
+    """Yield a line for each kind of process whose memory grows steadily, by the median, by too much in all.
 
     A single step is none: on a machine where much is going on an agent that looks through /proc takes more, once.
     """

@@ -58,7 +58,7 @@ class Plan:
     cycle_within_s: float = 60.0
 
     def moments(self) -> list[int]:
-        """After so many cycles it stands still."""
+        """Return the numbers of cycles after which the run is held and read."""
         return sorted({*range(self.warm_up, self.cycles, self.every), self.cycles})
 
 

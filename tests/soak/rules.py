@@ -25,7 +25,7 @@ class Mark:
 
 
 def parse_marks(lines: Iterable[str]) -> list[Mark]:
-    """Every line is whole: an append is all or nothing, whoever is killed meanwhile."""
+    """Parse the marks; every line is complete, because an append is all or nothing even if its process is killed."""
     marks = []
     for line in lines:
         time_ns, attempt, rank, world_size, pid, node, kind, step = line.split(" ")
@@ -52,7 +52,7 @@ def broken_rules(marks: Sequence[Mark], claims: Sequence[Mapping[str, Any]]) -> 
 
 
 def _overlaps(attempts: Mapping[int, Sequence[Mark]]) -> Iterator[str]:
-    """Two attempts at work at the same time, or out of their order."""
+    """Return where two attempts worked at the same time, or out of their order."""
     for earlier, later in pairwise(sorted(attempts)):
         last, first = attempts[earlier][-1], attempts[later][0]
         if last.time_ns >= first.time_ns:
@@ -64,7 +64,7 @@ def _overlaps(attempts: Mapping[int, Sequence[Mark]]) -> Iterator[str]:
 
 
 def _strangers(attempt: int, made: Iterable[Mark], claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Ranks that are there twice, of several world sizes, or on a node that is not in the claim."""
+    """Return ranks that ran twice, with several world sizes, or on a node that is not in the claim."""
     if attempt > len(claims):
         yield f"attempt {attempt} was at work without a claim"
         return

@@ -75,7 +75,7 @@ class Server:
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """This process is what an agent is: orphans below it become its children. Ends those that came meanwhile."""
+    """Make this process a subreaper, as an agent is, during the block; end the orphans that it got."""
     prctl = ctypes.CDLL(None).prctl
     before = children()
     assert prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0

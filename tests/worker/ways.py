@@ -39,7 +39,7 @@ WORKER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What to run: `target` is a script's path or, for the kind `module`, a module's name."""
+    """The program to run: `target` is a script's path or, for the kind `module`, a module's name."""
 
     target: str
     arguments: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a process left: its exit code (negative: a signal), texts, notes of `state.py`, and files."""
+    """What a process has left: its exit code (negative: a signal), texts, notes of `state.py`, and files."""
 
     exit_code: int
     stdout: str
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def base_environment() -> dict[str, str]:
-    """What a server and its workers have in common: nothing of this test run's Python."""
+    """Return the environment that a server and its workers share, without anything of this test run's Python."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return {**kept, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
 
@@ -130,7 +130,7 @@ class Place:
         )
 
     def _plain(self, text: str) -> str:
-        """The text with this way's folder, and what differs from process to process, taken out."""
+        """Return the text without this way's folder and without what differs from process to process."""
         above = str(self.directory.parent)
         text = text.replace(json.dumps(above)[1:-1], above).replace(f"{above}/{self.way[0]}", "PLACE")
         for pattern, replacement in UNLIKE:

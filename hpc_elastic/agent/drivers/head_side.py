@@ -132,7 +132,7 @@ class HeadSide(Receiver):
             await self._disk.call(lambda: self._journal.say(error.message))
             await self._refuser.wait()
 
-    def seek(self, lost: LostHead) -> None:
+    def discover_head(self, lost: LostHead) -> None:
         """Starts the discovery of another head, unless one runs; the member has lost its head and has no workers."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
@@ -140,10 +140,10 @@ class HeadSide(Receiver):
         if self._head is not None:
             self._loop.call_soon(self._rejoin, self._head, lost)
         elif self._successor is None:
-            self._successor = self._seek(lost)
+            self._successor = self._discover_head(lost)
             self._loop.call_soon(self._successor.start)
 
-    def _seek(self, lost: LostHead) -> Successor:
+    def _discover_head(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
         settings = DiscoverySettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s)
         return Successor(
@@ -163,7 +163,7 @@ class HeadSide(Receiver):
             head.own_member_left(lost.why)
             self._member.connected(is_joined=False)
         else:
-            self.seek(lost)  # another head has taken its place since; the member could not hear of it
+            self.discover_head(lost)  # another head has taken its place since; the member could not hear of it
 
     def tell(self, message: Message) -> None:
         """Sends a message of the member to its head, if there is one."""

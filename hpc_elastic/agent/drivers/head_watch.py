@@ -13,8 +13,8 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
-from hpc_elastic.membership.phases import Phase
-from hpc_elastic.rundir.records import AttemptClaim, RunResult
+from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord
 
 LOOK_EVERY_S = 1.0
 DIAGNOSE_AFTER_S = 3.0  # an agent writes its finding after 2 s; a look before that could hide the file on NFS
@@ -35,7 +35,7 @@ class Look:
     stop_by: str | None = None
     started: int | None = None
     later: AttemptClaim | None = None
-    result: RunResult | None = None
+    result: RunResultRecord | None = None
 
 
 class HeadWatch:
@@ -85,7 +85,7 @@ class HeadWatch:
         await asyncio.sleep(DIAGNOSE_AFTER_S)
         while True:
             missing = self._head.gathering.waits_for()
-            if missing and self._head.phase is Phase.GATHERING:
+            if missing and self._head.phase is HeadPhase.GATHERING:
                 diagnoses = await self._disk.call(partial(self._diagnose, missing))
                 self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
                 self._do(self._head.tick)  # there may be no node left to wait for
@@ -114,7 +114,7 @@ class HeadWatch:
 
     def _judge(self, look: Look) -> None:
         head, by, later, result = self._head, look.stop_by, look.later, look.result
-        if head.phase in (Phase.CLOSING, Phase.OVER):
+        if head.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
             return  # the code that writes a result checks the claims itself
         if result is not None:
             self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))

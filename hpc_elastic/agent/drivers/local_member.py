@@ -25,12 +25,12 @@ from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
+    DiscoverHead,
     Leave,
     Level,
     Log,
     Note,
     RecordFailure,
-    Seek,
     SendToHead,
     StartWorkers,
     StopWorkers,
@@ -52,7 +52,7 @@ class MemberOutputs:
 
     Args:
         tell: sends a message to the head, if there is one.
-        seek: looks for another head; is called when no worker is left.
+        discover_head: looks for another head; is called when no worker is left.
         leave: ends this agent.
         moved: is called when the time until which the workers may run may have changed.
         guard_deadline: returns when the guard kills the workers.
@@ -60,7 +60,7 @@ class MemberOutputs:
     """
 
     tell: Callable[[Message], None]
-    seek: Callable[[LostHead], None]
+    discover_head: Callable[[LostHead], None]
     leave: Callable[[Leave], None]
     moved: Callable[[], None]
     guard_deadline: Callable[[], float]
@@ -209,8 +209,8 @@ class LocalMember:
             self._tasks.run(self._record_failure(action))
         elif isinstance(action, WriteNodeResult):
             self._tasks.run(self._write_node_result(action))
-        elif isinstance(action, Seek):
-            self._outputs.seek(action.lost)
+        elif isinstance(action, DiscoverHead):
+            self._outputs.discover_head(action.lost)
         elif isinstance(action, Log):
             self._outputs.say(action.text, action.level)
         elif isinstance(action, Note):

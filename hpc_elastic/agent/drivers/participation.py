@@ -86,7 +86,7 @@ class Participation:
             telemetry=telemetry,
             outputs=MemberOutputs(
                 tell=lambda message: self.heads.tell(message),
-                seek=lambda lost: self.heads.seek(lost),
+                discover_head=lambda lost: self.heads.discover_head(lost),
                 leave=around.leave,
                 moved=around.moved,
                 guard_deadline=around.guard_deadline,

@@ -54,14 +54,14 @@ class GuardLink:
         return [self._child.pid] if self._child is not None else []
 
     def set_deadline(self, deadline: float) -> None:
-        """Sets the time until which the workers may run unless it is moved again, by `clock.now`."""
+        """Set the time until which the workers may run unless it is moved again, by `clock.now`."""
         is_nearer = deadline < self._deadline.value
         self._deadline.set(deadline)
         if is_nearer:
             self._write(NEARER)
 
     async def keep(self, thread: BackgroundThread, say: Callable[[str], None]) -> None:
-        """Starts another guard whenever the current one ends, in the thread for processes; does not return.
+        """Start another guard whenever the current one ends, in the thread for processes; does not return.
 
         If a guard cannot be started, or ends at once, the start is tried again every second: a node without memory
         may have some by then.
@@ -80,7 +80,7 @@ class GuardLink:
                 await asyncio.sleep(AGAIN_AFTER_S)
 
     def dismiss(self) -> None:
-        """Ends the guard, when no worker is left; kills it if it does not end by itself."""
+        """End the guard, when no worker is left; kill it if it does not end by itself."""
         self._write(BYE)
         if self._child is not None:
             ending = select.poll()
@@ -90,7 +90,7 @@ class GuardLink:
         self._collect()
 
     def _start(self) -> None:
-        """Starts a guard.
+        """Start a guard.
 
         Raises:
             OSError: the guard cannot be started.
@@ -122,7 +122,7 @@ class GuardLink:
         return True
 
     def _collect(self) -> str:
-        """Waits for the guard's end and returns how it ended, in words for the log."""
+        """Wait for the guard's end and return how it ended, in words for the log."""
         with self._changing:
             child, self._child = self._child, None
             if child is None:
@@ -132,7 +132,7 @@ class GuardLink:
         return f"exit code {exitcode}" if exitcode >= 0 else f"killed by signal {-exitcode}"
 
     def _write(self, word: bytes) -> None:
-        """Writes to the guard, unless the pipe is full or closed.
+        """Write to the guard, unless the pipe is full or closed.
 
         The pipe is full only if the guard is paused; it reads the deadline when it goes on.
         """

@@ -43,7 +43,7 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Guards the workers until the agent says bye or has ended; in the second case kills them."""
+    """Guard the workers until the agent says bye or has ended; kill them in the second case."""
     descriptor, run_dir, node = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -94,13 +94,13 @@ class Guard:
             ctypes.CDLL(None).mlockall(_LOCKED)
 
     def watch(self) -> bool:
-        """Guards until the agent ends, and returns whether it said bye."""
+        """Guard until the agent ends, and return whether it said bye."""
         while (ending := self._listen(self._act())) is None:
             pass
         return ending
 
     def _act(self) -> float:
-        """Does what is due now, and returns after how many seconds something is due again."""
+        """Do what is due now, and return after how many seconds something is due again."""
         left = self._deadline.value - now()
         if left <= 0:
             return self._kill()
@@ -113,7 +113,7 @@ class Guard:
         return max(0.0, self._deadline.value - now())
 
     def _look(self) -> None:
-        """Searches for workers before the deadline; runs in a thread because it may block.
+        """Search for workers before the deadline; runs in a thread because it may block.
 
         A read of /proc/PID/environ blocks while that process is in the middle of an exec.
         """
@@ -123,7 +123,7 @@ class Guard:
         self._looks_again_at = now() + LOOKS_BEFORE_S
 
     def _kill(self) -> float:
-        """Does one round of kills; returns the seconds until the next one is due.
+        """Do one round of kills; return the seconds until the next one is due.
 
         First come the workers that the last search ahead has found, then those below the agent, then all others.
         To search the whole node takes long, and is done less and less often while no worker is found.
@@ -141,7 +141,7 @@ class Guard:
         return KILL_AGAIN_S
 
     def _kill_anywhere(self) -> bool:
-        """Kills the workers found on the whole node; returns whether there were any."""
+        """Kill the workers found on the whole node; return whether there were any."""
         # The search skips a process that it has recorded as unrelated, even if that became a worker later.
         found = self._search.find() or find_workers(self._marks)
         if not self._deadline.has_passed:
@@ -157,7 +157,7 @@ class Guard:
             os.write(2, f"hpc-elastic guard: {text}\n".encode())
 
     def _listen(self, within_s: float) -> bool | None:
-        """Waits for input from the agent; returns whether it said bye at its end, None if it has not ended."""
+        """Wait for input from the agent; return whether it said bye at its end, None if it has not ended."""
         self._alarm.set(now() + within_s)
         descriptors = [0, *self._alarm.descriptors]
         readable, _, _ = select.select(descriptors, [], [], None if within_s == float("inf") else within_s)
@@ -171,7 +171,7 @@ class Guard:
 
 
 def _in_a_thread(function: Callable[[], None]) -> None:
-    """Runs a function in a thread of its own; does nothing if no thread can be started."""
+    """Run a function in a thread of its own; do nothing if no thread can be started."""
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=function, daemon=True).start()
 

@@ -87,7 +87,7 @@ class Listener:
         return len(self._unauthenticated)
 
     async def close(self) -> None:
-        """Stops accepting and closes unauthenticated connections; authenticated ones stay open."""
+        """Stop accepting and close unauthenticated connections; authenticated ones stay open."""
         if self._listener.fileno() >= 0:
             self._shut()
             self._listener.close()

@@ -27,7 +27,7 @@ class RateLimitedSay:
         self._end_of_period: asyncio.TimerHandle | None = None
 
     def __call__(self, text: str) -> None:
-        """Passes the line on, or only counts it if the period has had its lines."""
+        """Pass the line on, or only counts it if the period has had its lines."""
         if self._end_of_period is None:
             self._end_of_period = self._loop.call_later(PERIOD_S, self.begin_anew)
         if self._said < LINES:
@@ -38,7 +38,7 @@ class RateLimitedSay:
             self._last = text
 
     def begin_anew(self) -> None:
-        """Ends the period: reports how many lines were only counted, and the last of them."""
+        """End the period: reports how many lines were only counted, and the last of them."""
         if self._end_of_period is not None:
             self._end_of_period.cancel()
         self._end_of_period, self._said = None, 0

@@ -29,13 +29,13 @@ class Receiver(Protocol):
     """The callbacks for what a connection delivers."""
 
     def opened(self, connection: Connection) -> None:
-        """Called when both sides have proved that they know the secret."""
+        """Take note that both sides have proved that they know the secret."""
 
     def received(self, connection: Connection, message: Message) -> None:
-        """Called for each message that arrives."""
+        """Take in a message that has arrived."""
 
     def closed(self, connection: Connection, why: str) -> None:
-        """Called once when a connection that was opened has ended."""
+        """Take note, once, that a connection that was opened has ended."""
 
 
 class Encoder:
@@ -112,13 +112,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_closed_by_peer
 
     def send(self, message: Message) -> None:
-        """Sends a message; drops it if the connection is closing."""
+        """Send a message; drop it if the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._session.seal(self._encoder.encode(message)))
             self._show("sent to", message)
 
     def set_dead_after(self, seconds: float | None) -> None:
-        """Sets for how long the other machine may acknowledge nothing before the kernel closes the connection.
+        """Set for how long the other machine may acknowledge nothing before the kernel closes the connection.
 
         None means the kernel's default, which is long.
         """
@@ -130,21 +130,21 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int((seconds or 0) * 1000))
 
     def close(self, why: str = "this side closed the connection") -> None:
-        """Closes the connection after what was sent is delivered."""
+        """Close the connection after what was sent is delivered."""
         self._why = why
         self._is_closed_here = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Closes the connection at once, and drops what is not sent yet."""
+        """Close the connection at once, and drop what is not sent yet."""
         self._why = why
         self._is_aborted = self._is_closed_here = True
         if self._transport is not None:
             self._transport.abort()
 
     def refuse(self, why: str) -> None:
-        """Closes the connection at once and calls `on_refused`.
+        """Close the connection at once and call `on_refused`.
 
         The reason is that the peer is no agent of this run, or that data was altered on its way.
         """
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort(why)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implements asyncio.BufferedProtocol: opens the handshake."""
+        """Implement asyncio.BufferedProtocol: opens the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         if self._is_aborted:
             self._transport.abort()
@@ -163,11 +163,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(self._session.open())
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002, the protocol's signature
-        """Implements asyncio.BufferedProtocol: returns the buffer for the next bytes."""
+        """Implement asyncio.BufferedProtocol: return the buffer for the next bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Implements asyncio.BufferedProtocol: decodes the received bytes and passes messages to the receiver."""
+        """Implement asyncio.BufferedProtocol: decode the received bytes and pass messages to the receiver."""
         try:
             answer, bodies = self._session.receive(self._buffer[:nbytes])
             if answer and self._transport is not None:
@@ -185,13 +185,13 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(str(error))
 
     def eof_received(self) -> None:
-        """Implements asyncio.BufferedProtocol: no more data will arrive; asyncio closes this end next."""
+        """Implement asyncio.BufferedProtocol: no more data will arrive; asyncio closes this end next."""
         if not self._is_closed_here:
             self._why = "the other side closed the connection"
             self._is_closed_by_peer = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Implements asyncio.BufferedProtocol: tells the receiver once that the connection has ended."""
+        """Implement asyncio.BufferedProtocol: tells the receiver once that the connection has ended."""
         if isinstance(exc, (ConnectionResetError, BrokenPipeError)) and not self._is_closed_here:
             self._is_closed_by_peer = True
         if self._handshake_bound is not None:

@@ -15,7 +15,7 @@ from hpc_elastic.rundir.records import (
     AttemptClaim,
     Endpoint,
     NodeResult,
-    RunResult,
+    RunResultRecord,
     WorkerState,
     World,
 )
@@ -128,9 +128,9 @@ class ClaimChain:
         head = None if world is None else head_of(world)
         return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
 
-    def result(self) -> RunResult | None:
+    def result(self) -> RunResultRecord | None:
         """Return the run's result, None if the run is not over."""
-        return self._read(RunResult, self._layout.result)
+        return self._read(RunResultRecord, self._layout.result)
 
     def read_records(self) -> Records:
         """Return all records that an agent without a head needs.

@@ -32,7 +32,7 @@ from hpc_elastic.rundir.records import (
     MetricData,
     NodeResult,
     Request,
-    RunResult,
+    RunResultRecord,
     RunState,
     World,
     utc_text,
@@ -60,7 +60,7 @@ class PredecessorUnknownError(RunDirectoryError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class ClaimedAllocation:
     """An allocation's claim, and whether this agent made it."""
 
     claim: AllocationClaim
@@ -110,8 +110,8 @@ class Journal:
             return None
         return self._chain.with_latest_head(latest)
 
-    def claim_allocation(self, head: Endpoint) -> Claimed:
-        """Claims the next allocation for this start of the job.
+    def claim_allocation(self, head: Endpoint) -> ClaimedAllocation:
+        """Claim the next allocation for this start of the job.
 
         Raises:
             PredecessorUnknownError: the scheduler cannot say now whether the earlier allocation is over.
@@ -123,17 +123,17 @@ class Journal:
                 is_ours = latest == self._tried  # this agent's earlier try seemed to fail but made the claim
                 if is_ours:
                     self._announce(latest)
-                return self._took(Claimed(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
+                return self._took(ClaimedAllocation(claim=self._chain.with_latest_head(latest), is_ours=is_ours))
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
             mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 self._announce(mine)
-                return self._took(Claimed(claim=mine, is_ours=True))
+                return self._took(ClaimedAllocation(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
-        """Claims another allocation for this start of the job, because no attempt was opened in the one before it.
+        """Claim another allocation for this start of the job, because no attempt was opened in the one before it.
 
         Args:
             head: the endpoint on which this agent listens.
@@ -151,7 +151,7 @@ class Journal:
             return False
         if (first := self._chain.first_of_this_start()) is not None:
             self._announce(first)  # the head that made this claim may have died before it announced it
-        self._took(Claimed(claim=mine, is_ours=True))
+        self._took(ClaimedAllocation(claim=mine, is_ours=True))
         return True
 
     def is_requeued(self) -> bool | None:
@@ -188,7 +188,7 @@ class Journal:
         return records if is_news else replace(records, started_again=None)
 
     def note_launch_agent(self) -> None:
-        """Records that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
+        """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
         me = find_process(os.getpid())
         with contextlib.suppress(RunDirectoryError):
             if me is not None:
@@ -208,7 +208,7 @@ class Journal:
         return str(data["time"]) if isinstance(data, dict) and "time" in data else utc_text(time.time())
 
     def claim_attempt(self, stamped: AttemptClaim, world: World) -> tuple[bool, str]:
-        """Claims an attempt and writes its roster.
+        """Claim an attempt and write its roster.
 
         The roster is written completely before the claim: if the head dies in between, its successor has a roster.
 
@@ -231,7 +231,7 @@ class Journal:
         return is_ours, hashlib.sha256(content).hexdigest()
 
     def write_budget(self, claim: AttemptClaim) -> None:
-        """Writes what has been spent, for people; ignores a run directory that cannot be written."""
+        """Write what has been spent, for people; ignore a run directory that cannot be written."""
         budget = Budget(
             attempt=claim.attempt,
             spend=claim.spend,
@@ -243,12 +243,12 @@ class Journal:
 
     # Results.
 
-    def find_result(self) -> RunResult | None:
+    def find_result(self) -> RunResultRecord | None:
         """Return the run's result, None if the run is not over."""
         return self._chain.result()
 
-    def write_result(self, result: RunResult) -> tuple[int, str] | AttemptClaim | int:
-        """Creates the run's result, unless there is one.
+    def write_result(self, result: RunResultRecord) -> tuple[int, str] | AttemptClaim | int:
+        """Create the run's result, unless there is one.
 
         Returns:
             Exit code and cause of the result that the run has now. Or, if nothing is written: the claim of an attempt
@@ -273,7 +273,7 @@ class Journal:
         return standing.exit_code, standing.cause
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
-        """Writes this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
+        """Write this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""
         result = with_nodes_values(self._plan, self._layout, result)
         ended = None if result.ended is None else utc_text(time.time())
         stamped = replace(result, started=utc_text(started), ended=ended)
@@ -282,7 +282,7 @@ class Journal:
     # For people, and from them.
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Prints a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
+        """Print a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
@@ -295,7 +295,7 @@ class Journal:
                 file.write(f"{line}\n")
 
     def note(self, note: Note, time_ns: int) -> None:
-        """Appends an event to this node's file; `time_ns` is when it happened, not when it is written."""
+        """Append an event to this node's file; `time_ns` is when it happened, not when it is written."""
         event = Event(
             time_ns=time_ns,
             run=self._plan.run,
@@ -309,12 +309,12 @@ class Journal:
         self.append_events([event])
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """Appends events to this node's file; they are lost if the run directory cannot be written."""
+        """Append events to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.events(self._place.node), map(to_json, events))
 
     def append_metrics(self, metrics: Sequence[MetricData]) -> None:
-        """Appends metrics to this node's file; they are lost if the run directory cannot be written."""
+        """Append metrics to this node's file; they are lost if the run directory cannot be written."""
         with contextlib.suppress(RunDirectoryError):
             append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
@@ -342,7 +342,7 @@ class Journal:
         return not started <= left
 
     def note_all_left(self) -> None:
-        """Records that no worker of this allocation is left, so that the next start of the job need not wait."""
+        """Record that no worker of this allocation is left, so that the next start of the job need not wait."""
         request = Request(kind="left", by=self._place.node, time=utc_text(time.time()), allocation=self.allocation)
         with contextlib.suppress(RunDirectoryError):
             append_line(self._layout.requests, to_json(request))
@@ -376,7 +376,7 @@ class Journal:
                 yield from_json(Request, line)
 
     def _announce(self, mine: AllocationClaim) -> None:
-        """Tells the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
+        """Tell the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""
         if mine.allocation > 1:
             request = Request(kind="start", by=mine.node, time=mine.time, allocation=mine.allocation)
             with contextlib.suppress(RunDirectoryError):  # they also find the claim itself
@@ -437,7 +437,7 @@ class Journal:
             time=utc_text(time.time()),
         )
 
-    def _took(self, claimed: Claimed) -> Claimed:
+    def _took(self, claimed: ClaimedAllocation) -> ClaimedAllocation:
         self.allocation = claimed.claim.allocation
         return claimed
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import NodeResult, RunResult, RunState, WorkerState, World
+from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 
 
 def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -> NodeResult:
@@ -24,8 +24,8 @@ def with_nodes_values(plan: LaunchPlan, layout: RunLayout, result: NodeResult) -
 
 
 def with_runs_values(
-    plan: LaunchPlan, layout: RunLayout, result: RunResult, read_world: Callable[[], World | None]
-) -> RunResult:
+    plan: LaunchPlan, layout: RunLayout, result: RunResultRecord, read_world: Callable[[], World | None]
+) -> RunResultRecord:
     """Return the run's result with the paths of the values of all ranks of its last world, if the run succeeded.
 
     It does not check that the files exist, so that a successor of the head computes the same paths, and thousands of

@@ -40,11 +40,27 @@ from hpc_elastic.elastic.metrics import METRIC_GROUP, run_metrics, state_metrics
 from hpc_elastic.elastic.prometheus import RoleSample, render_textfile
 from hpc_elastic.elastic.spec import planned_spec
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.membership.actions import Action, Leave, Seek, SendToHead, StartWorkers, StopWorkers, WriteNodeResult
+from hpc_elastic.membership.actions import (
+    Action,
+    DiscoverHead,
+    Leave,
+    SendToHead,
+    StartWorkers,
+    StopWorkers,
+    WriteNodeResult,
+)
 from hpc_elastic.membership.messages import Assign, Failed, Message, Stopped
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.error_file import parse_error
-from hpc_elastic.rundir.records import Event, EventSource, MetricData, NodeResult, RunResult, RunState, WorkerState
+from hpc_elastic.rundir.records import (
+    Event,
+    EventSource,
+    MetricData,
+    NodeResult,
+    RunResultRecord,
+    RunState,
+    WorkerState,
+)
 from hpc_elastic.rundir.store import read_json
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -101,7 +117,7 @@ class Telemetry:
     # What the supervisor and the coordinator show.
 
     def saw(self, action: Action) -> None:
-        """Records what follows from an action of the member: steps that begin or end, and the group's state."""
+        """Record what follows from an action of the member: steps that begin or end, and the group's state."""
         if isinstance(action, StartWorkers):
             self._assigned(action.assign)
         elif isinstance(action, StopWorkers):
@@ -116,7 +132,7 @@ class Telemetry:
         elif isinstance(action, SendToHead) and isinstance(action.message, Stopped):
             self._end("stop_workers", is_success=not action.message.unkillable)
             self._begin("initialize_workers", "rendezvous")
-        elif isinstance(action, Seek):
+        elif isinstance(action, DiscoverHead):
             self._end("stop_workers")
             self._begin("initialize_workers", "rendezvous")
         elif isinstance(action, SendToHead) and _is_failed_start(action.message):
@@ -124,7 +140,7 @@ class Telemetry:
 
     @contextlib.contextmanager
     def measuring(self, step: str) -> Iterator[None]:
-        """Times a step of the head; the step is the body of the `with` statement."""
+        """Time a step of the head; the step is the body of the `with` statement."""
         self._begin(step)
         is_success = False
         try:
@@ -133,8 +149,8 @@ class Telemetry:
         finally:
             self._end(step, is_success=is_success)
 
-    def run_ended(self, result: RunResult) -> None:
-        """Records the metrics of a run whose result is written; a run that was stopped has none, as in torch."""
+    def run_ended(self, result: RunResultRecord) -> None:
+        """Record the metrics of a run whose result is written; a run that was stopped has none, as in torch."""
         if result.state not in (RunState.SUCCEEDED, RunState.FAILED):
             return
         limit, is_failed = self._plan.restart.max_restarts, result.is_failed()
@@ -162,7 +178,7 @@ class Telemetry:
         self._begin("start_workers")
 
     def _started(self, result: NodeResult) -> None:
-        """Records that all workers of the node have been started."""
+        """Record that all workers of the node have been started."""
         pids = {worker.local_rank: result.pids.get(str(worker.global_rank)) for worker in self.group.workers}
         self.group = self.group.started(pids)
         self._end("start_workers", "initialize_workers", "restart_workers")
@@ -177,7 +193,7 @@ class Telemetry:
         self._enter(WorkerState.HEALTHY)
 
     def _ended(self, result: NodeResult) -> None:
-        """Records how each of the node's workers ended, when the node's part in an attempt is over."""
+        """Record how each of the node's workers ended, when the node's part in an attempt is over."""
         group, moment = self.group, self._moment()
         paths = {rank: failure.error_file for rank, failure in result.failures.items()}
 
@@ -210,7 +226,7 @@ class Telemetry:
             self._begun[step] = self._now()
 
     def _end(self, *steps: str, is_success: bool = True) -> None:
-        """Records the end of those of the steps that were begun."""
+        """Record the end of those of the steps that were begun."""
         for step in steps:
             begun = self._begun.pop(step, None)
             if begun is None:

@@ -28,7 +28,7 @@ class Textfile:
         self._is_told = False
 
     def replace(self, text: str) -> None:
-        """Replaces the file's content atomically: a reader finds the old text or the new one. Blocks."""
+        """Replace the file's content atomically: a reader finds the old text or the new one. Blocks."""
         try:
             path = os.path.abspath(expand_references(self._path, self._environ))
             folder = os.path.dirname(path)

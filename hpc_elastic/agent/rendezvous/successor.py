@@ -18,10 +18,10 @@ from hpc_elastic.membership.discovery import (
     ClaimAllocation,
     Dial,
     DiscoveryAction,
+    DiscoveryPhase,
     DiscoverySettings,
     Gather,
     HeadDiscovery,
-    Phase,
     ReadRecords,
     StepDown,
 )
@@ -121,7 +121,7 @@ class Successor(HeadListener):
             _decline(connection, "this agent has a head")
             return
         self._apply(self._discovery.answered())
-        if self._discovery.phase is Phase.OVER:
+        if self._discovery.phase is DiscoveryPhase.OVER:
             self.stop()
             self._headship.head_found(connection)
         else:

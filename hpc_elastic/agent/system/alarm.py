@@ -35,14 +35,14 @@ class Alarm:
                 self.descriptors = [descriptor]
 
     def set(self, moment: float) -> None:
-        """Sets the time of the alarm, in place of the earlier one; `inf` is never. Not readable until that time."""
+        """Set the time of the alarm, in place of the earlier one; `inf` is never. Not readable until that time."""
         at = 0.0 if moment == float("inf") else max(moment, _SOONEST_S)
         times = _Times(0, 0, int(at), int(at % 1 * 1e9))
         for descriptor in self.descriptors:
             self._libc.timerfd_settime(descriptor, _ABSOLUTE, ctypes.byref(times), None)
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Close the descriptor."""
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []

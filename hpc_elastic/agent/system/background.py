@@ -38,7 +38,7 @@ class BackgroundThread:
         self._thread.start()
 
     def call(self, function: Callable[[], T], *, is_urgent: bool = False) -> asyncio.Future[T]:
-        """Runs a function in the thread; the future gets its value or its exception.
+        """Run a function in the thread; the future gets its value or its exception.
 
         Args:
             function: what to run.
@@ -52,12 +52,12 @@ class BackgroundThread:
         return future
 
     def best_effort(self, function: Callable[[], object]) -> None:
-        """Runs a function in the thread and ignores its outcome; drops it if the queue is too long."""
+        """Run a function in the thread and ignore its outcome; drop it if the queue is too long."""
         if self._queue.qsize() < LONGEST_QUEUE:
             self._queue.put((USUAL, next(self._numbers), function, None))
 
     def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:
-        """Polls a condition in a thread of its own, which does not wait for the functions queued here.
+        """Poll a condition in a thread of its own, which does not wait for the functions queued here.
 
         Args:
             look: returns whether the condition holds; may block.
@@ -79,7 +79,7 @@ class BackgroundThread:
         return is_over.set
 
     async def close(self, timeout_s: float) -> bool:
-        """Waits until all queued functions have run, and lets the thread end.
+        """Wait until all queued functions have run, and let the thread end.
 
         Returns:
             Whether they had all run within the time.

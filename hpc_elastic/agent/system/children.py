@@ -17,11 +17,11 @@ class Child:
         self.pidfd = os.pidfd_open(pid)
 
     def kill(self) -> None:
-        """Sends KILL; a process that has ended but is not collected yet ignores it."""
+        """Send KILL; a process that has ended but is not collected yet ignores it."""
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def collect(self) -> int:
-        """Waits for the process to end and returns its exit code; negative for a signal, as in torch."""
+        """Wait for the process to end and return its exit code; negative for a signal, as in torch."""
         status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         os.close(self.pidfd)
         if status is None:

@@ -34,7 +34,7 @@ class RestingSelector(selectors.EpollSelector):
         self._found = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Implements selectors.BaseSelector: returns the ready descriptors."""
+        """Implement selectors.BaseSelector: return the ready descriptors."""
         if not self.moment_s or self._found > A_HANDFUL or (timeout is not None and timeout <= 0):
             ready = super().select(timeout)
         elif not (ready := super().select(0)):
@@ -57,12 +57,12 @@ class AgentEventLoop(asyncio.SelectorEventLoop):
         super().__init__(self.resting)
 
     def time(self) -> float:
-        """Implements asyncio.AbstractEventLoop: returns the deadlines' clock in seconds."""
+        """Implement asyncio.AbstractEventLoop: return the deadlines' clock in seconds."""
         return now()
 
 
 def rest_with(members: int) -> None:
-    """Sets whether the running event loop rests between polls, by the number of members that it serves now."""
+    """Set whether the running event loop rests between polls, by the number of members that it serves now."""
     loop = asyncio.get_running_loop()
     if isinstance(loop, AgentEventLoop):
         loop.resting.moment_s = MOMENT_S if members > MANY_MEMBERS else 0.0

@@ -61,7 +61,7 @@ class Marks:
 
 
 def become_subreaper() -> None:
-    """Makes this process a subreaper: orphans below it become its children instead of init's. Linux 3.4."""
+    """Make this process a subreaper: orphans below it become its children instead of init's. Linux 3.4."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -181,7 +181,7 @@ def _ticks_since_boot() -> float:
 
 
 def _reap_orphans(processes: Iterable[Process], known: Collection[int]) -> None:
-    """Collects the exit status of dead children that this process did not start."""
+    """Collect the exit status of dead children that this process did not start."""
     me = os.getpid()
     for process in processes:
         if process.parent == me and not process.is_alive and process.pid not in known:
@@ -190,7 +190,7 @@ def _reap_orphans(processes: Iterable[Process], known: Collection[int]) -> None:
 
 
 def signal_all(processes: Iterable[Process], number: signal.Signals) -> None:
-    """Sends a signal to each process; skips one that a set-user-id program gave to another user.
+    """Send a signal to each process; skip one that a set-user-id program gave to another user.
 
     A later search finds a skipped process again.
     """

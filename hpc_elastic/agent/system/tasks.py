@@ -18,13 +18,13 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a coroutine as a task."""
+        """Start a coroutine as a task."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 
     async def cancel(self) -> None:
-        """Cancels the tasks that are still running, and waits for their end."""
+        """Cancel the tasks that are still running, and wait for their end."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -88,7 +88,7 @@ class ForkServerLink:
         return [self._server.pid] if self._server is not None else []
 
     async def start(self) -> None:
-        """Starts the server; returns at once, while the server still imports torch and the preloads."""
+        """Start the server; return at once, while the server still imports torch and the preloads."""
         async with self._changing:
             await self._start()
 
@@ -104,7 +104,7 @@ class ForkServerLink:
             self._loop.add_reader(self._link, self._hear, self._link)
 
     async def report(self) -> ServerReport:
-        """Waits until the server, or the one that replaces it, is ready, and returns its report."""
+        """Wait until the server, or the one that replaces it, is ready, and return its report."""
         began = self._loop.time()
         while not self._report.done():
             future = self._report
@@ -115,7 +115,7 @@ class ForkServerLink:
         return self._report.result()
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Forks a worker; runs in the thread for processes.
+        """Fork a worker; runs in the thread for processes.
 
         Raises:
             OSError: the worker could not be set up, or there is no server.
@@ -134,7 +134,7 @@ class ForkServerLink:
         return self._fork(request, [stream for stream in (stdout, stderr) if isinstance(stream, int)])
 
     def start_store_host(self, link: socket.socket) -> Child:
-        """Forks a store host that serves this link; runs in the thread for processes.
+        """Fork a store host that serves this link; runs in the thread for processes.
 
         Raises:
             OSError: the store host could not be forked, or there is no server.
@@ -142,7 +142,7 @@ class ForkServerLink:
         return self._fork({"do": "store", "parent": os.getpid()}, [link.fileno()])
 
     async def close(self) -> None:
-        """Ends the server, also while it still imports; its forks go on running."""
+        """End the server, also while it still imports; its forks go on running."""
         self._is_closed = True
         async with self._changing:
             if self._server is not None:
@@ -152,7 +152,7 @@ class ForkServerLink:
         self._settle(ServerReport(unsafe="this agent leaves"))
 
     def _spawn(self) -> None:
-        """Starts the server's process; runs in the thread for processes."""
+        """Start the server's process; runs in the thread for processes."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
@@ -172,7 +172,7 @@ class ForkServerLink:
         self._link = ours
 
     def _hear(self, link: socket.socket) -> None:
-        """Handles a readable link: the server's first message, or its end, which `_ended` handles."""
+        """Handle a readable link: the server's first message, or its end, which `_ended` handles."""
         self._loop.remove_reader(link)
         self._tasks.run(self._read_report())
 
@@ -185,7 +185,7 @@ class ForkServerLink:
             self._settle(parse_report(message))
 
     def _receive(self) -> dict[str, Any] | None:
-        """Receives one message of the server, None if it has ended; runs in the thread for processes."""
+        """Receive one message of the server, None if it has ended; runs in the thread for processes."""
         received = receive_frame(self._link) if self._link is not None else None
         return received[0] if received is not None else None
 
@@ -227,7 +227,7 @@ class ForkServerLink:
             await self._start()
 
     def _collect(self) -> int:
-        """Collects the dead server's exit code and closes its socket.
+        """Collect the dead server's exit code and close its socket.
 
         Runs in the thread for processes: no request uses the socket meanwhile, and no search for orphans collects the
         server.

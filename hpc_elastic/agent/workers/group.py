@@ -101,12 +101,12 @@ class LocalWorkers:
         return int(self._listener.getsockname()[1])
 
     async def warm_up(self) -> None:
-        """Starts the store host while the agents still gather, if this node is likely to serve a store."""
+        """Start the store host while the agents still gather, if this node is likely to serve a store."""
         if self._allocation.node_id in store_nodes(self._plan.roles, len(self._allocation.nodes)):
             await self._store.start()
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Serves the attempt's store if it is assigned to this node, and starts and monitors the workers.
+        """Serve the attempt's store if it is assigned to this node, and start and monitor the workers.
 
         Raises:
             StartFailedError: a worker could not be started, and none runs.
@@ -117,7 +117,7 @@ class LocalWorkers:
         await starting
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """Ends the workers and all they started, and starts no more; returns the process ids that survived KILL."""
+        """End the workers and all they started, and start no more; return the process ids that survived KILL."""
         self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -128,7 +128,7 @@ class LocalWorkers:
         return unkillable
 
     def hurry(self) -> None:
-        """Ends the grace period of a running stop early."""
+        """End the grace period of a running stop early."""
         self._workers.hurry()
 
     def pids(self) -> dict[str, int]:
@@ -144,7 +144,7 @@ class LocalWorkers:
         return self._orders[local_rank], self._pids.get(local_rank, 0)
 
     async def shut_down(self) -> None:
-        """Ends the store host and the fork server; all workers must have ended before."""
+        """End the store host and the fork server; all workers must have ended before."""
         self._listener.close()
         self._last_words.close()
         await asyncio.gather(self._store.close(), self._start.close())
@@ -168,7 +168,7 @@ class LocalWorkers:
         gc.collect()
 
     async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
-        """Starts all workers or none; after a failure whose cause may pass, tries again after a second."""
+        """Start all workers or none; after a failure whose cause may pass, try again after a second."""
         for number in range(2, START_TRIES + 2):
             try:
                 starter = await self._unless_stopped(self._start.choose(orders))
@@ -184,7 +184,7 @@ class LocalWorkers:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:
-        """Starts the workers, in the thread; starts none if a stop is asked for, which would end them at once."""
+        """Start the workers, in the thread; start none if a stop is asked for, which would end them at once."""
         if starter is None or self._stop_asked.is_set():
             return []
         if not self._may_start():  # usually a stop arrives before the next try
@@ -193,7 +193,7 @@ class LocalWorkers:
         return spawn_workers(orders, self._layout, starter)
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """Waits for a coroutine and returns its result, or None as soon as a stop is asked for."""
+        """Wait for a coroutine and return its result, or None as soon as a stop is asked for."""
         task = asyncio.ensure_future(waiting)
         stop = asyncio.ensure_future(self._stop_asked.wait())
         await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)

@@ -27,7 +27,7 @@ class LastWords:
         return {NAME_VARIABLE: name_of(self._receiver)}
 
     def close(self) -> None:
-        """Closes the socket; later last words are not received."""
+        """Close the socket; later last words are not received."""
         self._loop.remove_reader(self._receiver)
         self._receiver.close()
 

@@ -76,7 +76,7 @@ class Workers:
         self._early: set[tuple[int, int]] | None = None  # last words that came while the workers were being started
 
     async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
-        """Starts an attempt's workers and watches them.
+        """Start an attempt's workers and watch them.
 
         Args:
             spawn: starts all of them or none; runs in the thread.
@@ -97,12 +97,12 @@ class Workers:
         return spawned
 
     def _monitor_workers(self, spawned: Iterable[SpawnedWorker]) -> None:
-        """Watches the workers' pidfds, so that each worker's end is reported at once: then its pidfd is readable."""
+        """Watch the workers' pidfds, so that each worker's end is reported at once: then its pidfd is readable."""
         for worker in spawned:
             asyncio.get_running_loop().add_reader(worker.pidfd, self._exited, worker)
 
     def said_last_word(self, pid: int, attempt: int) -> None:
-        """Reports a worker as failed that says an uncaught exception ends it; only a stop waits for its actual end."""
+        """Report a worker as failed that says an uncaught exception ends it; only a stop waits for its actual end."""
         worker = self._alive.get(pid)
         if worker is None and self._early is not None:
             self._early.add((pid, attempt))  # the first of a node may have raised before the last is started
@@ -113,7 +113,7 @@ class Workers:
         self._on_exit(worker, LAST_WORD_EXITCODE, False)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """Ends every worker and all that they started.
+        """End every worker and all that they started.
 
         Args:
             manner: how much time the workers have.
@@ -128,7 +128,7 @@ class Workers:
             self._hurry.clear()  # not cleared at the beginning: `hurry` may be called before this stop begins
 
     async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> bool:
-        """Stops the workers without KILL, in the time that the manner allows; returns whether no process is left."""
+        """Stop the workers without KILL, in the time that the manner allows; return whether no process is left."""
         if manner is StopManner.RESTART:
             return await self._terminate(is_terminated, self._times.restart_grace_s)
         if manner is StopManner.GRACE and not self._alive and not self._has_failed:
@@ -140,7 +140,7 @@ class Workers:
         return False
 
     def hurry(self) -> None:
-        """Ends the grace period of a running stop early."""
+        """End the grace period of a running stop early."""
         self._hurry.set()
 
     async def _terminate(self, is_terminated: bool, grace_s: float) -> bool:
@@ -153,7 +153,7 @@ class Workers:
         return await self._wait_until_gone(grace_s, told)
 
     async def _wait_until_gone(self, bound_s: float, told: set[int] | None = None) -> bool:
-        """Waits until no worker and no process that they started is left, the bound is over, or `hurry` is called.
+        """Wait until no worker and no process that they started is left, the bound is over, or `hurry` is called.
 
         Args:
             bound_s: how long to wait at most.
@@ -176,7 +176,7 @@ class Workers:
         return False
 
     def _terminate_others(self, found: Mapping[int, Process], told: set[int]) -> None:
-        """Sends TERM to processes that workers have started, except below a worker that is ending by itself."""
+        """Send TERM to processes that workers have started, except below a worker that is ending by itself."""
         endings = [found[pid] for pid in self._ending if pid in found]
         left_alone = {process.pid for process in with_descendants(endings, found.values())}
         signal_all((found[pid] for pid in found.keys() - left_alone - told), signal.SIGTERM)

@@ -24,17 +24,17 @@ class NodeWorkers(Protocol):
         """How the latest attempt's workers were started (fork or spawn), for the event about them."""
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Starts the workers of an attempt, and its store if that is assigned to this node.
+        """Start the workers of an attempt, and its store if that is assigned to this node.
 
         Raises:
             StartFailedError: a worker could not be started, and none runs.
         """
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """Ends the workers and starts no more of this attempt; returns the process ids that survived KILL."""
+        """End the workers and start no more of this attempt; return the process ids that survived KILL."""
 
     def hurry(self) -> None:
-        """Ends the grace period of a running stop early."""
+        """End the grace period of a running stop early."""
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""

@@ -69,7 +69,7 @@ class Starter(Protocol):
         """The name of this way: fork or spawn."""
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Starts a worker, in a session of its own.
+        """Start a worker, in a session of its own.
 
         Raises:
             OSError: the worker does not run, and nothing is left of it.
@@ -91,7 +91,7 @@ class Spawner:
         self._bootstrap = [sys.executable, os.path.join(package_dir, "launch.py"), "hpc_elastic.worker.bootstrap"]
 
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
-        """Implements `Starter`: starts a worker, in a session of its own."""
+        """Implement `Starter`: start a worker, in a session of its own."""
         ties = ["--parent", str(os.getpid()), "--deadline", str(self._deadline.descriptor)]
         process = subprocess.Popen(
             [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],

@@ -62,7 +62,7 @@ class StoreLink:
         return [self._host.pid] if self._host is not None else []
 
     async def start(self) -> None:
-        """Starts the host, so that it imports torch while the agents still gather."""
+        """Start the host, so that it imports torch while the agents still gather."""
         async with self._start_lock:  # the first attempt may come while the host still starts
             if self._host is not None or not self._has_torch:
                 return
@@ -79,7 +79,7 @@ class StoreLink:
             asyncio.get_running_loop().add_reader(ours, self._receive)
 
     async def serve(self, attempt: int, endpoint: Endpoint, listener: socket.socket) -> None:
-        """Passes a listening socket to the host, which serves this attempt's store and drops the earlier one."""
+        """Pass a listening socket to the host, which serves this attempt's store and drops the earlier one."""
         await self.start()
         order = {"attempt": attempt, "address": endpoint.address, "port": endpoint.port}
         with listener:
@@ -93,7 +93,7 @@ class StoreLink:
                 self._on_broken(f"the store host takes no orders: {error.strerror}")
 
     async def close(self) -> None:
-        """Ends the host, also one that still imports torch and would not see the end of its link."""
+        """End the host, also one that still imports torch and would not see the end of its link."""
         self._is_closed = True
         if self._host is not None:
             self._host.kill()
@@ -136,7 +136,7 @@ class StoreLink:
             self._on_broken(f"the store host ended (exit code {returncode})")
 
     async def _ended(self) -> int | None:
-        """Closes the link, which ends the host, and returns its exit code."""
+        """Close the link, which ends the host, and return its exit code."""
         if self._link is not None:
             asyncio.get_running_loop().remove_reader(self._link)
             self._link.close()
@@ -145,6 +145,6 @@ class StoreLink:
         return await self._thread.call(self._collect) if host is not None else None
 
     def _collect(self) -> int | None:
-        """Collects the host's exit code, in the thread, so that no search for orphans collects it first."""
+        """Collect the host's exit code, in the thread, so that no search for orphans collects it first."""
         host, self._host = self._host, None
         return host.collect() if host is not None else None

@@ -80,7 +80,7 @@ class Tee:
         self._thread.start()
 
     def close(self) -> None:
-        """Repeats the rest of the output and ends the thread; no process may write to the files any more."""
+        """Repeat the rest of the output and end the thread; no process may write to the files any more."""
         self._is_over.set()
         self._thread.join()
 
@@ -163,7 +163,7 @@ class _Sink:
         self._descriptor: int | None = None
 
     def open(self) -> None:
-        """Creates the file for matches, so that an empty file says that there was no match."""
+        """Create the file for matches, so that an empty file says that there was no match."""
         if self._duplicates is None:
             return
         with contextlib.suppress(OSError):  # a disk that is full must not end the tee
@@ -172,7 +172,7 @@ class _Sink:
             self._descriptor = os.open(self._duplicates.path, flags, FILE_MODE)
 
     def write(self, prefix: bytes, lines: list[bytes]) -> None:
-        """Prints the lines, each with the prefix and a newline; copies those that match to the file for matches."""
+        """Print the lines, each with the prefix and a newline; copy those that match to the file for matches."""
         stream: BinaryIO = getattr(sys, self._name).buffer
         with contextlib.suppress(OSError):
             stream.write(b"".join(prefix + line + b"\n" for line in lines))
@@ -183,7 +183,7 @@ class _Sink:
                 write_all(self._descriptor, b"".join(prefix + line + b"\n" for line in matches))
 
     def close(self) -> None:
-        """Closes the file for matches."""
+        """Close the file for matches."""
         if self._descriptor is not None:
             os.close(self._descriptor)
 
@@ -199,7 +199,7 @@ class _Followed:
         self._rest = b""
 
     def copy(self, most: int) -> bool:
-        """Prints the next complete lines after a read of at most `most` bytes; returns whether there was new output."""
+        """Print the next complete lines after a read of at most `most` bytes; return whether there was new output."""
         start = self._offset
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_size <= start:  # the writer is on this machine, so its size is current
@@ -212,23 +212,23 @@ class _Followed:
         return self._offset > start
 
     def catch_up(self) -> None:
-        """Prints all complete lines that the file has by now."""
+        """Print all complete lines that the file has by now."""
         with contextlib.suppress(OSError):
             self.copy(os.stat(self.path).st_size - self._offset)  # a bound: a worker may still write
 
     def pass_on(self, offset: int, chunk: bytes) -> None:
-        """Prints what is new in a chunk of the file that the caller has read at this offset."""
+        """Print what is new in a chunk of the file that the caller has read at this offset."""
         known = max(0, self._offset - offset)
         if known < len(chunk):
             self._take(chunk[known:])
             self._offset = offset + len(chunk)
 
     def rewind(self) -> None:
-        """Continues at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
+        """Continue at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
         self._offset = 0
 
     def finish(self) -> None:
-        """Prints all that the file has by now, including a last line without a newline."""
+        """Print all that the file has by now, including a last line without a newline."""
         self.catch_up()
         if self._rest:
             self._sink.write(self._prefix, [self._rest])

@@ -73,7 +73,7 @@ class WorkerStart:
             )
 
     async def start(self) -> None:
-        """Starts the fork server, if there is to be one, and returns at once; else logs why workers are spawned."""
+        """Start the fork server, if there is to be one, and return at once; else log why workers are spawned."""
         if self._server is not None:
             await self._server.start()
         elif self._why_no_server is not None:
@@ -102,7 +102,7 @@ class WorkerStart:
         return self._spawner
 
     async def ready(self) -> None:
-        """Waits until it is known whether workers can be forks."""
+        """Wait until it is known whether workers can be forks."""
         if self._server is not None:
             await self._server.report()
 
@@ -114,7 +114,7 @@ class WorkerStart:
         return (self._server if report.unsafe is None else None), report.no_torch
 
     async def close(self) -> None:
-        """Ends the fork server; workers go on running."""
+        """End the fork server; workers go on running."""
         if self._server is not None:
             await self._server.close()
 

@@ -85,7 +85,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         )
 
     def _handle_signals(self, paths: utils.JobPaths, submission: utils.DelayedSubmission) -> None:
-        """Prepares the process for the function; submitit calls this once, right before the function."""
+        """Prepare the process for the function; submitit calls this once, right before the function."""
         if os.environ.get(MERGE_VARIABLE):
             os.dup2(1, 2)
         os.makedirs(os.path.dirname(paths.result_pickle), mode=store.DIRECTORY_MODE, exist_ok=True)
@@ -101,7 +101,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
         listen(self, start, paths, submission)
 
     def _requeue(self, countdown: int) -> None:
-        """Has the job started again by Slurm, or on the local backend the workers by our agents.
+        """Have the job started again by Slurm, or on the local backend the workers by our agents.
 
         Raises:
             UncompletedJobError: Slurm refused.
@@ -120,7 +120,7 @@ class HpcElasticJobEnvironment(job_environment.JobEnvironment):
 
 
 def _let_export_agree() -> None:
-    """Lets TorchDistributedEnvironment.export overwrite the world's variables, which our agents have set already.
+    """Let TorchDistributedEnvironment.export overwrite the world's variables, which our agents have set already.
 
     submitit (1.5.4) refuses unless they are absent or it may overwrite them, and takes a host name for the
     master's address.

@@ -72,7 +72,7 @@ class HpcElasticExecutor(core.Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Returns 0, so that AutoExecutor takes this executor only if it is asked for by name."""
+        """Return 0, so that AutoExecutor takes this executor only if it is asked for by name."""
         return 0
 
     @classmethod
@@ -80,7 +80,7 @@ class HpcElasticExecutor(core.Executor):
         return ParameterNames()
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Adds parameters to the present ones.
+        """Add parameters to the present ones.
 
         Raises:
             ValueError: a name has no meaning here.
@@ -95,7 +95,7 @@ class HpcElasticExecutor(core.Executor):
     def _internal_process_submissions(
         self, delayed_submissions: Sequence[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
-        """Submits one run, or several as one array; if that fails, no pickle remains."""
+        """Submit one run, or several as one array; if that fails, no pickle remains."""
         runs = [self._plan(run_dir) for run_dir in self._run_directories(len(delayed_submissions))]
         with contextlib.ExitStack() as unless_submitted:
             for run, delayed in zip(runs, delayed_submissions, strict=True):
@@ -106,7 +106,7 @@ class HpcElasticExecutor(core.Executor):
         return [self._job(run, submission.job_id) for run, submission in zip(runs, submissions, strict=True)]
 
     def _run_directories(self, count: int) -> list[str]:
-        """Returns one new directory, or for an array its subdirectories 0, 1, 2 ...; none of them is created yet."""
+        """Return one new directory, or for an array its subdirectories 0, 1, 2 ...; none of them is created yet."""
         name = str(job_of(self.parameters)["name"])
         identity = run_identity(name, datetime.fromtimestamp(time.time(), timezone.utc), os.urandom(4).hex())
         root = runs_folder(utils.JobPaths.get_first_id_independent_folder(self.folder)) / identity
@@ -154,7 +154,7 @@ class HpcElasticExecutor(core.Executor):
         return self.job_class(self.folder, job_id, tasks=range(tasks))
 
     def _site(self) -> str:
-        """Returns the site that was asked for, else the detected one, which is determined once for all submissions."""
+        """Return the site that was asked for, else the detected one, which is determined once for all submissions."""
         from hpc_elastic.api.prepare import choose_site_name
 
         asked = self.parameters.get("site")
@@ -163,7 +163,7 @@ class HpcElasticExecutor(core.Executor):
         return str(asked)
 
     def _job_text(self, parameters: Mapping[str, Any], *, pickle: str) -> str:
-        """Returns the text of the job file that runs the function."""
+        """Return the text of the job file that runs the function."""
         from hpc_elastic.job.text import job_text
 
         job = job_of(parameters)
@@ -182,7 +182,7 @@ class HpcElasticExecutor(core.Executor):
 
 
 def runs_folder(folder: Path) -> Path:
-    """Returns the folder for the runs of a log folder: beside it, as users list the log folder and delete its files.
+    """Return the folder for the runs of a log folder: beside it, as users list the log folder and delete its files.
 
     It is inside the log folder if nothing can be created beside it, or if that folder belongs to another user: files
     in it are executed.
@@ -194,7 +194,7 @@ def runs_folder(folder: Path) -> Path:
 
 
 def _without_limit(run: PreparedRun) -> PreparedRun:
-    """Returns a local run with a script that has no time limit: there, the limit is for each start of the function.
+    """Return a local run with a script that has no time limit: there, the limit is for each start of the function.
 
     Slurm would requeue the job, and the limit would begin again; here the workers start again in the same job.
     """
@@ -208,7 +208,7 @@ def _without_limit(run: PreparedRun) -> PreparedRun:
 
 
 def _pickle_of(run_dir: str) -> str:
-    """Returns the path of a run's pickle: beside the run directory or the array's folder, which have to be new."""
+    """Return the path of a run's pickle: beside the run directory or the array's folder, which have to be new."""
     above, name = os.path.split(run_dir)
     return f"{above}-{name}.pkl" if name.isdecimal() else f"{run_dir}.pkl"
 
@@ -219,12 +219,12 @@ def _remove(path: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Escapes a text so that no variable in it is expanded on the node."""
+    """Escape a text so that no variable in it is expanded on the node."""
     return text.replace("$", "$$")
 
 
 def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> float | None:
-    """Returns how many seconds after its start a job gets submitit's signal; None without a time limit.
+    """Return how many seconds after its start a job gets submitit's signal; None without a time limit.
 
     The lead is at most half of the limit, so that a short job does not spend its life in checkpoints.
     """

@@ -84,17 +84,17 @@ class HpcElasticJob(core.Job[R]):
         return self.watcher.look(self.job_id)
 
     def done(self, force_check: bool = False) -> bool:
-        """Returns whether the whole run is over, and not only one of its workers."""
+        """Return whether the whole run is over, and not only one of its workers."""
         del force_check
         return self._look().is_over
 
     def wait(self) -> None:
-        """Waits for the end of the run."""
+        """Wait for the end of the run."""
         while not self.done():
             time.sleep(LOOK_S)
 
     def results(self) -> list[R]:
-        """Waits for the end of the run; returns the function's values by global rank, or the value of this task alone.
+        """Wait for the end of the run; return the function's values by global rank, or the value of this task alone.
 
         Raises:
             FailedJobError: the run failed; the message has the cause and the remote traceback.
@@ -108,7 +108,7 @@ class HpcElasticJob(core.Job[R]):
         return [self._result()]
 
     def exception(self) -> utils.UncompletedJobError | None:
-        """Waits for the end of the run; returns the error that `results` would raise, None if none."""
+        """Wait for the end of the run; return the error that `results` would raise, None if none."""
         self.wait()
         error = self._error()
         if error is not None or self._sub_jobs:
@@ -126,7 +126,7 @@ class HpcElasticJob(core.Job[R]):
         ]
 
     def _result(self) -> Any:
-        """Returns this task's value from a run that succeeded."""
+        """Return this task's value from a run that succeeded."""
         snapshot, rank = self._look(), self._tasks[0]
         if snapshot.workers is not None and rank >= snapshot.workers:
             raise utils.UncompletedJobError(
@@ -139,7 +139,7 @@ class HpcElasticJob(core.Job[R]):
         return value
 
     def _error(self) -> utils.UncompletedJobError | None:
-        """Returns the error of a run that is over, None if it succeeded."""
+        """Return the error of a run that is over, None if it succeeded."""
         snapshot = self._look()
         if snapshot.state.value == "SUCCEEDED":
             return None
@@ -157,7 +157,7 @@ class HpcElasticJob(core.Job[R]):
         return utils.FailedJobError(text)
 
     def cancel(self, check: bool = True) -> None:
-        """Stops the job, pending or running; its workers get their time of grace.
+        """Stop the job, pending or running; its workers get their time of grace.
 
         Args:
             check: whether to wait until the job is over, and to raise an error if that fails.
@@ -178,7 +178,7 @@ class HpcElasticJob(core.Job[R]):
                 make_scheduler(snapshot.scheduler, run_dir=self.layout.root).cancel(snapshot.job_id)
 
     def _interrupt(self, timeout: bool = False) -> None:
-        """Sends submitit's signal to the workers, for tests: a preemption or a time limit without Slurm's TERM."""
+        """Send submitit's signal to the workers, for tests: a preemption or a time limit without Slurm's TERM."""
         del timeout
         from hpc_elastic.integrations.submitit.environment import HpcElasticJobEnvironment
 
@@ -191,7 +191,7 @@ class HpcElasticJob(core.Job[R]):
 
 
 def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
-    """Returns the failure of this rank if it failed, else the earliest one; empty if no worker failed."""
+    """Return the failure of this rank if it failed, else the earliest one; empty if no worker failed."""
     failures = snapshot.failures
     if str(rank) in failures:
         return dict(failures[str(rank)])
@@ -199,7 +199,7 @@ def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
 
 
 def _remote_traceback(failure: Mapping[str, Any]) -> str:
-    """Returns the traceback of the rank, followed by its last lines on standard error if it is no Python traceback."""
+    """Return the traceback of the rank, followed by its last lines on standard error if it is no Python traceback."""
     path = str(failure.get("error_file", ""))
     data: Any = (store.read_json(path) if os.path.isabs(path) else None) or {}
     try:
@@ -211,7 +211,7 @@ def _remote_traceback(failure: Mapping[str, Any]) -> str:
 
 
 def _worker_pids(layout: RunLayout) -> list[int]:
-    """Returns the process ids of the latest attempt's workers, which all run on this machine."""
+    """Return the process ids of the latest attempt's workers, which all run on this machine."""
     attempt = (store.list_numbers(layout.attempts) or [1])[-1]
     folder = os.path.dirname(layout.node_result(attempt, "node"))
     records = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]

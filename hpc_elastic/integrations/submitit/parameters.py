@@ -60,7 +60,7 @@ class ParameterNames(set[str]):
 
 
 def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the parameters; returns them without prefixes, and without those that are None, which means not given.
+    """Check the parameters; return them without prefixes, and without those that are None, which means not given.
 
     Raises:
         ValueError: a parameter has no meaning here.
@@ -83,7 +83,7 @@ def check_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the job without its entrypoint; it has `env` and `site` only if given, and the caller may add to them."""
+    """Return the job without its entrypoint; it has `env` and `site` only if given, and the caller may add to them."""
     ours = {name: value for name, value in parameters.items() if name in JOB_KEYS - GENERIC - _CONVERTED}
     plain = {name: value for name, value in parameters.items() if name not in ours}
     plain = {**plain, **{_SAME[name]: value for name, value in plain.items() if name in _SAME}}

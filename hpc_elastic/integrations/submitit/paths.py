@@ -59,12 +59,12 @@ class RunPaths(utils.JobPaths):
 
 
 def run_link(paths: utils.JobPaths) -> Path:
-    """Returns the path of the link in the job's folder that leads to its run directory."""
+    """Return the path of the link in the job's folder that leads to its run directory."""
     return paths.folder / f"{paths.job_id}_run"
 
 
 def link_run(paths: utils.JobPaths, layout: RunLayout, pickle: str) -> None:
-    """Makes the links by which a job is found again from its folder and its id."""
+    """Make the links by which a job is found again from its folder and its id."""
     paths.folder.mkdir(parents=True, exist_ok=True)
     for link, target in ((paths.submitted_pickle, pickle), (run_link(paths), layout.root)):
         link.symlink_to(os.path.relpath(target, paths.folder))

@@ -46,7 +46,7 @@ class JobStart:
 def listen(
     env: job_environment.JobEnvironment, start: JobStart, paths: utils.JobPaths, submission: utils.DelayedSubmission
 ) -> None:
-    """Installs the signal handlers of this process, and on rank 0 the alarm before the time limit."""
+    """Install the signal handlers of this process, and on rank 0 the alarm before the time limit."""
     handler = PreemptionHandler(env, start, paths, submission)
     signal.signal(env._usr_sig(), handler.checkpoint_and_try_requeue)
     if env.global_rank != 0:
@@ -82,11 +82,11 @@ class PreemptionHandler(job_environment.SignalHandler):
         self._start_time = self.started
 
     def has_timed_out(self) -> bool:
-        """Returns whether the time limit ends the job; without a limit it is False."""
+        """Return whether the time limit ends the job; without a limit it is False."""
         return bool(self._delayed._timeout_min) and super().has_timed_out()
 
     def checkpoint_and_try_requeue(self, signum: int, frame: types.FrameType | None = None) -> None:
-        """Handles submitit's signal: saves the function and has the job started again."""
+        """Handle submitit's signal: save the function and have the job started again."""
         if os.getpid() != self._pid or self._is_saving or self._is_saved:
             return  # this is a forked data loader, which is no rank, or a second signal
         self._is_saving = True
@@ -102,7 +102,7 @@ class PreemptionHandler(job_environment.SignalHandler):
             _die_of(signal.SIGTERM)
 
     def stop(self, signum: int, frame: types.FrameType | None = None) -> None:
-        """Handles a TERM: saves the function if Slurm is about to start the job again, then dies of the signal."""
+        """Handle a TERM: save the function if Slurm is about to start the job again, then die of the signal."""
         del frame
         if os.getpid() == self._pid:
             if self._is_saving:
@@ -116,13 +116,13 @@ class PreemptionHandler(job_environment.SignalHandler):
         _die_of(signal.Signals(signum))
 
     def _will_start_again(self) -> bool:
-        """Returns whether the job may start again; True if Slurm does not answer: better a needless checkpoint."""
+        """Return whether the job may start again; True if Slurm does not answer: better a needless checkpoint."""
         from hpc_elastic.scheduler.questions import JobQuestions
 
         return JobQuestions().is_requeued(self._start.job_id, self._start.restart_count) is not False
 
     def _exit(self) -> NoReturn:
-        """Waits for Slurm's TERM, after a requeue."""
+        """Wait for Slurm's TERM, after a requeue."""
         self._is_saved = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this runs the handler first if a TERM is already pending
         if self._is_stopped:
@@ -138,13 +138,13 @@ def _die_of(number: signal.Signals) -> None:
 
 
 def _raise_at(due: float, number: signal.Signals) -> None:
-    """Sends this process the signal at a time in Unix seconds; on a thread of its own."""
+    """Send this process the signal at a time in Unix seconds; on a thread of its own."""
     time.sleep(max(0.0, due - time.time()))
     os.kill(os.getpid(), number)
 
 
 def _unix_seconds(text: str | None) -> float:
-    """Converts the time in a record to Unix seconds; without one it is the current time."""
+    """Convert the time in a record to Unix seconds; without one it is the current time."""
     if not text:
         return time.time()
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()

@@ -35,7 +35,7 @@ class RunWatcher(core.InfoWatcher):
         self._slurm: SharedQuestions | None = None
 
     def register_run(self, job_id: str, layout: RunLayout, scheduler: Scheduler | None = None) -> None:
-        """Watches a job from now on; does nothing if it is watched already.
+        """Watch a job from now on; do nothing if it is watched already.
 
         Args:
             job_id: the job's id.
@@ -60,7 +60,7 @@ class RunWatcher(core.InfoWatcher):
         return self._slurm
 
     def look(self, job_id: str) -> Snapshot:
-        """Returns the present state of a job's run.
+        """Return the present state of a job's run.
 
         Raises:
             KeyError: the job was not registered.
@@ -77,7 +77,7 @@ class RunWatcher(core.InfoWatcher):
         return snapshot
 
     def get_info(self, job_id: str, mode: str = "standard") -> dict[str, str]:
-        """Returns what is known of a job: `jobState`, `runDir`, and the result's cause once there is one."""
+        """Return what is known of a job: `jobState`, `runDir`, and the result's cause once there is one."""
         snapshot = self._snapshots.get(job_id)
         if mode != "cache" and job_id in self._watches:
             snapshot = self.look(job_id)
@@ -87,16 +87,16 @@ class RunWatcher(core.InfoWatcher):
         return {**info, **({"cause": snapshot.cause} if snapshot.cause else {})}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
-        """Returns the run's state, in Slurm's words."""
+        """Return the run's state, in Slurm's words."""
         return self.get_info(job_id, mode=mode).get("jobState", "UNKNOWN")
 
     def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """Returns whether the run is over."""
+        """Return whether the run is over."""
         self.get_info(job_id, mode=mode)
         return job_id in self._finished
 
     def clear(self) -> None:
-        """Forgets all states that were read."""
+        """Forget all states that were read."""
         super().clear()
         self._snapshots.clear()
 
@@ -121,15 +121,15 @@ class SharedQuestions:
         self._asked = float("-inf")
 
     def add(self, job_id: str) -> None:
-        """Adds a job to those that are asked about."""
+        """Add a job to those that are asked about."""
         self._jobs[job_id] = None
 
     def drop(self, job_id: str) -> None:
-        """Removes a job, which is over."""
+        """Remove a job, which is over."""
         self._jobs.pop(job_id, None)
 
     def query(self, job_ids: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Returns the states of these jobs, at most `SAME_ANSWER_S` old.
+        """Return the states of these jobs, at most `SAME_ANSWER_S` old.
 
         Raises:
             SchedulerError: the scheduler does not answer.

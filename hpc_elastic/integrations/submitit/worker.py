@@ -15,7 +15,7 @@ from hpc_elastic.integrations.submitit.environment import HpcElasticJobEnvironme
 
 
 def main() -> None:
-    """Calls the function of this job."""
+    """Call the function of this job."""
     known = cast("dict[str, job_environment.JobEnvironment]", plugins.get_job_environments())  # submitit's own
     known.setdefault(HpcElasticJobEnvironment.name(), HpcElasticJobEnvironment())
     submitit_main()

@@ -34,7 +34,7 @@ from hpc_elastic.agent.system.processes import Marks
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Stage
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, TorchAgentStage
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
 from hpc_elastic.integrations.torchrun.run_directory import is_over_for, leave_run
 from hpc_elastic.integrations.torchrun.stock_workers import StockOutputs, StockWorkers
@@ -89,20 +89,20 @@ class TorchrunAgent:
         self._thread = threading.Thread(target=self._run, name="hpc-elastic", daemon=True)
 
     def start(self) -> None:
-        """Starts the agent's thread."""
+        """Start the agent's thread."""
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the end of the thread; returns whether it has ended in time."""
+        """Wait for the end of the thread; return whether it has ended in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def may_start(self) -> bool:
-        """Returns whether workers may start now: a process that was paused may have lost its head meanwhile."""
+        """Return whether workers may start now: a process that was paused may have lost its head meanwhile."""
         return self._guard is not None and not self._deadline.has_passed
 
     def kill_workers(self) -> None:
-        """Kills torch's workers and the processes that they have started; may be called from any thread."""
+        """Kill torch's workers and the processes that they have started; may be called from any thread."""
         kill_all(self.marks)
 
     # In the agent's thread.
@@ -144,9 +144,9 @@ class TorchrunAgent:
         return leave
 
     async def _leave_in_order(self, leave: Leave) -> None:
-        """Leaves in order while torch's agent waits: a local head has to stay until others have heard of the end."""
+        """Leave in order while torch's agent waits: a local head has to stay until others have heard of the end."""
         if self._abandoned:
-            if self._exchange.stage is Stage.AT_WORK:
+            if self._exchange.stage is TorchAgentStage.AT_WORK:
                 await self._end_workers(_over(leave))
             return
         if is_over_for(leave.exit_code):
@@ -156,13 +156,13 @@ class TorchrunAgent:
         self._has_left = True
 
     async def _end_workers(self, over: Over) -> None:
-        """Ends all workers before connections close without a message: to the others such a close means no workers.
+        """End all workers before connections close without a message: to the others such a close means no workers.
 
         torch's agent stops the workers at its next check; were they killed before, it would count a failure. If it does
         not check in time, the guard kills them, and then goes on looking for workers that start late.
         """
         self._exchange.end(over)  # from now on torch's agent takes no round
-        if not self._is_set_up or self._exchange.stage is not Stage.AT_WORK:
+        if not self._is_set_up or self._exchange.stage is not TorchAgentStage.AT_WORK:
             return
         self._fenced_by = self._loop.time()
         self._move_deadline()
@@ -179,7 +179,7 @@ class TorchrunAgent:
             await self._part.member.close()
         await self._tasks.cancel()
         if (
-            self._guard is not None and self._exchange.stage is not Stage.AT_WORK
+            self._guard is not None and self._exchange.stage is not TorchAgentStage.AT_WORK
         ):  # else it stays until this process ends
             await self._processes.call(self._guard.dismiss)
         await self._disk.close(DISK_DRAINS_WITHIN_S)
@@ -190,7 +190,7 @@ class TorchrunAgent:
         return GuardLink(self._plan.package_dir, run_dir=marks.run_dir, node=marks.node, deadline=self._deadline)
 
     def _examine(self) -> NodeReport:
-        """Finds out this node's address and versions; blocks, as it may ask the name server."""
+        """Find out this node's address and versions; blocks, as it may ask the name server."""
         plan, place = self._plan, self._place
         address = self._setup.address or own_address(place, plan.network)
         self.interface = interface_of(address)
@@ -241,7 +241,7 @@ class TorchrunAgent:
         self._is_set_up = True
 
     async def _report(self, attempt: int, failure: Failure) -> None:
-        """Writes what is known of a failure as the rank's error file, which the member then reads and completes."""
+        """Write what is known of a failure as the rank's error file, which the member then reads and completes."""
         path, error = RunLayout(self._plan.run_dir).error(attempt, failure.rank), failure.error
         if failure.message:
             rank, local_rank, node = failure.rank, failure.local_rank, self._place.node
@@ -254,14 +254,14 @@ class TorchrunAgent:
         self._part.member.worker_exited(attempt, failure.local_rank, failure.exitcode)
 
     def _abandon(self) -> None:
-        """Ends this node's part at once, as it cannot start workers again; to the other nodes it is lost."""
+        """End this node's part at once, as it cannot start workers again; to the other nodes it is lost."""
         self._abandoned = True
         self._departure.leaves(
             Leave(exit_code=int(ExitCode.NODE_LOST), cause=f"{self._place.node} cannot start workers again")
         )
 
     def abandon(self) -> None:
-        """Ends this node's part; may be called from another thread."""
+        """End this node's part; may be called from another thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the part has ended already
             self._loop.call_soon_threadsafe(self._abandon)
 

@@ -63,31 +63,31 @@ class AttemptStore:
         return self._store.timeout  # type: ignore[no-any-return]
 
     def set(self, key: str, value: Any) -> None:
-        """Implements torch.distributed.Store: does nothing if the round is over."""
+        """Implement torch.distributed.Store: does nothing if the round is over."""
         if key.startswith(ROLE_INFO):
             self._role_info = value if isinstance(value, bytes) else str(value).encode()
         self._call(lambda: self._store.set(key, value), None)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Implements torch.distributed.Store: does nothing if the round is over."""
+        """Implement torch.distributed.Store: does nothing if the round is over."""
         self._call(lambda: self._store.multi_set(keys, values), None)
 
     def get(self, key: str) -> Any:
-        """Implements torch.distributed.Store: returns harmless ranks or an empty value if the round is over."""
+        """Implement torch.distributed.Store: return harmless ranks or an empty value if the round is over."""
         return self._call(lambda: self._store.get(key), NO_RANKS if key.startswith(ASSIGNED_RANKS) else b"")
 
     def multi_get(self, keys: Sequence[str]) -> Any:
-        """Implements torch.distributed.Store: returns this node's own role info if the round is over."""
+        """Implement torch.distributed.Store: return this node's own role info if the round is over."""
         return self._call(lambda: self._store.multi_get(keys), [self._role_info] * len(keys))
 
     def add(self, key: str, amount: int) -> int:
-        """Implements torch.distributed.Store: returns 0 if the round is over, and at the exit barrier."""
+        """Implement torch.distributed.Store: return 0 if the round is over, and at the exit barrier."""
         if key.startswith(TERMINAL_STATE):
             return 0  # no node counts as the last at the barrier: membership decides when all are done
         return self._call(lambda: int(self._store.add(key, amount)), 0)
 
     def wait(self, keys: Sequence[str], *timeout: timedelta) -> None:
-        """Implements torch.distributed.Store: waits at the exit barrier for the end of the run."""
+        """Implement torch.distributed.Store: wait at the exit barrier for the end of the run."""
         if keys and keys[0].startswith(TERMINAL_STATE):
             self._finish()
         else:
@@ -111,7 +111,7 @@ def open_attempt_store(
     *,
     finish: Callable[[], None],
 ) -> AttemptStore:
-    """Serves the round's store if this node has to, else connects to it.
+    """Serve the round's store if this node has to, else connects to it.
 
     Args:
         exchange: knows when the round is over.
@@ -138,7 +138,7 @@ def open_attempt_store(
 
 
 def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
-    """Connects a client to a store, in short tries, for the store may be closed while torch's client connects.
+    """Connect a client to a store, in short tries, for the store may be closed while torch's client connects.
 
     Raises:
         OSError: the round is over, or nothing listens there.
@@ -159,7 +159,7 @@ def _connect(master: Endpoint, may_go_on: Callable[[], bool]) -> Any:
 
 
 def _probe(master: Endpoint, may_go_on: Callable[[], bool]) -> None:
-    """Waits until the other machine accepts a connection: torch's own connect cannot be cancelled.
+    """Wait until the other machine accepts a connection: torch's own connect cannot be cancelled.
 
     Raises:
         OSError: the round is over, or nothing listens there.

@@ -10,12 +10,12 @@ OLDEST_TORCH = (2, 5)
 
 
 def get_handler() -> Callable[[Any], Any]:
-    """Returns `create_handler`, as the entry point group `torchrun.handlers` requires."""
+    """Return `create_handler`, as the entry point group `torchrun.handlers` requires."""
     return create_handler
 
 
 def create_handler(parameters: Any) -> Any:
-    """Creates the RendezvousHandler of one torchrun, on one node; it connects to nothing before its first rendezvous.
+    """Create the RendezvousHandler of one torchrun, on one node; it connects to nothing before its first rendezvous.
 
     Args:
         parameters: torch's RendezvousParameters.

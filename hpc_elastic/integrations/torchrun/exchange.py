@@ -28,7 +28,7 @@ from typing import Any
 from hpc_elastic.membership.messages import Assign, StopManner
 
 
-class Stage(Enum):
+class TorchAgentStage(Enum):
     """The stage of torch's agent; the module's docstring has the transitions."""
 
     IDLE = "idle"
@@ -79,7 +79,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._stage = Stage.IDLE
+        self._stage = TorchAgentStage.IDLE
         self._round: Round | None = None
         self._is_taken = False
         self._stop: StopManner | None = None
@@ -87,12 +87,12 @@ class Exchange:
         self._failure: Failure | None = None
         self._over: Over | None = None
         self.why = ""  # the reason with which torch's agent last became IDLE
-        self._hear: Callable[[Stage], None] = lambda _: None
+        self._hear: Callable[[TorchAgentStage], None] = lambda _: None
 
     # Called by torch's agent.
 
     def next_round(self, why: str = "") -> Round:
-        """Waits, while there are no workers, for the next round in which this node takes part.
+        """Wait, while there are no workers, for the next round in which this node takes part.
 
         Args:
             why: why the round before is over for torch's agent, if membership does not know the reason.
@@ -102,14 +102,14 @@ class Exchange:
         """
         with self._changed:
             self.why = why
-            self._enter(Stage.IDLE)
+            self._enter(TorchAgentStage.IDLE)
             self._changed.wait_for(lambda: self._over is not None or self._is_offered())
             if self._over is not None or self._round is None:
                 raise StoppedError
             return self._round
 
     def take(self, offered: Round, *, may_start: Callable[[], bool] = lambda: True) -> bool:
-        """Takes an offered round if it is not over and `may_start`, called last, allows it; returns whether it did."""
+        """Take an offered round if it is not over and `may_start`, called last, allows it; return whether it did."""
         with self._changed:
             if not self._stands(offered):
                 return False
@@ -117,53 +117,53 @@ class Exchange:
                 self._changed.wait_for(lambda: not self._stands(offered))
                 return False
             self._is_taken = True
-            self._enter(Stage.AT_WORK)
+            self._enter(TorchAgentStage.AT_WORK)
             return True
 
     def asked_to_stop(self) -> StopManner | None:
-        """Returns how torch's agent has to stop its workers, None if it does not; the caller must then stop them."""
+        """Return how torch's agent has to stop its workers, None if it does not; the caller must then stop them."""
         with self._changed:
             manner = StopManner.FENCE if self._over is not None else self._stop
             self._is_told = manner is not None
             return manner
 
     def wait_while_it_stands(self, current: Round, is_done: Callable[[], bool]) -> bool:
-        """Waits until `is_done()` or the end of the round; returns `is_done()`. Whatever changes that calls `touch`."""
+        """Wait until `is_done()` or the end of the round; return `is_done()`. Whatever changes that calls `touch`."""
         with self._changed:
             self._changed.wait_for(lambda: is_done() or not self._stands(current))
             return is_done()
 
     def touch(self) -> None:
-        """Wakes all waiting threads, so that they check their conditions again."""
+        """Wake all waiting threads, so that they check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
     def stands(self, current: Round) -> bool:
-        """Returns whether the round is neither over nor stopped."""
+        """Return whether the round is neither over nor stopped."""
         with self._changed:
             return self._stands(current)
 
     def finish(self) -> None:
-        """Notes that all workers of this node exited 0."""
+        """Note that all workers of this node exited 0."""
         with self._changed:
-            if self._stage is Stage.AT_WORK:
-                self._enter(Stage.FINISHED)
+            if self._stage is TorchAgentStage.AT_WORK:
+                self._enter(TorchAgentStage.FINISHED)
 
     def fail(self, failure: Failure) -> None:
-        """Notes that torch's agent gives up because of a failure, and has no workers any more."""
+        """Note that torch's agent gives up because of a failure, and has no workers any more."""
         with self._changed:
-            if self._stage is not Stage.FINISHED:
+            if self._stage is not TorchAgentStage.FINISHED:
                 self._failure = failure
-                self._enter(Stage.GONE)
+                self._enter(TorchAgentStage.GONE)
 
     def leave(self) -> None:
-        """Notes that torch's agent ends, and has no workers any more."""
+        """Note that torch's agent ends, and has no workers any more."""
         with self._changed:
-            if self._stage not in (Stage.FINISHED, Stage.GONE):
-                self._enter(Stage.GONE)
+            if self._stage not in (TorchAgentStage.FINISHED, TorchAgentStage.GONE):
+                self._enter(TorchAgentStage.GONE)
 
     def wait_until_over(self, timeout_s: float | None = None) -> Over | None:
-        """Waits for the end of this node's part and returns it; None if it does not come in time."""
+        """Wait for the end of this node's part and return it; None if it does not come in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._over is not None, timeout_s)
             return self._over
@@ -176,13 +176,13 @@ class Exchange:
 
     # Called by membership.
 
-    def listen(self, hear: Callable[[Stage], None]) -> None:
-        """Sets `hear`, which is called with each new stage of torch's agent, under the lock and in its thread."""
+    def listen(self, hear: Callable[[TorchAgentStage], None]) -> None:
+        """Set `hear`, which is called with each new stage of torch's agent, under the lock and in its thread."""
         with self._changed:
             self._hear = hear
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> TorchAgentStage:
         """The stage of torch's agent."""
         with self._changed:
             return self._stage
@@ -194,20 +194,20 @@ class Exchange:
             return self._failure
 
     def offer(self, offered: Round) -> None:
-        """Offers the next round to torch's agent."""
+        """Offer the next round to torch's agent."""
         with self._changed:
             self._round, self._stop, self._is_told, self._is_taken = offered, None, False, False
             self._changed.notify_all()
 
     def stop(self, manner: StopManner) -> bool:
-        """Stops the round; returns whether torch's agent stops its workers already, perhaps in a softer manner."""
+        """Stop the round; return whether torch's agent stops its workers already, perhaps in a softer manner."""
         with self._changed:
             self._stop = manner
             self._changed.notify_all()
             return self._is_told
 
     def withdraw(self) -> None:
-        """Removes the round, which is over and of which no worker is left."""
+        """Remove the round, which is over and of which no worker is left."""
         with self._changed:
             if self._round is not None and self._round.listener is not None:
                 self._round.listener.close()  # unless the store has taken it over
@@ -215,14 +215,14 @@ class Exchange:
             self._changed.notify_all()
 
     def end(self, over: Over) -> None:
-        """Ends this node's part, and with it every wait."""
+        """End this node's part, and with it every wait."""
         with self._changed:
             self._over = self._over or over
             self._changed.notify_all()
 
     # Called with the lock held.
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: TorchAgentStage) -> None:
         self._stage = stage
         self._hear(stage)
 

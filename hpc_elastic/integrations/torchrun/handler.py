@@ -25,7 +25,7 @@ from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_attempt_store
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError, TorchAgentStage
 from hpc_elastic.integrations.torchrun.run_directory import enter_run
 from hpc_elastic.integrations.torchrun.settings import BACKEND, Settings, build_plan, read_settings, run_name
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def make_handler(parameters: RendezvousParameters) -> ElasticHandler:
-    """Creates the handler of this process.
+    """Create the handler of this process.
 
     Raises:
         ValueError: the options do not fit each other, or the Slurm step.
@@ -92,11 +92,11 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # torch's store looks up the name of every client
 
     def get_backend(self) -> str:
-        """Implements RendezvousHandler: returns the backend's name."""
+        """Implement RendezvousHandler: return the backend's name."""
         return BACKEND
 
     def get_run_id(self) -> str:
-        """Returns `--rdzv-id`, or without one the name of the run, which has Slurm's job and step.
+        """Return `--rdzv-id`, or without one the name of the run, which has Slurm's job and step.
 
         Also kills late workers: torch's agent calls this for each worker right before it starts them, and again right
         after that, before it waits.
@@ -110,7 +110,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits for the next attempt in which this node takes part.
+        """Wait for the next attempt in which this node takes part.
 
         Raises:
             RendezvousClosedError: the run is over without success; the message is its cause.
@@ -137,7 +137,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
                 raise _end_of(over) from (None if isinstance(over.error, HpcElasticError) else over.error)
 
     def num_nodes_waiting(self) -> int:
-        """Returns 1 if torch's agent has to stop its workers: a node was lost, came or restarts, or the run is over."""
+        """Return 1 if torch's agent has to stop its workers: a node was lost, came or restarts, or the run is over."""
         manner = self._exchange.asked_to_stop()
         if manner is None:
             return int(self._kill_late_workers())
@@ -147,17 +147,17 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return 1
 
     def is_closed(self) -> bool:
-        """Returns whether the run is over, as far as this node knows."""
+        """Return whether the run is over, as far as this node knows."""
         return self._is_closed or self._exchange.over is not None
 
     def set_closed(self) -> None:
-        """Ends the run on all nodes."""
+        """End the run on all nodes."""
         self._is_closed = True
         if self._plan is not None and self._exchange.over is None:
             ask_to_stop(RunLayout(self._plan.run_dir), f"the rendezvous was closed on {self._place.node}")
 
     def shutdown(self) -> bool:
-        """Ends this node's part after torch's agent has ended; the exception under way, if any, tells why that was."""
+        """End this node's part after torch's agent has ended; the exception under way, if any, tells why that was."""
         self._is_closed = True
         agent = self._agent
         if agent is None:
@@ -179,13 +179,13 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
     # Steps.
 
     def _kill_late_workers(self) -> bool:
-        """Kills workers that run past the deadline, which torch does not check; returns whether it has passed.
+        """Kill workers that run past the deadline, which torch does not check; return whether it has passed.
 
         Then this process was paused, perhaps just before it started the workers, and the other nodes may have gone on
         without this one. An error before the start would end torch's agent; killing costs one restart at most.
         """
         agent = self._agent
-        is_late = agent is not None and self._exchange.stage is Stage.AT_WORK and not agent.may_start()
+        is_late = agent is not None and self._exchange.stage is TorchAgentStage.AT_WORK and not agent.may_start()
         if agent is not None and is_late:
             agent.kill_workers()
         return is_late
@@ -209,7 +209,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return agent
 
     def _give_back(self, current: Round, error: Exception) -> str:
-        """Takes a round whose store does not answer, so that asking for the next one requests another attempt."""
+        """Take a round whose store does not answer, so that asking for the next one requests another attempt."""
         master = current.assign.master
         why = f"no store on {master.address}:{master.port}: {error}"
         log.warning("attempt %s: %s", current.assign.attempt, why)
@@ -217,7 +217,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         return why
 
     def _wait_for_the_others(self) -> None:
-        """Waits at the exit barrier until the run is over.
+        """Wait at the exit barrier until the run is over.
 
         Raises:
             RendezvousClosedError: the run did not succeed.
@@ -228,7 +228,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
             raise RendezvousClosedError(over.cause)
 
     def _mark_workers(self, agent: TorchrunAgent, current: Round) -> None:
-        """Sets the variables that the workers inherit: marks by which the guard finds them, and gloo's interface."""
+        """Set the variables that the workers inherit: marks by which the guard finds them, and gloo's interface."""
         self._round_rank = current.assign.group_rank
         self._environ[RUN_DIR_VARIABLE] = agent.marks.run_dir
         self._environ[NODE_VARIABLE] = agent.marks.node
@@ -258,12 +258,12 @@ def _info(current: Round, store: AttemptStore) -> RendezvousInfo:
 
 
 def _is_made_up(run_id: str) -> bool:
-    """Returns whether no id was given: torchrun then says `none`, torch's launcher a random number on each node."""
+    """Return whether no id was given: torchrun then says `none`, torch's launcher a random number on each node."""
     return run_id in ("", "none") or (run_id.isdecimal() and int(run_id) > 2**64)
 
 
 def _address(local_addr: str | None) -> str | None:
-    """Resolves `--local-addr` to an address."""
+    """Resolve `--local-addr` to an address."""
     if not local_addr:
         return None
     lookup = resolve_node(local_addr, NetworkPlan())
@@ -273,7 +273,7 @@ def _address(local_addr: str | None) -> str | None:
 
 
 def _end_of(over: Over) -> BaseException:
-    """Returns the exception that `next_rendezvous` raises when the run is over."""
+    """Return the exception that `next_rendezvous` raises when the run is over."""
     if over.error is None and over.exit_code == ExitCode.SUCCESS:
         log.info("the run was a success without this node: %s", over.cause)
         return SystemExit(0)
@@ -294,7 +294,7 @@ def _words(error: HpcElasticError) -> str:
 
 
 def _failure(error: BaseException | None, rank: int | None) -> Failure | None:
-    """Returns the failure with which torch's agent has ended, None if none that ends the run."""
+    """Return the failure with which torch's agent has ended, None if none that ends the run."""
     if isinstance(error, ChildFailedError):
         global_rank, failed = error.get_first_failure()
         data = failed.error_file_data

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.agent.policy import Policy, describe_failure
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import RunState
@@ -23,7 +23,7 @@ class TorchrunPolicy:
     restart: RestartPlan
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
-        """Implements decisions.Decide."""
+        """Implement decisions.Decide."""
         failure = observation.failure
         is_start = failure is not None and failure.failure_class == "start_failed"
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None and not is_start:
@@ -36,7 +36,7 @@ class TorchrunPolicy:
             )
         if observation.trigger is Trigger.NODE_BROKEN:
             spend = replace(history.spend, restarts=history.spend.restarts + 1)
-            return Restart(
+            return RestartWorkers(
                 roles=None,
                 at=now,
                 manner=StopManner.RESTART,

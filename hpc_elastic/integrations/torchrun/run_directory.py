@@ -29,7 +29,7 @@ class EnteredRun:
 def enter_run(
     root: str, name: str, *, node: str, job_id: str, make_plan: Callable[[str, str], LaunchPlan]
 ) -> EnteredRun:
-    """Makes the run's directory, or finds the one that another node has made.
+    """Make the run's directory, or find the one that another node has made.
 
     A step may start torchrun again when it has ended: the runs after the first have `-2`, `-3` ... behind the name.
 
@@ -54,7 +54,7 @@ def enter_run(
 
 
 def is_over_for(exit_code: int) -> bool:
-    """Returns whether an agent that leaves with this exit code has seen the run's end.
+    """Return whether an agent that leaves with this exit code has seen the run's end.
 
     If it has not, other nodes may go on with the run, or a new start of the job, whose nodes must find one directory.
     """
@@ -62,7 +62,7 @@ def is_over_for(exit_code: int) -> bool:
 
 
 def leave_run(layout: RunLayout, node: str) -> None:
-    """Notes that this node has seen the run's end.
+    """Note that this node has seen the run's end.
 
     NFS may hide another node's `result.json` for half a minute; a file that this node has written itself it finds at
     once.
@@ -78,7 +78,7 @@ def _is_over(layout: RunLayout, node: str) -> bool:
 
 
 def _enter(layout: RunLayout, plan: LaunchPlan, job_id: str) -> bytes:
-    """Creates the missing files and returns the secret; of two nodes at the same time, one writes each file."""
+    """Create the missing files and return the secret; of two nodes at the same time, one writes each file."""
     for folder in (layout.allocations, layout.nodes, layout.attempts):
         with store.file_system_errors(folder):
             store.make_directory(folder)

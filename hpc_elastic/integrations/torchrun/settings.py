@@ -67,7 +67,7 @@ class Settings:
 def read_settings(
     config: Mapping[str, object], *, min_nodes: int, max_nodes: int, nodes: int, address: str | None = None
 ) -> Settings:
-    """Reads the settings from torch's parameters.
+    """Read the settings from torch's parameters.
 
     Args:
         config: the values of `--rdzv-conf`.
@@ -109,7 +109,7 @@ def read_settings(
 
 
 def run_name(place: Allocation, environ: Mapping[str, str]) -> str:
-    """Returns the name of a step's run, which is the same on all nodes of the step."""
+    """Return the name of a step's run, which is the same on all nodes of the step."""
     step = find_step_id(environ)
     name = f"torchrun-{place.job_id}" + (f"-{step}" if step else "")
     return re.sub(r"[^\w.-]+", "-", name)
@@ -127,7 +127,7 @@ def build_plan(
     workdir: str,
     python: str,
 ) -> LaunchPlan:
-    """Builds the plan of a run whose workers torchrun starts, with what membership and the records need.
+    """Build the plan of a run whose workers torchrun starts, with what membership and the records need.
 
     Restarts and lost nodes are not bounded here, because torchrun counts its own restarts. A node that comes back is
     admitted at once, as in torch. For membership each node has one worker, because only torchrun knows their number.
@@ -181,7 +181,7 @@ def _text(config: Mapping[str, object], key: str) -> str | None:
 
 
 def _seconds(config: Mapping[str, object], key: str, default: float) -> float:
-    """Reads a duration in seconds; a plain number is in seconds, as in all of torch's options."""
+    """Read a duration in seconds; a plain number is in seconds, as in all of torch's options."""
     value = config.get(key, default)
     try:
         seconds = float(str(value))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.workers.spawn import WorkerOrder
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, Stage
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, TorchAgentStage
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -60,7 +60,7 @@ class StockWorkers:
         self._moved = asyncio.Event()
         self._attempt = 0
         self._rank = 0
-        self._stage = Stage.IDLE  # the latest stage that reached this thread
+        self._stage = TorchAgentStage.IDLE  # the latest stage that reached this thread
         self._is_stopping = False
         self._is_closed = False
         self._listener = self._next_listener()
@@ -74,49 +74,49 @@ class StockWorkers:
         return int(self._listener.getsockname()[1])
 
     async def initialize_workers(self, assign: Assign) -> None:
-        """Lets `next_rendezvous` return, and waits until it has or the workers are being stopped."""
+        """Let `next_rendezvous` return, and wait until it has or the workers are being stopped."""
         self._attempt, self._rank = assign.attempt, assign.first_rank
         self.started, self._is_stopping = time.time(), False
         failure = self._exchange.failure
         if failure is not None:
             self._outputs.failed(self._attempt, failure)  # the head has not heard of it: it was restarting
-        elif self._exchange.stage is Stage.FINISHED:
+        elif self._exchange.stage is TorchAgentStage.FINISHED:
             self._outputs.useless()
         else:
             listener = None
             if assign.serves_store:
                 listener, self._listener = self._listener, self._next_listener()
             self._exchange.offer(Round(assign=assign, listener=listener))
-            await self._until(lambda: self._is_stopping or self._exchange.stage is not Stage.IDLE)
+            await self._until(lambda: self._is_stopping or self._exchange.stage is not TorchAgentStage.IDLE)
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
-        """Lets `num_nodes_waiting` return 1, and waits until torch's agent has stopped its workers."""
+        """Let `num_nodes_waiting` return 1, and wait until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
         self._stop(manner)
-        await self._until(lambda: self._exchange.stage is not Stage.AT_WORK)
+        await self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK)
         self._exchange.withdraw()
         return ()
 
     async def wait_until_gone(self, within_s: float) -> None:
-        """Waits until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
+        """Wait until torch's agent says that it has stopped its workers, for `within_s` seconds at most."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until(lambda: self._exchange.stage is not Stage.AT_WORK), within_s)
+            await asyncio.wait_for(self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK), within_s)
 
     def hurry(self) -> None:
-        """Kills the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
+        """Kill the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
         self._stop(StopManner.FENCE)
 
     def pids(self) -> dict[str, int]:
-        """Returns the process id of torchrun, which stands for its workers: they start only after this call."""
+        """Return the process id of torchrun, which stands for its workers: they start only after this call."""
         return {str(self._rank): os.getpid()}
 
     def orders(self) -> list[WorkerOrder]:
-        """Returns no orders, because torchrun starts the workers."""
+        """Return no orders, because torchrun starts the workers."""
         return []
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
-        """Returns what is known of the worker whose failure made torch's agent give up, and its process id."""
+        """Return what is known of the worker whose failure made torch's agent give up, and its process id."""
         failure = self._exchange.failure or Failure(rank=0, local_rank=local_rank, pid=0, exitcode=1)
         entrypoint = self._plan.roles[0].entrypoint
         order = WorkerOrder(
@@ -132,36 +132,36 @@ class StockWorkers:
         return order, failure.pid
 
     def close(self) -> None:
-        """Closes the listener and makes no more callbacks."""
+        """Close the listener and make no more callbacks."""
         self._is_closed = True
         self._listener.close()
 
     # Steps.
 
-    def _hear(self, stage: Stage) -> None:
-        """Passes a new stage on to the event loop; is called in the thread of torch's agent."""
+    def _hear(self, stage: TorchAgentStage) -> None:
+        """Pass a new stage on to the event loop; is called in the thread of torch's agent."""
         self._loop.call_soon_threadsafe(self._heard, stage)
 
-    def _heard(self, stage: Stage) -> None:
-        """Handles a new stage of torch's agent, in the event loop's thread."""
+    def _heard(self, stage: TorchAgentStage) -> None:
+        """Handle a new stage of torch's agent, in the event loop's thread."""
         before, self._stage = self._stage, stage
         self._moved.set()
         if self._is_closed:
             return
-        if stage is Stage.IDLE and before is Stage.AT_WORK and not self._is_stopping:
+        if stage is TorchAgentStage.IDLE and before is TorchAgentStage.AT_WORK and not self._is_stopping:
             self._outputs.restarts(self._exchange.why or RESTARTS)
-        elif stage is Stage.FINISHED:
+        elif stage is TorchAgentStage.FINISHED:
             self._outputs.finished(self._attempt)
-        elif stage is Stage.GONE:
+        elif stage is TorchAgentStage.GONE:
             failure = self._exchange.failure
-            if failure is None or before is Stage.IDLE:
+            if failure is None or before is TorchAgentStage.IDLE:
                 self._outputs.useless()
             else:
                 self._outputs.failed(self._attempt, failure)
 
     def _stop(self, manner: StopManner) -> None:
         is_told = self._exchange.stop(manner)
-        if manner is StopManner.FENCE and is_told and self._exchange.stage is Stage.AT_WORK:
+        if manner is StopManner.FENCE and is_told and self._exchange.stage is TorchAgentStage.AT_WORK:
             self._outputs.kill()
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -171,7 +171,7 @@ class StockWorkers:
                 await self._moved.wait()
 
     def _next_listener(self) -> socket.socket:
-        """Opens a listening socket for the store of the attempt after this one."""
+        """Open a listening socket for the store of the attempt after this one."""
         key = f"{self._key}/store/{self._attempt}"
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._address, ports)

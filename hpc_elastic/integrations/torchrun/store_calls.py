@@ -38,7 +38,7 @@ class StoreCalls:
         self._left: list[tuple[threading.Thread, Endpoint]] = []
 
     def call(self, current: Round, function: Callable[[], T]) -> T:
-        """Calls a function that uses the round's store, and returns its value.
+        """Call a function that uses the round's store, and return its value.
 
         Raises:
             StoppedError: the round was stopped before the function returned.
@@ -68,7 +68,7 @@ class StoreCalls:
         return value  # type: ignore[no-any-return]
 
     def close(self, within_s: float) -> bool:
-        """Ends the calls that are left, in `within_s` seconds at most; returns whether all have ended."""
+        """End the calls that are left, in `within_s` seconds at most; return whether all have ended."""
         deadline = time.monotonic() + within_s
         while left := [(thread, store) for thread, store in self._left if thread.is_alive()]:
             if time.monotonic() > deadline:
@@ -87,7 +87,7 @@ class StoreCalls:
 
 
 def hang_up(store: Endpoint) -> None:
-    """Shuts down this process's connections to a store; each round has another port."""
+    """Shut down this process's connections to a store; each round has another port."""
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError, ValueError):
             if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
@@ -99,7 +99,7 @@ def hang_up(store: Endpoint) -> None:
 
 
 def _plain(address: str) -> str:
-    """Converts an IPv4 address as an IPv6 socket reports it, ::ffff:10.0.0.1, to its plain form."""
+    """Convert an IPv4 address as an IPv6 socket reports it, ::ffff:10.0.0.1, to its plain form."""
     parsed = ipaddress.ip_address(address)
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

@@ -24,7 +24,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResult, RunState, Spend, World
+from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResultRecord, RunState, Spend, World
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.plans import make_run_plan
@@ -85,8 +85,8 @@ def an_attempt(history: History | None = None, node: str = "node0") -> tuple[Att
     return open_attempt(settings, history or History(), [seat], "first start")
 
 
-def a_result(exit_code: int = 0, cause: str = "every rank exited 0") -> RunResult:
-    return RunResult(
+def a_result(exit_code: int = 0, cause: str = "every rank exited 0") -> RunResultRecord:
+    return RunResultRecord(
         run="run",
         state=RunState.SUCCEEDED,
         exit_code=exit_code,

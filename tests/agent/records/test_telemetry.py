@@ -21,7 +21,7 @@ from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import End, Stop, StopManner, Welcome
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import RunResult, RunState
+from hpc_elastic.rundir.records import RunResultRecord, RunState
 from hpc_elastic.rundir.store import read_lines, write_json
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
@@ -235,8 +235,8 @@ def test_agent_that_failed_itself_leaves_its_traceback(node: Node) -> None:
 # The head's node.
 
 
-def a_result(state: RunState, *, restarts: int = 1) -> RunResult:
-    return RunResult(
+def a_result(state: RunState, *, restarts: int = 1) -> RunResultRecord:
+    return RunResultRecord(
         run="run",
         state=state,
         exit_code=0,

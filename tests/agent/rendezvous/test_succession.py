@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.membership.authentication import Side
-from hpc_elastic.membership.member import Phase
+from hpc_elastic.membership.member import MemberPhase
 from hpc_elastic.membership.messages import Dropped
 from hpc_elastic.rundir.records import WorkerState
 from hpc_elastic.rundir.store import claim, read_json, write_json
@@ -74,7 +74,7 @@ def test_a_head_that_dies_before_its_first_attempt_is_followed_in_the_same_start
     play(scene, tmp_path, 3)
 
 
-def test_a_seeker_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> None:
+def test_a_member_that_searches_starts_nothing_while_the_file_system_hangs(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.start()
         await made.until_at_work(1, 0, 1, 2)
@@ -203,7 +203,7 @@ def test_what_an_old_head_still_says_is_passed_over(tmp_path: Path) -> None:
         stale = made[1].heads._make(Side.DIALLING, made[1].heads)
         made[1].heads.head_said(stale, Dropped(reason="somebody else's word"))
         made[1].heads.head_lost(stale, "closed")
-        assert made[1].member._member.phase is Phase.WORKING
+        assert made[1].member._member.phase is MemberPhase.WORKING
 
     play(scene, tmp_path, 2)
 
@@ -216,7 +216,7 @@ def test_an_agent_that_was_paused_fences_before_it_hears_anything(tmp_path: Path
         time.sleep(2.2)  # two thirds of the lease and more: the whole process stands still
         made[1].member.worker_exited(1, 0, 0)
         assert made[1].workers.attempt == 1  # told, and done in a moment
-        assert made[1].member._member.phase is Phase.STOPPING
+        assert made[1].member._member.phase is MemberPhase.STOPPING
         await made.until(lambda: "fence 1" in made[1].workers.told, "it fences")
 
     play(scene, tmp_path, 2, lease_s=3)

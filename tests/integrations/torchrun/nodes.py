@@ -1,4 +1,4 @@
-"""Nodes of one step in one process: real handlers, and in the place of torch's agent a thread that does as it does."""
+"""Nodes of one step in one process: real handlers, and for torch's agent a thread that behaves as it does."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Node:
         return self
 
     def wish(self, what: str) -> None:
-        """From now on its workers `fail`, `fail for good`, or are `done`."""
+        """Set what its workers do from now on: `fail`, `fail for good`, or be `done`."""
         self._wish = what
 
     def wait(self) -> BaseException | str | None:
-        """How it ended."""
+        """Wait for the end of the node and return how it ended."""
         self._thread.join(BOUND_S)
         assert not self._thread.is_alive(), f"{self.environ} is still here, after {len(self.infos)} rounds"
         return self.ended
@@ -109,7 +109,7 @@ class Node:
 
 
 def start_all(folder: Path, count: int, nnodes: tuple[int, int], **config: str) -> list[Node]:
-    """So many nodes, started the last one first."""
+    """Start so many nodes, the last one first."""
     nodes = [Node(folder, number, count, nnodes=nnodes, **config) for number in range(count)]
     for node in reversed(nodes):
         node.start()

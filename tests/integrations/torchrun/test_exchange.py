@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore
-from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, Stage, StoppedError
+from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Over, Round, StoppedError, TorchAgentStage
 from hpc_elastic.integrations.torchrun.store_calls import StoreCalls
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.rundir.records import Endpoint
@@ -38,8 +38,8 @@ def a_round(attempt: int = 1) -> Round:
     )
 
 
-def at_work(attempt: int = 1) -> tuple[Exchange, Round, list[Stage]]:
-    exchange, heard = Exchange(), list[Stage]()
+def at_work(attempt: int = 1) -> tuple[Exchange, Round, list[TorchAgentStage]]:
+    exchange, heard = Exchange(), list[TorchAgentStage]()
     exchange.listen(heard.append)
     exchange.offer(a_round(attempt))
     current = exchange.next_round()
@@ -56,7 +56,7 @@ def test_a_round_is_offered_taken_and_asked_for_again() -> None:
     exchange.offer(a_round(2))
     assert exchange.next_round().assign.attempt == 2
     assert not exchange.take(current)
-    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.IDLE]
+    assert heard == [TorchAgentStage.IDLE, TorchAgentStage.AT_WORK, TorchAgentStage.IDLE]
 
 
 def test_a_round_that_was_stopped_before_it_was_taken_is_nobodys() -> None:
@@ -65,7 +65,7 @@ def test_a_round_that_was_stopped_before_it_was_taken_is_nobodys() -> None:
     current = exchange.next_round()
     exchange.stop(StopManner.FENCE)
     assert not exchange.take(current)
-    assert exchange.stage is Stage.IDLE
+    assert exchange.stage is TorchAgentStage.IDLE
 
 
 def test_who_may_not_start_waits_for_the_stop() -> None:
@@ -98,8 +98,8 @@ def test_a_failure_after_the_exit_barrier_is_none() -> None:
     exchange, _, heard = at_work()
     exchange.finish()
     exchange.fail(Failure(rank=0, local_rank=0, pid=1, exitcode=1))
-    assert (exchange.stage, exchange.failure) == (Stage.FINISHED, None)
-    assert heard[-1] is Stage.FINISHED
+    assert (exchange.stage, exchange.failure) == (TorchAgentStage.FINISHED, None)
+    assert heard[-1] is TorchAgentStage.FINISHED
 
 
 def test_torchs_agent_leaves_once_and_a_failure_stays_one() -> None:
@@ -107,15 +107,15 @@ def test_torchs_agent_leaves_once_and_a_failure_stays_one() -> None:
     exchange, _, heard = at_work()
     exchange.leave()
     exchange.leave()
-    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.GONE]
+    assert heard == [TorchAgentStage.IDLE, TorchAgentStage.AT_WORK, TorchAgentStage.GONE]
     exchange, _, heard = at_work()
     exchange.fail(Failure(rank=0, local_rank=0, pid=1, exitcode=1))
     exchange.leave()
-    assert heard == [Stage.IDLE, Stage.AT_WORK, Stage.GONE]
+    assert heard == [TorchAgentStage.IDLE, TorchAgentStage.AT_WORK, TorchAgentStage.GONE]
     exchange, _, heard = at_work()
     exchange.finish()
     exchange.leave()
-    assert exchange.stage is Stage.FINISHED
+    assert exchange.stage is TorchAgentStage.FINISHED
 
 
 class SilentStore:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hpc_elastic.integrations.torchrun.policy import TorchrunPolicy
 from hpc_elastic.integrations.torchrun.settings import UNBOUNDED
-from hpc_elastic.membership.decisions import Finish, History, Observation, Restart, Trigger
+from hpc_elastic.membership.decisions import Finish, History, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.observe.narrate import NO_LIMIT
 from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
@@ -31,7 +31,7 @@ FAILURE = FailureRecord(
 def test_a_torchrun_that_restarts_makes_all_restart_without_a_pause_however_often() -> None:
     seen = Observation(trigger=Trigger.NODE_BROKEN, attempt=3, nodes=("node2",), detail="a worker failed")
     decision = POLICY.decide(History(attempts=3, spend=Spend(restarts=NO_LIMIT)), seen, 7.0)
-    assert isinstance(decision, Restart)
+    assert isinstance(decision, RestartWorkers)
     assert (decision.at, decision.manner, decision.roles) == (7.0, StopManner.RESTART, None)
     assert decision.history.spend.restarts == NO_LIMIT + 1
     assert decision.reason == "node2: a worker failed"
@@ -57,5 +57,5 @@ def test_workers_that_cannot_be_started_are_said_to_be_that() -> None:
 def test_a_lost_node_spends_nothing_while_enough_are_left() -> None:
     lost = Observation(trigger=Trigger.NODE_LOST, attempt=3, nodes=("node2",), detail="no answer", is_enough=True)
     decision = POLICY.decide(History(attempts=3), lost, 7.0)
-    assert isinstance(decision, Restart)
+    assert isinstance(decision, RestartWorkers)
     assert (decision.manner, decision.history.spend.restarts) == (StopManner.FENCE, 0)

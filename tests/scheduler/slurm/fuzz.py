@@ -48,7 +48,7 @@ _PIECES = (
 
 @dataclass(frozen=True)
 class Parsers:
-    """What reads the answers; a test plants a worse one."""
+    """The parsers of the answers; a test replaces one by a worse one."""
 
     queue: Callable[[CommandOutput, list[str]], Mapping[str, JobStatus]] = output.parse_queue
     accounting: Callable[[CommandOutput, list[str]], Mapping[str, JobStatus] | None] = output.parse_accounting
@@ -116,7 +116,7 @@ def donors_of(version: str) -> list[str]:
 
 
 def violation(capture: Captured, answer: CommandOutput, parsers: Parsers = Parsers()) -> str | None:
-    """What is wrong with how an answer is read; None if nothing is."""
+    """Return what is wrong with how an answer is read; None if nothing is."""
     try:
         found = _read(capture, answer, parsers)
     except SchedulerError as error:
@@ -154,7 +154,7 @@ def _read(capture: Captured, answer: CommandOutput, parsers: Parsers) -> Any:
 
 
 def _ask_as_a_node(job_id: str, answer: CommandOutput) -> None:
-    """The questions of an agent: each has an answer of its type, or is a SchedulerError."""
+    """Ask the questions of an agent: each returns a value of its type or raises a SchedulerError."""
 
     def run(command: Any, **_: Any) -> CommandOutput:
         return answer
