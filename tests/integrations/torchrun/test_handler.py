@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from hpc_elastic.integrations.torchrun.entry import create_handler, get_handler
 from hpc_elastic.integrations.torchrun.handler import ElasticHandler
+from hpc_elastic.rundir.store import read_json
 from tests.integrations.torchrun.nodes import Node, start_all, wait_until
 from tests.integrations.torchrun.test_settings import a_place
 
@@ -114,7 +115,7 @@ def test_the_others_go_on_without_a_node_that_is_done_when_one_of_them_fails(tmp
         node.wait_for_round(1)
     nodes[0].wish("done")
     record = tmp_path / "torchrun-local-7-7" / "attempts" / "0001" / "nodes" / "local0.json"
-    wait_until(lambda: json.loads(record.read_text())["state"] == "SUCCEEDED")
+    wait_until(lambda: (read_json(str(record)) or {}).get("state") == "SUCCEEDED")
     nodes[1].wish("fail")
     assert nodes[0].wait() == "done, but local0 cannot start workers again"
     for node in nodes[1:]:
