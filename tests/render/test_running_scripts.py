@@ -410,9 +410,9 @@ def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> Non
     assert (scene.stubs / "srun.signals").read_text() == "got TERM\n"
 
 
-def make_scene_where_srun_stays(root: Path) -> Scene:
+def make_scene_where_srun_stays(root: Path, **changes: Any) -> Scene:
     """As srun does when a node was lost: it ends when the gate opens. The script's seconds are short."""
-    scene = make_scene(root)
+    scene = make_scene(root, **changes)
     os.mkfifo(scene.stubs / "gate")
     (scene.stubs / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.02\n")
     (scene.stubs / "sleep").chmod(0o755)
@@ -495,6 +495,26 @@ def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_liv
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("line", ["set -m", r"IFS=$'\n'", "set -o posix -C -f; trap 'exit 9' ERR"])
+def test_what_setup_does_to_the_shell_ends_no_job_whose_srun_is_stopped(line: str, tmp_path: Path) -> None:
+    """With job control bash's `wait` ends for a process that is stopped; with an own IFS `read` splits no words."""
+    scene = make_scene_where_srun_stays(tmp_path, setup=(line,))
+    me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{os.getpid()} {me}\n")
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)  # fifty of its seconds
+    (scene.run_dir / "exit_code").write_text("0\n")
+    wait_until(lambda: state_of_srun(scene, process) != "T", "srun goes on")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
@@ -525,8 +545,9 @@ def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     assert (scene.run_dir / "agents" / "local1.out").read_text() == "before\nagent 1 prints\n"
 
 
-def test_the_local_job_id_holds_the_start_time_of_the_script(tmp_path: Path) -> None:
-    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1))
+@pytest.mark.parametrize("setup", [(), (r"IFS=$'\n'",)])
+def test_the_local_job_id_holds_the_start_time_of_the_script(setup: tuple[str, ...], tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1), setup=setup)
     os.mkfifo(scene.stubs / "gate0")
     process = scene.start()
     scene.wait_for("agent0.runs")
