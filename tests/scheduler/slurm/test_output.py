@@ -204,8 +204,31 @@ def test_submission_gives_the_job_id(version: str) -> None:
     assert output.parse_submission(on_a_cluster) == "123"
 
 
-def test_submission_rejects_output_without_a_job_id(version: str) -> None:
-    wrapper = CommandOutput(returncode=0, stdout="Welcome!\n", stderr="")
+# What the sbatch of a large site prints first: a script around Slurm's own, which checks the job.
+BANNER = """
+-----------------------------------------------------------------
+          Welcome to the Stampede3 Supercomputer
+-----------------------------------------------------------------
+
+No reservation for this job
+--> Verifying valid submit host (login4)...OK
+--> Checking available allocation (TG-AST090040)...OK
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["519605\n", "519605;stampede3\n", "Submitted batch job 519605\n", "Submitted batch job 519605 on cluster a\n\n"],
+)
+def test_submission_gives_the_job_id_behind_a_sites_words(version: str, last: str) -> None:
+    """The job is in the queue: to take it for refused removes its run directory."""
+    wrapper = CommandOutput(returncode=0, stdout=BANNER + last, stderr="")
+    assert output.parse_submission(wrapper) == "519605"
+
+
+@pytest.mark.parametrize("printed", ["Welcome!\n", BANNER, "", "12\nbut not now\n", "12 13\n", "-12\n", "\u0661\n"])
+def test_submission_rejects_output_without_a_job_id(version: str, printed: str) -> None:
+    wrapper = CommandOutput(returncode=0, stdout=printed, stderr="")
     with pytest.raises(SchedulerError, match="no job id"):
         output.parse_submission(wrapper)
 
