@@ -101,15 +101,21 @@ def parse_submission(output: CommandOutput) -> str:
 def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus]:
     """Return the status of those jobs that the controller knows, from the output of `squeue`.
 
+    Where SLURM_CLUSTERS names several clusters, squeue asks one after the other, and fails if one of them does.
+
     Raises:
         SchedulerError: the controller does not answer, or a row cannot be read.
     """
-    if output.returncode:
+    if output.returncode and not _is_about_unknown_jobs(output.stderr):
         words = slurm_words(output.stderr)
-        if "Invalid job id specified" in words:  # squeue prints this only when it is asked for a single id
-            return {}
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
     return _by_id(_read_rows("squeue", output.stdout, QUEUE_FIELDS, _queue_status, job_ids), job_ids)
+
+
+def _is_about_unknown_jobs(stderr: str) -> bool:
+    """Return whether squeue's only error is that a job is unknown, which it prints when it is asked for a single id."""
+    errors = [line for line in stderr.splitlines() if "error:" in line]
+    return bool(errors) and all("Invalid job id specified" in line for line in errors)
 
 
 def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpc_elastic.errors import ExitCode, SchedulerError
@@ -128,6 +130,19 @@ def test_a_job_that_another_cluster_of_the_federation_has_taken_is_not_over(vers
     for there in ("PENDING", "RUNNING", "COMPLETED"):  # where squeue shows all clusters: what the other one says
         theirs = row.replace("RUNNING", there)
         assert parse(taken + theirs, job_id).state is parse(theirs + taken, job_id).state is JobState(there)
+
+
+def test_a_job_that_one_of_several_clusters_does_not_know_is_not_over(version: str) -> None:
+    """With SLURM_CLUSTERS=a,b squeue asks one after the other, and fails where one does not know the job."""
+    row, unknown = captured(version, "queue-running").output.stdout, captured(version, "queue-unknown").output
+    job_id = row.partition("|")[0]
+    assert unknown.returncode
+    assert not unknown.stdout
+    found = output.parse_queue(replace(unknown, stdout=row), [job_id])
+    assert found[job_id].state is JobState.RUNNING
+    away = captured(version, "queue-no-controller").output
+    with pytest.raises(SchedulerError, match="Unable to contact"):  # the other one may know it
+        output.parse_queue(replace(unknown, stderr=unknown.stderr + away.stderr), [job_id])
 
 
 def parse(stdout: str, job_id: str) -> JobStatus:
