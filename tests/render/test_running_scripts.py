@@ -19,7 +19,9 @@ from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.codec import from_json
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.render.template import load_array_template
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
@@ -692,3 +694,35 @@ def test_agents_do_not_hold_what_tells_that_the_script_is_over(tmp_path: Path) -
     (scene.stubs / "gate0").write_text("go\n")
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+# What bash 4.2 of CentOS 7 says, on a bash that can do it.
+OLD_WAIT = """wait() {
+    [ "${1-}" != -n ] || { echo "wait: -n: invalid option" >&2; return 2; }
+    builtin wait "$@"
+}
+"""
+
+
+def test_an_array_on_this_machine_goes_on_with_a_bash_that_cannot_wait_for_one_of_several(tmp_path: Path) -> None:
+    plans = [make_local_plan(run_dir=str(tmp_path / str(number))) for number in range(3)]
+    templates = load_array_template("local"), load_template(plans[0].template, job_dir="/")
+    (tmp_path / "job.sh").write_text(render_array_script(plans, *templates, limit=1))
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "job.sh").write_text(
+            f"echo {number} begins >>../story; sleep 0.3; echo ends >>../story\n"
+        )
+    (tmp_path / "old").write_text(OLD_WAIT)
+    done = subprocess.run(
+        ["bash", str(tmp_path / "job.sh")],
+        env={"PATH": os.environ["PATH"], "BASH_ENV": str(tmp_path / "old")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "story").read_text().split("\n") == [
+        line for number in range(3) for line in (f"{number} begins", "ends")
+    ] + [""]
