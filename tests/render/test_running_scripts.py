@@ -180,6 +180,22 @@ def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: s
     assert scene.srun_argv()[:2] == [f"--nodes={used}", f"--ntasks={used}"]
 
 
+@pytest.mark.parametrize(("variables", "shares"), [({}, False), ({"SLURM_STEP_ID": "0"}, True)])
+def test_the_step_shares_its_nodes_with_the_step_that_the_script_runs_in(
+    variables: dict[str, str], shares: bool, tmp_path: Path
+) -> None:
+    """The shell of `srun --pty bash` holds all of its job, and another step would wait for its end without a word."""
+    scene = make_scene(tmp_path)
+    scene.run(**variables)
+    assert ("--overlap" in scene.srun_argv()) is shares
+
+
+def test_a_batch_script_with_the_variables_of_another_step_shares_nothing(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), SLURM_STEP_ID="0").communicate(timeout=60)
+    assert "--overlap" not in scene.srun_argv()
+
+
 def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
     options = (
         "SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_EXACT SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE "
@@ -704,6 +720,7 @@ OLD_WAIT = """wait() {
 """
 
 
+@pytest.mark.long
 def test_an_array_on_this_machine_goes_on_with_a_bash_that_cannot_wait_for_one_of_several(tmp_path: Path) -> None:
     plans = [make_local_plan(run_dir=str(tmp_path / str(number))) for number in range(3)]
     templates = load_array_template("local"), load_template(plans[0].template, job_dir="/")
