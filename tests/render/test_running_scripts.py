@@ -451,8 +451,11 @@ def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp
 
 
 @pytest.mark.long
-def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
-    scene = make_scene_where_srun_stays(tmp_path)
+@pytest.mark.parametrize("setup", [(), ("trap 'exit 9' ERR",)])
+def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(
+    setup: tuple[str, ...], tmp_path: Path
+) -> None:
+    scene = make_scene_where_srun_stays(tmp_path, setup=setup)
     process = scene.start(STUB_STATUS="137")
     scene.wait_for("srun.runs")
     (scene.run_dir / "exit_code").write_text("0\n")
@@ -513,7 +516,7 @@ def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_liv
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("line", ["set -m", r"IFS=$'\n'", "set -o posix -C -f; trap 'exit 9' ERR"])
+@pytest.mark.parametrize("line", ["set -m", r"IFS=$'\n'"])
 def test_what_setup_does_to_the_shell_ends_no_job_whose_srun_is_stopped(line: str, tmp_path: Path) -> None:
     """With job control bash's `wait` ends for a process that is stopped; with an own IFS `read` splits no words."""
     scene = make_scene_where_srun_stays(tmp_path, setup=(line,))
@@ -563,7 +566,7 @@ def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     assert (scene.run_dir / "agents" / "local1.out").read_text() == "before\nagent 1 prints\n"
 
 
-@pytest.mark.parametrize("setup", [(), (r"IFS=$'\n'",)])
+@pytest.mark.parametrize("setup", [(), (r"IFS=$'\n'",), ("set -k",)])
 def test_the_local_job_id_holds_the_start_time_of_the_script(setup: tuple[str, ...], tmp_path: Path) -> None:
     scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1), setup=setup)
     os.mkfifo(scene.stubs / "gate0")
