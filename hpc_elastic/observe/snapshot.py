@@ -102,6 +102,8 @@ def is_same_scheduler(facts: Facts) -> bool:
     if facts.plan.get("scheduler") != "slurm":
         return True
     chosen = selection(os.environ)
+    if not facts.submission:  # it could not be recorded: then nothing says that it was elsewhere
+        return True
     is_named = facts.submission.get("host") == os.uname().nodename or "SLURM_CLUSTERS" in chosen
     return is_named and chosen == (facts.submission.get("selected_by") or {})
 

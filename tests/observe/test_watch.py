@@ -197,6 +197,12 @@ def test_a_job_that_this_slurm_does_not_know_is_over_if_it_is_the_one_that_got_i
         assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().state is RunState.CANCELLED
 
 
+def test_a_job_whose_submission_is_not_recorded_is_over_when_it_is_gone(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").allocate(job_id="42")
+    make_old(run.layout)
+    assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().is_over
+
+
 def test_a_job_that_this_slurm_has_known_before_is_over_when_it_is_gone(tmp_path: Path) -> None:
     run, clock = RunBuilder(tmp_path / "run").submit(), Clock()
     scheduler = TellingScheduler(JobState.PENDING)
