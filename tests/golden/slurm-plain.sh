@@ -76,8 +76,10 @@ hpc_elastic_stop() {
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
 
-# The shell of `srun --pty bash` is a step that holds all of its job: without --overlap ours would wait for its end.
+# The shell of `srun --pty bash` is a step that holds all of its job: without --overlap ours would wait for its end. That
+# of salloc, SLURM_INTERACTIVE_STEP, holds nothing, and a batch script may have the number of the step it was sent from.
 hpc_elastic_is_in_step=${SLURM_STEP_ID-}
+[ "$hpc_elastic_is_in_step" != 4294967290 ] || hpc_elastic_is_in_step=''
 [ "$hpc_elastic_batch_script" != "$$" ] || hpc_elastic_is_in_step=''
 
 # srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job. A token

@@ -180,11 +180,17 @@ def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: s
     assert scene.srun_argv()[:2] == [f"--nodes={used}", f"--ntasks={used}"]
 
 
-@pytest.mark.parametrize(("variables", "shares"), [({}, False), ({"SLURM_STEP_ID": "0"}, True)])
+@pytest.mark.parametrize(
+    ("variables", "shares"),
+    [({}, False), ({"SLURM_STEP_ID": "0"}, True), ({"SLURM_STEP_ID": "4294967290"}, False)],
+)
 def test_the_step_shares_its_nodes_with_the_step_that_the_script_runs_in(
     variables: dict[str, str], shares: bool, tmp_path: Path
 ) -> None:
-    """The shell of `srun --pty bash` holds all of its job, and another step would wait for its end without a word."""
+    """The shell of `srun --pty bash` holds all of its job, and another step would wait for its end without a word.
+
+    The shell that `salloc` starts on a node is a step, too, by that great number, and holds nothing.
+    """
     scene = make_scene(tmp_path)
     scene.run(**variables)
     assert ("--overlap" in scene.srun_argv()) is shares
