@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpc_elastic.agent.net.reach import OTHER_PORTS, find_answering_port
 from hpc_elastic.agent.records.journal import Journal
@@ -34,6 +34,8 @@ from hpc_elastic.scheduler.registry import derive_allocation, derive_start
 from hpc_elastic.scheduler.slurm.step import launch_address
 
 STDERR = 2
+# About an hour: a controller that restarts, or whose machine is exchanged, is back by then.
+END_AGAIN_AFTER_S = (5.0, 10.0, 20.0, 40.0, *[60.0] * 60)
 SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide from the script for 30 s
 
 
@@ -81,7 +83,7 @@ def _run(layout: RunLayout) -> int:
         _record_crash(layout, plan, allocation, journal)
         return int(ExitCode.NODE_LOST)
     if leave.ends_job and not allocation.is_local:
-        _end_job(journal, allocation)
+        _end_job(allocation.job_id, journal.say)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
         raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words
     return leave.exit_code
@@ -98,22 +100,39 @@ def _set_imports_apart() -> None:
     gc.collect()  # so that the next threshold follows from what is left
 
 
-def _end_job(journal: Journal, allocation: Allocation) -> None:
+def _end_job(job_id: str, say: Callable[..., None], *, pauses_s: Sequence[float] = END_AGAIN_AFTER_S) -> None:
     """End the job, as the last act of this agent: the batch script that would end it was lost with its node.
 
     The script may only have been suspended and run again, as after `scontrol resume`. Then it gets time to end the job
-    itself, with the run's own exit code and not as cancelled.
+    itself, with the run's own exit code and not as cancelled. All other agents have left: where the controller does not
+    answer, this one asks again, because a job that nobody ends holds all its nodes until its time limit.
+
+    Args:
+        job_id: the job.
+        say: takes a line for the agent's log, and its level.
+        pauses_s: the pauses after each try that fails; after the last one the agent gives up.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a TERM comes when the job ends without this agent
     if _answers(launch_address(os.environ)):
-        journal.say(f"the node of the batch script answers again: its script may end job {allocation.job_id}")
+        say(f"the node of the batch script answers again: its script may end job {job_id}")
         time.sleep(SCRIPT_ENDS_WITHIN_S)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a TERM comes for this agent too, and there is nothing left to stop
-    journal.say(f"the node of the batch script was lost: ending job {allocation.job_id}")
-    try:
-        end_job(allocation.job_id)
-    except SchedulerError as error:
-        journal.say(f"{error.message}; end it with `scancel {allocation.job_id}`", "warning")
+    say(f"the node of the batch script was lost: ending job {job_id}")
+    has_complained = False
+    for pause_s in (*pauses_s, None):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes here and to the command, with nothing left to stop
+        try:
+            end_job(job_id)
+        except SchedulerError as error:
+            if pause_s is None:
+                say(f"{error.message}; end it with `scancel {job_id}`", "warning")
+                return
+            if not has_complained:
+                say(f"{error.message}; trying again for {sum(pauses_s) / 60:.0f} min", "warning")
+            has_complained = True
+        else:
+            return
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(pause_s)
 
 
 def _answers(address: str) -> bool:

@@ -23,6 +23,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
 from hpc_elastic.rundir.reservation import Reservation
 from hpc_elastic.scheduler.protocol import Scheduler
+from hpc_elastic.scheduler.slurm.commands import selection
 
 
 def submit_run(prepared: PreparedRun, scheduler: Scheduler) -> Submission:
@@ -161,6 +162,7 @@ def make_submission(
         array=array,
         array_task=task,
         parameters=parameters or {},
+        selected_by=selection(os.environ) if plan.scheduler == "slurm" else {},
     )
 
 

@@ -2,7 +2,8 @@
 
 Theory of operation: the child gets a session of its own, so that the terminal's Ctrl-C reaches this process alone.
 The first one asks the agents to stop with grace, as `hpc-elastic cancel` does; the second sends the script TERM,
-which it passes on; the third kills its session. TERM and HUP of this process go to the script as TERM.
+which it passes on; the third kills its session. TERM and HUP of this process go to the script as TERM; below `nohup` a
+HUP stays ignored, for the run is to outlive the terminal.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def local_job_id(process_id: int) -> str:
 
 @contextmanager
 def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterator[None]:
-    """Make Ctrl-C, TERM and HUP stop the run and not this process, as long as the block runs."""
+    """Make Ctrl-C, TERM and HUP stop the run instead of this process while the block runs; the watch goes on.
+
+    A HUP that is ignored, as below `nohup`, stays ignored: a shell whose terminal is closed sends one all the same.
+    """
     interrupts = iter(_interrupt_steps(layout, scheduler))
 
     def interrupt(*_: object) -> None:
@@ -114,8 +118,9 @@ def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterat
     handlers = {
         signal.SIGINT: interrupt,
         signal.SIGTERM: lambda *_: scheduler.signal(signal.SIGTERM),
-        signal.SIGHUP: lambda *_: scheduler.signal(signal.SIGTERM),
     }
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = handlers[signal.SIGTERM]
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -91,6 +91,32 @@ def elsewhere(facts: Facts) -> str | None:
     return None if is_here else str(host)
 
 
+def is_same_scheduler(facts: Facts) -> bool:
+    """Return whether this shell surely asks the scheduler that got the job.
+
+    Another cluster may share the file system, and does not know the job. It is surely the same on the machine that
+    submitted the run, or where the cluster is named, with the variables of the submission.
+    """
+    from hpc_elastic.scheduler.slurm.commands import selection
+
+    if facts.plan.get("scheduler") != "slurm":
+        return True
+    chosen = selection(os.environ)
+    if not facts.submission:  # it could not be recorded: then nothing says that it was elsewhere
+        return True
+    is_named = facts.submission.get("host") == os.uname().nodename or "SLURM_CLUSTERS" in chosen
+    return is_named and chosen == (facts.submission.get("selected_by") or {})
+
+
+def unknown_here(facts: Facts) -> str:
+    """Return the note that the Slurm that this shell asks does not know the job."""
+    chosen = " ".join(f"{name}={value}" for name, value in (facts.submission.get("selected_by") or {}).items())
+    return (
+        f"the state is from the run directory alone: the Slurm that is asked here does not know job {facts.job_id}; it "
+        f"was submitted on {facts.submission.get('host')}{f' with {chosen}' if chosen else ''}, where it may be known"
+    )
+
+
 def ask_scheduler(facts: Facts, scheduler: JobQuery | None) -> tuple[JobStatus | None, str | None]:
     """Return the job's status of an unfinished run, or a note why there is none."""
     if facts.result is not None or scheduler is None or facts.job_id is None:

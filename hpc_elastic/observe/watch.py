@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.observe import diagnosis
 from hpc_elastic.observe.facts import FactReader, Facts, agent_complaint, last_line, latest_change
-from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, make_snapshot
+from hpc_elastic.observe.snapshot import Snapshot, ask_scheduler, is_same_scheduler, make_snapshot, unknown_here
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class RunWatch:
         self.job: JobStatus | None = None
         self._allocations = 0  # how many there were when the scheduler was last asked
         self._note: str | None = None
+        self._was_known = False  # the scheduler knew the job before
         self._over_since: float | None = None
         self._refreshed = clock()
 
@@ -120,11 +121,19 @@ class RunWatch:
             return
         self._allocations = facts.allocations
         self.job, self._note = ask_scheduler(facts, self._scheduler)
+        self._doubt(facts)
         self._pace.note(self._clock(), (self.job, self._note))
         if self.job is None or not self.job.state.is_terminal:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = now
+
+    def _doubt(self, facts: Facts) -> None:
+        """Drop the word that the job is gone if it may be of another cluster's Slurm: the job may run, or wait."""
+        if self.job is None or self.job.state.value != "GONE":
+            self._was_known |= self.job is not None
+        elif not (self._was_known or facts.is_stop_requested or is_same_scheduler(facts)):
+            self.job, self._note = None, unknown_here(facts)
 
     def _settle(self, facts: Facts) -> bool:
         """Write the missing result if it is time; return whether there is a result now."""

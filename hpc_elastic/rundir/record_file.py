@@ -58,6 +58,7 @@ SUBMISSION = Shape(
         "array": str,
         "array_task": int,
         "parameters": dict,
+        "selected_by": dict,
     },
 )
 ARRAY = Shape(

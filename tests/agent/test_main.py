@@ -1,18 +1,29 @@
-"""What an agent refuses before it begins."""
+"""What an agent refuses before it begins, and how it ends the job of a batch script that is lost."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.main import main
+from hpc_elastic.agent.main import _end_job, main
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from tests.plans import make_run_plan
+
+# It notes each call and whether TERM would end it, and is refused as often as the file `refusals` has lines.
+SCANCEL = """#!/bin/bash
+grep SigIgn /proc/self/status >>"$STUBS/calls"
+[ "$(wc -l <"$STUBS/calls")" -gt "$(wc -l <"$STUBS/refusals")" ] && exit
+echo "scancel: error: Kill job error on job id $1: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
 
 
 @pytest.mark.parametrize("secret", [b"", b"s" * 31])
@@ -41,3 +52,36 @@ def test_collections_of_garbage_do_not_look_at_what_imports_have_made() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True True\n"
+
+
+@pytest.fixture
+def term_handler() -> Iterator[None]:
+    """Restores what this process does at a TERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("term_handler")
+@pytest.mark.parametrize(("refusals", "calls", "warnings"), [(0, 1, 0), (2, 3, 1), (9, 4, 2)])
+def test_ends_the_job_of_a_lost_script_although_the_controller_is_away(
+    refusals: int, calls: int, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else does it: all nodes of the job are paid for until its time limit."""
+    (tmp_path / "scancel").write_text(SCANCEL)
+    (tmp_path / "scancel").chmod(0o755)
+    (tmp_path / "refusals").write_text("no\n" * refusals)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("STUBS", str(tmp_path))
+    monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
+    told: list[tuple[str, Level]] = []
+
+    def say(text: str, level: Level = "info") -> None:
+        told.append((text, level))
+
+    _end_job("7", say, pauses_s=(0.0, 0.0, 0.0))
+    masks = [int(line.split()[1], 16) for line in (tmp_path / "calls").read_text().splitlines()]
+    assert len(masks) == calls
+    assert all(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)  # the job's end sends one to this process, too
+    assert [level for _, level in told].count("warning") == warnings
+    assert ("end it with `scancel 7`" in told[-1][0]) == (refusals > 3)

@@ -222,6 +222,24 @@ def test_interrupt_in_the_middle_of_a_printed_line_is_taken(
     assert capfd.readouterr().err == "\nhpc-elastic: stopping, with grace; Ctrl-C again stops at once\n"
 
 
+@pytest.mark.parametrize(("below_nohup", "stops"), [(True, []), (False, [signal.SIGTERM])])
+def test_hangup_stops_the_run_except_below_nohup(below_nohup: bool, stops: list[int], tmp_path: Path) -> None:
+    """A shell whose terminal is closed sends HUP to all its jobs, those below `nohup` too."""
+    sent: list[int] = []
+
+    class Recording(ForegroundScheduler):
+        def signal(self, number: int) -> None:
+            sent.append(number)
+
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN if below_nohup else signal.SIG_DFL)
+    try:
+        with stop_on_signals(RunLayout(tmp_path), Recording(None)):
+            signal.raise_signal(signal.SIGHUP)
+            assert sent == stops
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
 @pytest.mark.local
 def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path) -> None:
     (workplace / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")

@@ -20,7 +20,10 @@ hpc_elastic_stop() { # a task's script passes on the first TERM, and no other
 trap hpc_elastic_stop TERM INT
 
 for ((hpc_elastic_task = 0; hpc_elastic_task < 3; hpc_elastic_task++)); do
-    while (($(jobs -pr | wc -w) >= 1)); do wait -n; done
+    while (($(jobs -pr | wc -w) >= 1)); do # bash before 4.3 does not know `wait -n`, and says 2
+        wait -n 2>/dev/null
+        [ "$?" -ne 2 ] || sleep 1
+    done
     [ -z "$hpc_elastic_stopped" ] || break
     # Who makes the output file decides: the task, and it starts, or who cancels it, and it never does. By then the
     # task's process is there, with its id in its environment.

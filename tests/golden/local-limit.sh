@@ -80,7 +80,11 @@ export A=1
 hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
 
 hpc_elastic_setup_line=
-set +eu # if a setup line set them, then for setup
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
+# IFS of its own `read` would find no job id.
+set +eukm
+unset -v IFS
+trap - ERR DEBUG
 
 hpc_elastic_wanted=python3
 hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")

@@ -41,7 +41,11 @@ export GREETING="it's $USER"
 hpc_elastic_status=$?; [ "$hpc_elastic_status" -eq 0 ] || hpc_elastic_setup_ends failed "$hpc_elastic_status"
 
 hpc_elastic_setup_line=
-set +eu # if a setup line set them, then for setup
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
+# IFS of its own `read` would find no job id.
+set +eukm
+unset -v IFS
+trap - ERR DEBUG
 
 hpc_elastic_wanted='/home/ada/my env/bin/python3'
 hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")
@@ -77,6 +81,12 @@ hpc_elastic_stop() {
 hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
 [ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
 
+# The shell of `srun --pty bash` is a step that holds all of its job: without --overlap ours would wait for its end. That
+# of salloc, SLURM_INTERACTIVE_STEP, holds nothing, and a batch script may have the number of the step it was sent from.
+hpc_elastic_is_in_step=${SLURM_STEP_ID-}
+[ "$hpc_elastic_is_in_step" != 4294967290 ] || hpc_elastic_is_in_step=''
+[ "$hpc_elastic_batch_script" != "$$" ] || hpc_elastic_is_in_step=''
+
 # srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job. A token
 # (SLURM_JWT), which sbatch hands on before 26.05, starts no step.
 for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
@@ -96,6 +106,7 @@ hpc_elastic_attempts=$(hpc_elastic_count_attempts)
 # no MPI, and a PMI plugin would end the step when it loses a node.
 srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
+    ${hpc_elastic_is_in_step:+--overlap} \
     --chdir='/home/ada/a b'"'"'c"d%j$(touch canary)`x`;#é/run' --open-mode=append --output=agents/%N.out \
     "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main '/home/ada/a b'"'"'c"d%j$(touch canary)`x`;#é/run' &
 hpc_elastic_srun=$!

@@ -60,7 +60,14 @@ class RunBuilder:
         run.plan = parse_plan(Path(run.layout.plan).read_text())
         return run
 
-    def submit(self, job_id: str = "42", *, foreground: bool = False) -> RunBuilder:
+    def submit(
+        self,
+        job_id: str = "42",
+        *,
+        foreground: bool = False,
+        host: str = "login1",
+        selected_by: Mapping[str, str] | None = None,
+    ) -> RunBuilder:
         self.job_id = job_id
         self._write(
             self.layout.submission,
@@ -71,9 +78,10 @@ class RunBuilder:
                 scheduler=self.plan.scheduler,
                 job_id=job_id,
                 submitted=TIME,
-                host="login1",
+                host=host,
                 user="ada",
                 foreground=foreground,
+                selected_by=selected_by or {},
             ),
         )
         return self

@@ -159,8 +159,63 @@ def test_nothing_settles_if_the_scheduler_is_silent(tmp_path: Path) -> None:
     assert not Path(run.layout.result).exists()
 
 
+HERE = os.uname().nodename
+NAMED = {"SLURM_CLUSTERS": "big"}
+
+
+@pytest.mark.parametrize(
+    ("host", "selected_by", "shell", "is_over"),
+    [
+        (HERE, {}, {}, True),
+        ("login1", {}, {}, False),  # another cluster that shares the file system, or another login node of this one
+        (HERE, NAMED, {}, False),
+        (HERE, {}, NAMED, False),
+        (HERE, {}, {"SLURM_CONF": "/opt/other/slurm.conf"}, False),
+        ("login1", NAMED, NAMED, True),
+    ],
+)
+def test_a_job_that_this_slurm_does_not_know_is_over_if_it_is_the_one_that_got_it(
+    host: str,
+    selected_by: dict[str, str],
+    shell: dict[str, str],
+    is_over: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result that a look on another cluster writes refuses the start of a job that waits, and ends one that runs."""
+    for name in ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SBATCH_CLUSTERS"):
+        monkeypatch.delenv(name, raising=False)
+    run = RunBuilder(tmp_path / "run").submit(host=host, selected_by=selected_by)
+    make_old(run.layout)
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    snapshot = RunWatch(run.layout, TellingScheduler(JobState.GONE)).look()
+    assert snapshot.is_over is Path(run.layout.result).exists() is is_over
+    if not is_over:
+        assert f"does not know job 42; it was submitted on {host}" in (snapshot.note or "")
+        run.request_stop()
+        assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().state is RunState.CANCELLED
+
+
+def test_a_job_whose_submission_is_not_recorded_is_over_when_it_is_gone(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").allocate(job_id="42")
+    make_old(run.layout)
+    assert RunWatch(run.layout, TellingScheduler(JobState.GONE)).look().is_over
+
+
+def test_a_job_that_this_slurm_has_known_before_is_over_when_it_is_gone(tmp_path: Path) -> None:
+    run, clock = RunBuilder(tmp_path / "run").submit(), Clock()
+    scheduler = TellingScheduler(JobState.PENDING)
+    run_watch = RunWatch(run.layout, scheduler, clock=clock)
+    assert not run_watch.look().is_over
+    make_old(run.layout)
+    clock.sleep(100.0)
+    scheduler.state = JobState.GONE
+    assert run_watch.look().is_over
+
+
 def test_cause_quotes_the_last_line_of_a_script_that_failed(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").submit()
+    run = RunBuilder(tmp_path / "run").submit(host=HERE)
     run.start_script("loading\nhpc_elastic: setup line failed (status 1): module load cuda/99\n\n")
     snapshot = RunWatch(run.layout, TellingScheduler(JobState.GONE)).look()
     assert snapshot.exit_code == 3

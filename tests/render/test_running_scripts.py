@@ -19,7 +19,9 @@ from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.codec import from_json
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
+from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.script import load_template, render_script
+from hpc_elastic.render.template import load_array_template
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Request
 from tests.plans import make_local_plan, make_plan
@@ -176,6 +178,28 @@ def test_the_step_takes_the_nodes_of_the_allocation_up_to_the_plans(allocated: s
     scene = make_scene(tmp_path, nodes=NodesPlan(min=1, max=3, spares=1))
     scene.run(STUB_STATUS="0", SLURM_JOB_NUM_NODES=allocated)
     assert scene.srun_argv()[:2] == [f"--nodes={used}", f"--ntasks={used}"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "shares"),
+    [({}, False), ({"SLURM_STEP_ID": "0"}, True), ({"SLURM_STEP_ID": "4294967290"}, False)],
+)
+def test_the_step_shares_its_nodes_with_the_step_that_the_script_runs_in(
+    variables: dict[str, str], shares: bool, tmp_path: Path
+) -> None:
+    """The shell of `srun --pty bash` holds all of its job, and another step would wait for its end without a word.
+
+    The shell that `salloc` starts on a node is a step, too, by that great number, and holds nothing.
+    """
+    scene = make_scene(tmp_path)
+    scene.run(**variables)
+    assert ("--overlap" in scene.srun_argv()) is shares
+
+
+def test_a_batch_script_with_the_variables_of_another_step_shares_nothing(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path)
+    scene.start(("bash", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "-"), SLURM_STEP_ID="0").communicate(timeout=60)
+    assert "--overlap" not in scene.srun_argv()
 
 
 def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
@@ -410,9 +434,9 @@ def test_srun_gets_a_term_if_the_agents_were_asked_before(tmp_path: Path) -> Non
     assert (scene.stubs / "srun.signals").read_text() == "got TERM\n"
 
 
-def make_scene_where_srun_stays(root: Path) -> Scene:
+def make_scene_where_srun_stays(root: Path, **changes: Any) -> Scene:
     """As srun does when a node was lost: it ends when the gate opens. The script's seconds are short."""
-    scene = make_scene(root)
+    scene = make_scene(root, **changes)
     os.mkfifo(scene.stubs / "gate")
     (scene.stubs / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.02\n")
     (scene.stubs / "sleep").chmod(0o755)
@@ -433,8 +457,11 @@ def test_the_batch_script_does_not_wait_for_an_srun_that_stays_after_the_run(tmp
 
 
 @pytest.mark.long
-def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(tmp_path: Path) -> None:
-    scene = make_scene_where_srun_stays(tmp_path)
+@pytest.mark.parametrize("setup", [(), ("trap 'exit 9' ERR",)])
+def test_a_script_in_the_foreground_ends_an_srun_that_stays_after_the_run(
+    setup: tuple[str, ...], tmp_path: Path
+) -> None:
+    scene = make_scene_where_srun_stays(tmp_path, setup=setup)
     process = scene.start(STUB_STATUS="137")
     scene.wait_for("srun.runs")
     (scene.run_dir / "exit_code").write_text("0\n")
@@ -495,6 +522,26 @@ def test_srun_is_stopped_once_an_attempt_has_begun_while_the_agent_beside_it_liv
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("line", ["set -m", r"IFS=$'\n'"])
+def test_what_setup_does_to_the_shell_ends_no_job_whose_srun_is_stopped(line: str, tmp_path: Path) -> None:
+    """With job control bash's `wait` ends for a process that is stopped; with an own IFS `read` splits no words."""
+    scene = make_scene_where_srun_stays(tmp_path, setup=(line,))
+    me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{os.getpid()} {me}\n")
+    process = scene.start(STUB_STATUS="42")
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)  # fifty of its seconds
+    (scene.run_dir / "exit_code").write_text("0\n")
+    wait_until(lambda: state_of_srun(scene, process) != "T", "srun goes on")
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]
@@ -525,8 +572,9 @@ def test_the_local_script_starts_an_agent_for_each_node(tmp_path: Path) -> None:
     assert (scene.run_dir / "agents" / "local1.out").read_text() == "before\nagent 1 prints\n"
 
 
-def test_the_local_job_id_holds_the_start_time_of_the_script(tmp_path: Path) -> None:
-    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1))
+@pytest.mark.parametrize("setup", [(), (r"IFS=$'\n'",), ("set -k",)])
+def test_the_local_job_id_holds_the_start_time_of_the_script(setup: tuple[str, ...], tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, local=True, nodes=NodesPlan(min=1, max=1), setup=setup)
     os.mkfifo(scene.stubs / "gate0")
     process = scene.start()
     scene.wait_for("agent0.runs")
@@ -671,3 +719,36 @@ def test_agents_do_not_hold_what_tells_that_the_script_is_over(tmp_path: Path) -
     (scene.stubs / "gate0").write_text("go\n")
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+# What bash 4.2 of CentOS 7 says, on a bash that can do it.
+OLD_WAIT = """wait() {
+    [ "${1-}" != -n ] || { echo "wait: -n: invalid option" >&2; return 2; }
+    builtin wait "$@"
+}
+"""
+
+
+@pytest.mark.long
+def test_an_array_on_this_machine_goes_on_with_a_bash_that_cannot_wait_for_one_of_several(tmp_path: Path) -> None:
+    plans = [make_local_plan(run_dir=str(tmp_path / str(number))) for number in range(3)]
+    templates = load_array_template("local"), load_template(plans[0].template, job_dir="/")
+    (tmp_path / "job.sh").write_text(render_array_script(plans, *templates, limit=1))
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "job.sh").write_text(
+            f"echo {number} begins >>../story; sleep 0.3; echo ends >>../story\n"
+        )
+    (tmp_path / "old").write_text(OLD_WAIT)
+    done = subprocess.run(
+        ["bash", str(tmp_path / "job.sh")],
+        env={"PATH": os.environ["PATH"], "BASH_ENV": str(tmp_path / "old")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "story").read_text().split("\n") == [
+        line for number in range(3) for line in (f"{number} begins", "ends")
+    ] + [""]

@@ -17,6 +17,9 @@ SEPARATOR = "|"
 # auth/jwt, and the key, the key set or the socket of auth/slurm (https://slurm.schedmd.com/authentication.html).
 LOGIN_VARIABLES = ("SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS", "SLURM_SACK_SOCKET")
 
+# They name the Slurm that all commands talk to.
+_SELECTING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER")
+
 # Prefixes of variables in people's profiles that change what the commands print, or which jobs they act on.
 _COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
 
@@ -97,6 +100,12 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for the other commands, without variables that change their output."""
     kept = {name: value for name, value in environ.items() if not name.startswith(_COMMAND_VARIABLES)}
     return _for_one_cluster(kept)
+
+
+def selection(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name the Slurm of sbatch and of the other commands; none where there is one only."""
+    chosen = _for_one_cluster(environ)
+    return {name: chosen[name] for name in _SELECTING if name in chosen}
 
 
 def _for_one_cluster(environ: Mapping[str, str]) -> dict[str, str]:

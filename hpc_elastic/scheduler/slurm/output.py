@@ -51,6 +51,7 @@ _URGENCY = (
     JobState.GONE,
     JobState.COMPLETED,
 )
+_SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?")
 # A row's job id: `7`, `7_3`, `7_[2-3%2]` for several tasks, `7+1` for a part of a heterogeneous job. A row's state: one
 # of squeue's words, or from sacct also `CANCELLED by 1000` and `FAILED+`.
@@ -77,7 +78,9 @@ def is_job_id(text: str) -> bool:
 
 
 def parse_submission(output: CommandOutput) -> str:
-    """Return the job id that `sbatch --parsable` prints as `id` or `id;cluster`.
+    """Return the job id that `sbatch --parsable` prints as `id` or `id;cluster`, on its last line.
+
+    Some sites put a script in the place of sbatch, which prints lines of its own first, or takes no `--parsable`.
 
     Raises:
         SchedulerError: sbatch refused the job; the message has Slurm's own words.
@@ -85,28 +88,34 @@ def parse_submission(output: CommandOutput) -> str:
     if output.returncode:
         words = slurm_words(output.stderr)
         raise SchedulerError(f"sbatch refused the job: {words}", tip=find_tip(words))
-    job_id = output.stdout.strip().partition(";")[0]
-    if not job_id.isdigit() or not is_job_id(job_id):
+    match = _SUBMITTED.fullmatch(output.stdout.strip().rpartition("\n")[2].strip())
+    if match is None:
         shown = printable(output.stdout.strip(), _SHOWN_CHARACTERS)
         raise SchedulerError(
             f"sbatch ended well, but its output '{shown}' is no job id",
             tip="the job may be in the queue: look with `squeue --me`",
         )
-    return job_id
+    return match[1]
 
 
 def parse_queue(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus]:
     """Return the status of those jobs that the controller knows, from the output of `squeue`.
 
+    Where SLURM_CLUSTERS names several clusters, squeue asks one after the other, and fails if one of them does.
+
     Raises:
         SchedulerError: the controller does not answer, or a row cannot be read.
     """
-    if output.returncode:
+    if output.returncode and not _is_about_unknown_jobs(output.stderr):
         words = slurm_words(output.stderr)
-        if "Invalid job id specified" in words:  # squeue prints this only when it is asked for a single id
-            return {}
         raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
     return _by_id(_read_rows("squeue", output.stdout, QUEUE_FIELDS, _queue_status, job_ids), job_ids)
+
+
+def _is_about_unknown_jobs(stderr: str) -> bool:
+    """Return whether squeue's only error is that a job is unknown, which it prints when it is asked for a single id."""
+    errors = [line for line in stderr.splitlines() if "error:" in line]
+    return bool(errors) and all("Invalid job id specified" in line for line in errors)
 
 
 def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpc_elastic.errors import ExitCode, SchedulerError
@@ -130,6 +132,19 @@ def test_a_job_that_another_cluster_of_the_federation_has_taken_is_not_over(vers
         assert parse(taken + theirs, job_id).state is parse(theirs + taken, job_id).state is JobState(there)
 
 
+def test_a_job_that_one_of_several_clusters_does_not_know_is_not_over(version: str) -> None:
+    """With SLURM_CLUSTERS=a,b squeue asks one after the other, and fails where one does not know the job."""
+    row, unknown = captured(version, "queue-running").output.stdout, captured(version, "queue-unknown").output
+    job_id = row.partition("|")[0]
+    assert unknown.returncode
+    assert not unknown.stdout
+    found = output.parse_queue(replace(unknown, stdout=row), [job_id])
+    assert found[job_id].state is JobState.RUNNING
+    away = captured(version, "queue-no-controller").output
+    with pytest.raises(SchedulerError, match="Unable to contact"):  # the other one may know it
+        output.parse_queue(replace(unknown, stderr=unknown.stderr + away.stderr), [job_id])
+
+
 def parse(stdout: str, job_id: str) -> JobStatus:
     """What squeue's output says of a job."""
     return output.parse_queue(CommandOutput(returncode=0, stdout=stdout, stderr=""), [job_id])[job_id]
@@ -204,8 +219,31 @@ def test_submission_gives_the_job_id(version: str) -> None:
     assert output.parse_submission(on_a_cluster) == "123"
 
 
-def test_submission_rejects_output_without_a_job_id(version: str) -> None:
-    wrapper = CommandOutput(returncode=0, stdout="Welcome!\n", stderr="")
+# What the sbatch of a large site prints first: a script around Slurm's own, which checks the job.
+BANNER = """
+-----------------------------------------------------------------
+          Welcome to the Stampede3 Supercomputer
+-----------------------------------------------------------------
+
+No reservation for this job
+--> Verifying valid submit host (login4)...OK
+--> Checking available allocation (TG-AST090040)...OK
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["519605\n", "519605;stampede3\n", "Submitted batch job 519605\n", "Submitted batch job 519605 on cluster a\n\n"],
+)
+def test_submission_gives_the_job_id_behind_a_sites_words(version: str, last: str) -> None:
+    """The job is in the queue: to take it for refused removes its run directory."""
+    wrapper = CommandOutput(returncode=0, stdout=BANNER + last, stderr="")
+    assert output.parse_submission(wrapper) == "519605"
+
+
+@pytest.mark.parametrize("printed", ["Welcome!\n", BANNER, "", "12\nbut not now\n", "12 13\n", "-12\n", "\u0661\n"])
+def test_submission_rejects_output_without_a_job_id(version: str, printed: str) -> None:
+    wrapper = CommandOutput(returncode=0, stdout=printed, stderr="")
     with pytest.raises(SchedulerError, match="no job id"):
         output.parse_submission(wrapper)
 
