@@ -13,13 +13,17 @@ Where no attempt was claimed yet in this allocation, there is no world to carry 
 the step claim the next allocation, in their order, and gather as a first head does.
 
 An agent that gathers is a Head, which the others join as they join any other head; `gathering` says when it may
-close its round. Only members of the latest claimed world gather, so that each claim follows from the one before;
-every other agent dials them and waits to be taken in, for `join_timeout`. An agent that cannot read the run
-directory only tries to read it again: it could not claim an attempt either.
+close its round. The members of the latest claimed world gather, so that each claim follows from the one before.
+Every other agent dials them and waits to be taken in, for `join_timeout`. A spare, which was a member of that world's
+head without a part in the world, gathers after all members, if that head is known to be dead: no member has had an
+answer since, so each has fenced when a round closes without it. If the head is only silent, it may be at work with
+members that this agent does not reach, and the head loses no lease by the silence of a spare. An agent that cannot
+read the run directory only tries to read it again: it could not claim an attempt either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -33,6 +37,7 @@ from hpc_elastic.membership.timing import (
     GATHERS_AFTER_S,
     LONGEST_ANSWER_S,
     LONGEST_PAUSE_S,
+    MOST_SPARES,
     READS_EVERY_S,
     TURNS_AHEAD,
 )
@@ -238,7 +243,11 @@ class HeadDiscovery:
             # The head opened a later attempt without a word to this node, and may count it as a member since then: an
             # old request to join may have reached the head late.
             lost = replace(lost, contact=self._began)
-        return Gather(succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished))
+        if is_spare := self._settings.node not in _names(records.world):
+            lost = replace(lost, contact=self._began)  # members may have heard the head after its last word to a spare
+        return Gather(
+            succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished, is_spare=is_spare)
+        )
 
     def _gathers_at(self) -> float:
         """Return when it is this node's turn to gather, after the time of each node before it.
@@ -247,7 +256,7 @@ class HeadDiscovery:
         """
         if self._records is None:
             return NEVER
-        turn = _turn(self._records, self._settings.node)
+        turn = _turn(self._records, self._settings.node, self._lost)
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
 
     def _dial(self, now: float) -> list[DiscoveryAction]:
@@ -282,7 +291,14 @@ class HeadDiscovery:
         if self.phase is not Phase.GATHERING:
             return self.phase is Phase.SEARCHING
         world = self._records.world
-        return world is not None and (node == world.head or node in _before(world, self._settings.node))
+        return world is not None and (node == world.head or node in self._comes_before(world))
+
+    def _comes_before(self, world: World) -> list[str]:
+        """Return the nodes of this world whose turn to gather comes before this node's."""
+        own = self._settings.node
+        if own in _names(world):
+            return _before(world, own)
+        return _turns(world) + _spares_before(world, own, may_gather=True)
 
     def _candidates(self, records: Records, now: float) -> list[tuple[str, Endpoint]]:
         """Return the nodes to dial in one round: those that may gather in this node's place, and the head itself.
@@ -297,12 +313,15 @@ class HeadDiscovery:
                 return []
             is_dead = lost.is_dead and lost.node in (None, first.node)
             return [] if is_dead or first.node == own else [(first.node, first.head)]
-        asked = self._near(_before(world, own) if own in _names(world) else _turns(world), now)
+        is_member = own in _names(world)
+        asked = self._near(_before(world, own) if is_member else _turns(world), now)
+        if not is_member:
+            asked += self._near(_spares_before(world, own, may_gather=_may_succeed(lost, world)), now)
         if lost.node != world.head:
             asked.insert(0, world.head)
-        elif self._rounds and not lost.is_dead:
+        elif self._rounds and not (lost.is_dead and is_member):  # a spare makes sure
             asked.append(world.head)
-        agents = {node.node: node.agent for node in world.nodes}
+        agents = {node.node: node.agent for node in (*world.nodes, *world.spares)}
         return [(node, agents[node]) for node in asked if node != own and node in agents]
 
     def _near(self, turns: list[str], now: float) -> list[str]:
@@ -356,7 +375,35 @@ def _turns(world: World) -> list[str]:
     return order_of_succession([name for name in _names(world) if name != world.head])
 
 
-def _turn(records: Records, node: str) -> int | None:
+def _may_succeed(lost: LostHead, world: World) -> bool:
+    """Return whether a spare that has lost this head may gather, once no member does: its head is dead for certain."""
+    return lost.is_dead and lost.node == world.head
+
+
+def _spares_before(world: World, node: str, *, may_gather: bool) -> list[str]:
+    """Return the spares that a spare dials: those before it, or, if it may not gather itself, all others.
+
+    A spare that came after the world was opened is not in the world's record, and comes after those that are.
+    """
+    spares = [spare.node for spare in world.spares]
+    if node not in spares:
+        return spares
+    return spares[: spares.index(node)] if may_gather else [spare for spare in spares if spare != node]
+
+
+def _turn_of_spare(world: World, node: str, nodes: Sequence[str]) -> int | None:
+    """Return how many turns come before that of a node that is not in the world; `nodes` are those of the step.
+
+    All members come first, and after `MOST_SPARES` turns the spares do: a round that a spare opens too early is closed
+    as soon as it finds a member.
+    """
+    members, spares = set(_names(world)), [spare.node for spare in world.spares]
+    late = [each for each in nodes if each not in members and each not in spares]
+    order = [*spares, *late]
+    return min(len(_turns(world)), MOST_SPARES) + order.index(node) if node in order else None
+
+
+def _turn(records: Records, node: str, lost: LostHead) -> int | None:
     """Return how many nodes may gather before this node; None if this node may not gather at all."""
     if records.first is None:
         return None
@@ -366,4 +413,6 @@ def _turn(records: Records, node: str) -> int | None:
         nodes = order_of_succession([name for name in records.first.nodes if name != records.first.node])
         nodes.append(records.first.node)
         return nodes.index(node) if node in nodes else None
-    return len(_before(records.world, node)) if node in _names(records.world) else None
+    if node in _names(records.world):
+        return len(_before(records.world, node))
+    return _turn_of_spare(records.world, node, records.first.nodes) if _may_succeed(lost, records.world) else None

@@ -43,11 +43,15 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """The reason why a head gathers members for the attempt after `world`: the head of `world` is lost."""
+    """The reason why a head gathers members for the attempt after `world`: the head of `world` is lost.
+
+    `is_spare`: the agent that gathers is not a member of `world`.
+    """
 
     lost: LostHead
     world: World
     is_finished: bool
+    is_spare: bool = False
 
 
 def order_of_succession(names: Sequence[str]) -> list[str]:

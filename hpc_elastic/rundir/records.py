@@ -173,11 +173,21 @@ class WorldRole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpare:
+    """A node that was there when a world was opened, without a part in it; its agent may succeed a dead world."""
+
+    node: str
+    node_id: int
+    agent: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks.
 
     `launch_node` is the node of the step on which srun runs, None if it runs elsewhere or is not known;
-    `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job.
+    `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job. `spares` are the nodes that
+    waited when the attempt was opened, in the order of their ids, 64 at most.
     """
 
     format_version: int = FORMAT_VERSION
@@ -190,6 +200,7 @@ class World:
     ranks: tuple[WorldRank, ...]
     launch_node: str | None = None
     is_launch_node_lost: bool = False
+    spares: tuple[WorldSpare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
