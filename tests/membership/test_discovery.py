@@ -22,7 +22,7 @@ from hpc_elastic.membership.discovery import (
 )
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
-from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
+from hpc_elastic.membership.succession import LostHead, Records, order_of_succession, with_candidates
 from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
@@ -73,6 +73,12 @@ def records(world: World | None = None, result: RunResult | None = None) -> Reco
     return Records(result=result, first=FIRST, claim=claim, world=world)
 
 
+def without_roster(found: Records) -> Records:
+    """What an agent reads that does not need the whole roster: nothing of it where the claim has its beginning."""
+    has_beginning = found.claim is not None and found.claim.candidates is not None
+    return replace(found, world=None, is_finished=False) if has_beginning else found
+
+
 class Search:
     """A discovery, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
 
@@ -101,7 +107,8 @@ class Search:
         for action in actions:
             self.actions.append((self.now, action))
             if isinstance(action, ReadRecords):
-                self.take(self.discovery.read(self.found, self.now))
+                found = self.found if action.needs_world else without_roster(self.found)
+                self.take(self.discovery.read(found, self.now))
             elif isinstance(action, Dial):
                 self.dialled.append((self.now, action.node))
                 self.take(self.discovery.answered() if action.node in self.answers else self.refuse(action.node))
@@ -178,6 +185,45 @@ def test_a_lost_claim_has_the_records_read_again() -> None:
     search.take(search.discovery.superseded(search.now))
     assert search.names() == {"node2"}
     assert len(search.asked_for(Gather)) == 1
+
+
+def of_a_claim_with_candidates(world: World) -> Records:
+    found = records(world)
+    assert found.claim is not None
+    return replace(found, claim=with_candidates(found.claim, world))
+
+
+def test_a_member_reads_the_roster_only_when_its_turn_has_come() -> None:
+    search = Search("node2", of_a_claim_with_candidates(a_world(0, 1, 2)))
+    search.pass_time(3)
+    ((at, gather),) = search.asked_for(Gather)
+    assert at == 0.5
+    assert isinstance(gather, Gather)
+    assert gather.succession.world == search.found.world
+    wholes = [at for at, action in search.asked_for(ReadRecords) if action == ReadRecords(needs_world=True)]
+    assert wholes[0] == 0.5
+
+
+def test_a_member_that_the_claim_does_not_name_reads_the_roster_after_the_turns_that_it_names() -> None:
+    world = a_world(*range(200))
+    turns = order_of_succession([f"node{number}" for number in range(1, 200)])
+    search = Search(turns[100], of_a_claim_with_candidates(world))
+    search.pass_time(31.9)
+    assert ReadRecords(needs_world=True) not in [action for _, action in search.asked_for(ReadRecords)]
+    search.pass_time(20)
+    assert [at for at, _ in search.asked_for(Gather)] == [50.0], "at its own turn, which the roster says"
+
+
+def test_a_roster_that_cannot_be_read_is_asked_for_once_a_second() -> None:
+    found = without_roster(of_a_claim_with_candidates(a_world(0, 1, 2)))
+    discovery = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    assert discovery.tick(0) == [ReadRecords()]
+    assert ReadRecords(needs_world=True) in discovery.read(found, 0.2)
+    discovery.read_failed("no space left", 0.3)
+    assert ReadRecords(needs_world=True) not in discovery.tick(1.2)
+    assert ReadRecords(needs_world=True) in discovery.tick(1.3)
+    discovery.read(found, 1.4)
+    assert ReadRecords(needs_world=True) not in discovery.tick(2.3)
 
 
 def with_spares(world: World, *node_ids: int) -> World:

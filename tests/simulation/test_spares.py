@@ -7,8 +7,8 @@ from unittest import mock
 import pytest
 
 from hpc_elastic.membership import discovery
-from hpc_elastic.membership.succession import LostHead
-from hpc_elastic.rundir.records import RunResult, World
+from hpc_elastic.membership.succession import LostHead, Order
+from hpc_elastic.rundir.records import RunResult
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
@@ -34,8 +34,8 @@ def test_no_rule_is_broken_by_worlds_with_spares_that_die(first: int) -> None:
 
 
 def test_the_seeds_find_a_spare_that_takes_a_silent_head_for_dead() -> None:
-    def is_lost(lost: LostHead, world: World) -> bool:
-        return lost.node == world.head
+    def is_lost(lost: LostHead, order: Order) -> bool:
+        return lost.node == order.head
 
     def play_all() -> None:
         for seed in SEEDS:
