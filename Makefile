@@ -87,6 +87,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
 	$(BIN)/python -m tests.simulation --starts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --machines --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))
 
 mutate: .venv/.installed
 	$(BIN)/python -m tests.simulation.mutate -n $(MUTATIONS)

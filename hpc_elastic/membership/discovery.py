@@ -13,26 +13,32 @@ Where no attempt was claimed yet in this allocation, there is no world to carry 
 the step claim the next allocation, in their order, and gather as a first head does.
 
 An agent that gathers is a Head, which the others join as they join any other head; `gathering` says when it may
-close its round. Only members of the latest claimed world gather, so that each claim follows from the one before;
-every other agent dials them and waits to be taken in, for `join_timeout`. An agent that cannot read the run
-directory only tries to read it again: it could not claim an attempt either.
+close its round. The members of the latest claimed world gather, so that each claim follows from the one before.
+Every other agent dials them and waits to be taken in, for `join_timeout`. A spare, which was a member of that world's
+head without a part in the world, gathers after all members, if that head is known to be dead: no member has had an
+answer since, so each has fenced when a round closes without it. If the head is only silent, it may be at work with
+members that this agent does not reach, and the head loses no lease by the silence of a spare. An agent that cannot
+read the run directory only tries to read it again: it could not claim an attempt either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Leave, Log
 from hpc_elastic.membership.messages import Elsewhere
-from hpc_elastic.membership.succession import LostHead, Records, Succession, order_of_succession
+from hpc_elastic.membership.succession import LostHead, Order, Records, Succession, order_of, order_of_succession
 from hpc_elastic.membership.timing import (
     ANSWERS_WITHIN_S,
+    EARLY_TURNS,
     FIRST_PAUSE_S,
     GATHERS_AFTER_S,
     LONGEST_ANSWER_S,
     LONGEST_PAUSE_S,
+    MOST_SPARES,
     READS_EVERY_S,
     TURNS_AHEAD,
 )
@@ -43,7 +49,13 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecords:
-    """Read the run directory, then call `read`, or `read_failed`."""
+    """Read the run directory, then call `read`, or `read_failed`.
+
+    `needs_world`: the whole roster too, and whether its work is done. Without it they may be left out where the claim
+    itself says whom to ask: the roster of 4,096 nodes has 2 MB, and all of them would read it in the same second.
+    """
+
+    needs_world: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +122,8 @@ class HeadDiscovery:
         self._lost = lost
         self.phase = DiscoveryPhase.SEARCHING
         self._records: Records | None = None
+        self._order: Order | None = None  # of the claim in `_records`
+        self._needs_world = self._reads_world = False  # the whole roster: with the next reading, with the one under way
         self._began = now
         self._gives_up_at = now + settings.join_timeout_s
         self._read_at = now
@@ -131,7 +145,7 @@ class HeadDiscovery:
             times.append(self._read_at)
         if self._records is not None and not self._is_dialling:
             times.append(self._dial_at)
-        if self.phase is DiscoveryPhase.SEARCHING:
+        if self.phase is DiscoveryPhase.SEARCHING and not (self._needs_world and self._lacks_roster()):
             times.append(self._gathers_at())
         return min(times)
 
@@ -142,20 +156,30 @@ class HeadDiscovery:
         actions: list[DiscoveryAction] = []
         if self.phase is DiscoveryPhase.SEARCHING and now >= self._gives_up_at:
             return self._leave(f"{self._loss()}; nobody has taken its place within join_timeout, or invited this node")
+        is_its_turn = self.phase is DiscoveryPhase.SEARCHING and now >= self._gathers_at()
+        if is_its_turn and self._lacks_roster() and not self._needs_world:
+            self._needs_world, self._read_at = True, now
         if now >= self._read_at and not self._is_reading:
-            self._is_reading = True
-            actions.append(ReadRecords())
-        if self.phase is DiscoveryPhase.SEARCHING and now >= self._gathers_at():
+            self._is_reading, self._reads_world = True, self._needs_world
+            actions.append(ReadRecords(needs_world=self._needs_world))
+        if is_its_turn and not self._lacks_roster():
             actions.append(self._gather())
         return actions + self._dial(now)
+
+    def _lacks_roster(self) -> bool:
+        """Return whether the whole roster must be read before this node can gather; it is read only in its turn."""
+        records = self._records
+        return records is not None and records.claim is not None and records.world is None
 
     def read(self, records: Records, now: float) -> list[DiscoveryAction]:
         """Take in what the run directory says now."""
         self._is_reading = False
-        self._read_at = now + READS_EVERY_S
+        self._read_at = now + (READS_EVERY_S if self._reads_world or not self._needs_world else 0.0)
         if self.phase in (DiscoveryPhase.CLAIMING, DiscoveryPhase.OVER):
             return []
         before, self._records = self._records, records
+        if before is None or (before.claim, before.world) != (records.claim, records.world):
+            self._order = order_of(records)
         if records.result is not None:
             return [*self._step_down("the run is over"), *self._leave(records.result.cause, records.result.exit_code)]
         if records.started_again is not None:
@@ -164,7 +188,7 @@ class HeadDiscovery:
         if before is not None and (before.first, before.claim) == (records.first, records.claim):
             return self.tick(now)
         self._dialled, self._rounds, self._dial_at = [], 0, now
-        self._began = now
+        self._began, self._needs_world = now, False
         reason = f"{records.claim.head} has opened attempt {records.claim.attempt}" if records.claim else ""
         return [*self._step_down(reason), *self.tick(now)]
 
@@ -217,7 +241,7 @@ class HeadDiscovery:
     def superseded(self, now: float) -> list[DiscoveryAction]:
         """Search again: another agent has claimed the attempt, and the run directory says which."""
         self.phase = DiscoveryPhase.SEARCHING
-        self._records = None
+        self._records = self._order = None
         self._gives_up_at = now + self._settings.join_timeout_s
         self._read_at = now
         return self.tick(now)
@@ -238,7 +262,11 @@ class HeadDiscovery:
             # The head opened a later attempt without a word to this node, and may count it as a member since then: an
             # old request to join may have reached the head late.
             lost = replace(lost, contact=self._began)
-        return Gather(succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished))
+        if is_spare := all(node.node != self._settings.node for node in records.world.nodes):
+            lost = replace(lost, contact=self._began)  # members may have heard the head after its last word to a spare
+        return Gather(
+            succession=Succession(lost=lost, world=records.world, is_finished=records.is_finished, is_spare=is_spare)
+        )
 
     def _gathers_at(self) -> float:
         """Return when it is this node's turn to gather, after the time of each node before it.
@@ -247,7 +275,7 @@ class HeadDiscovery:
         """
         if self._records is None:
             return NEVER
-        turn = _turn(self._records, self._settings.node)
+        turn = _turn(self._records, self._order, self._settings.node, self._lost)
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
 
     def _dial(self, now: float) -> list[DiscoveryAction]:
@@ -281,8 +309,15 @@ class HeadDiscovery:
             return False
         if self.phase is not DiscoveryPhase.GATHERING:
             return self.phase is DiscoveryPhase.SEARCHING
-        world = self._records.world
-        return world is not None and (node == world.head or node in _before(world, self._settings.node))
+        order = self._order
+        return order is not None and (node == order.head or node in self._comes_before(order))
+
+    def _comes_before(self, order: Order) -> tuple[str, ...]:
+        """Return the nodes whose turn to gather comes before this node's."""
+        own = self._settings.node
+        if own in order.members:
+            return order.before(own)
+        return order.turns + _spares_before(order, own, may_gather=True)
 
     def _candidates(self, records: Records, now: float) -> list[tuple[str, Endpoint]]:
         """Return the nodes to dial in one round: those that may gather in this node's place, and the head itself.
@@ -290,27 +325,32 @@ class HeadDiscovery:
         A head that is lost comes last, and only from the second round on: it may be back, but if it is not,
         waiting for its answer takes time. A head that is known to be dead is not dialled.
         """
-        world, own, lost = records.world, self._settings.node, self._lost
-        if world is None:
+        order, own, lost = self._order, self._settings.node, self._lost
+        if order is None:
             first = records.first
             if first is None:
                 return []
             is_dead = lost.is_dead and lost.node in (None, first.node)
             return [] if is_dead or first.node == own else [(first.node, first.head)]
-        asked = self._near(_before(world, own) if own in _names(world) else _turns(world), now)
-        if lost.node != world.head:
-            asked.insert(0, world.head)
-        elif self._rounds and not lost.is_dead:
-            asked.append(world.head)
-        agents = {node.node: node.agent for node in world.nodes}
-        return [(node, agents[node]) for node in asked if node != own and node in agents]
+        is_member = own in order.members
+        asked = self._near(order.before(own) if is_member else order.turns, now)
+        if not is_member:
+            asked += self._near(_spares_before(order, own, may_gather=_may_succeed(lost, order)), now)
+        if lost.node != order.head:
+            asked.insert(0, order.head)
+        elif self._rounds and not (lost.is_dead and is_member):  # a spare makes sure
+            asked.append(order.head)
+        return [(node, order.agents[node]) for node in asked if node != own and node in order.agents]
 
-    def _near(self, turns: list[str], now: float) -> list[str]:
+    def _near(self, turns: Sequence[str], now: float) -> list[str]:
         """Return the nodes of `turns` whose turn may have come, and one of those that gave no answer before.
 
-        An agent that gives no answer is most likely dead, and each try costs the whole time that it has to answer.
+        An agent that gives no answer is most likely dead, and each try costs the whole time that it has to answer. In
+        a large world those whose own turn comes late dial one at first: thousands ask, and whoever has found the agent
+        that gathers names it to the next.
         """
-        near = int((now - self._began) / GATHERS_AFTER_S) + TURNS_AHEAD
+        ahead = TURNS_AHEAD if len(turns) < EARLY_TURNS else 1
+        near = int((now - self._began) / GATHERS_AFTER_S) + ahead
         return [node for node in turns if node not in self._silent][:near] + [
             node for node in turns if node in self._silent[:1]
         ]
@@ -335,35 +375,47 @@ def _attempt_of(world: World, node: str) -> int:
     return next((each.attempt for each in world.roles if each.role == role), 0)
 
 
-def _names(world: World) -> list[str]:
-    """Return the nodes of a world, in the order of their ids."""
-    return [node.node for node in sorted(world.nodes, key=lambda node: node.node_id)]
+def _may_succeed(lost: LostHead, order: Order) -> bool:
+    """Return whether a spare that has lost this head may gather, once no member does: its head is dead for certain."""
+    return lost.is_dead and lost.node == order.head
 
 
-def _before(world: World, node: str) -> list[str]:
-    """Return the members whose turn to gather comes before this member's.
+def _spares_before(order: Order, node: str, *, may_gather: bool) -> tuple[str, ...]:
+    """Return the spares that a spare dials: those before it, or, if it may not gather itself, all others.
 
-    The head is not among them: it is lost. If this node itself was head, its turn comes before all others.
+    A spare that came after the world was opened is not in the world's record, and comes after those that are.
     """
-    if node == world.head:
-        return []
-    names = _turns(world)
-    return names[: names.index(node)]
+    spares = order.spares
+    if node not in spares:
+        return spares
+    return spares[: spares.index(node)] if may_gather else tuple(spare for spare in spares if spare != node)
 
 
-def _turns(world: World) -> list[str]:
-    """Return the members that may gather when the head is lost, in the order of their turns."""
-    return order_of_succession([name for name in _names(world) if name != world.head])
+def _turn_of_spare(order: Order, node: str, nodes: Sequence[str]) -> int | None:
+    """Return how many turns come before that of a node that is not in the world; `nodes` are those of the step.
+
+    All members come first, and after `MOST_SPARES` turns the spares do: a round that a spare opens too early is closed
+    as soon as it finds a member.
+    """
+    late = [each for each in nodes if each not in order.members and each not in order.spares]
+    after = [*order.spares, *late]
+    return min(order.others, MOST_SPARES) + after.index(node) if node in after else None
 
 
-def _turn(records: Records, node: str) -> int | None:
-    """Return how many nodes may gather before this node; None if this node may not gather at all."""
+def _turn(records: Records, order: Order | None, node: str, lost: LostHead) -> int | None:
+    """Return how many nodes may gather before this node; None if this node may not gather at all.
+
+    For a member that the claim does not name it is the number of those that it does: then this node reads the roster,
+    and knows its turn.
+    """
     if records.first is None:
         return None
-    if records.world is None:
+    if order is None:
         # The allocation's head comes last: an agent of an earlier start of the job may have superseded it with one
         # last claim.
         nodes = order_of_succession([name for name in records.first.nodes if name != records.first.node])
         nodes.append(records.first.node)
         return nodes.index(node) if node in nodes else None
-    return len(_before(records.world, node)) if node in _names(records.world) else None
+    if node in order.members:
+        return len(order.before(node))
+    return _turn_of_spare(order, node, records.first.nodes) if _may_succeed(lost, order) else None

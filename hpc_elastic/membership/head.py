@@ -203,7 +203,8 @@ class Head:
         self._resume_at = -NEVER
         parts = assignments(world, world_digest, judge.history.spend.restarts)
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
-        return [*opening(world, judge.because, judge.before), *sends, *self._grow(now)]
+        told = [*opening(world, judge.because, judge.before), *sends, *self._members.welcome_spares()]
+        return told + self._grow(now)
 
     def superseded(self, reason: str) -> list[Action]:
         """Step down, with all members dropped: another head goes on with the run, or has ended it."""

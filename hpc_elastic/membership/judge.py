@@ -10,8 +10,8 @@ from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, 
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
-from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside
+from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResultRecord, World
@@ -136,8 +136,8 @@ class Judge:
         self.history = replace(self.history, spend=spend)
         seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles)
-        members.world = members.job_end.noted_in(world)
-        return claim, members.world
+        members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, seats))
+        return with_candidates(claim, world), world
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""

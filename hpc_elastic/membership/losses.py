@@ -100,6 +100,8 @@ class Losses:
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
         self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + self._timing.lease_s)
+        if succession.is_spare:  # a member that gathers meanwhile goes on, or ends the run, within its own times
+            self._awaits_rivals_until += self._timing.lease_s
         self._awaits_return_until = self._awaits_rivals_until
         return absent
 

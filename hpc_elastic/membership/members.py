@@ -36,6 +36,7 @@ class Members:
         self.leases = Leases(self.roster, settings, now)
         self.job_end = JobEnd(self.world, succession.lost if succession is not None else None)
         self._has_fenced = False  # members with workers were told to kill them
+        self._has_gathered = False  # members were told that this head only gathers
         self._newcomers: set[str] = set()  # nodes that joined while a world was at work
 
     def admit(self, join: Join, now: float, *, is_late: bool, attempt: int) -> list[Action]:
@@ -49,6 +50,7 @@ class Members:
         actions = admit(self.roster, join, now, welcome=welcome, attempt=attempt)
         if self.roster.get(join.node) is None:
             return actions
+        self._has_gathered |= welcome.gathers
         self.job_end.joined(join)
         if is_late:
             self._newcomers.add(join.node)
@@ -106,6 +108,18 @@ class Members:
             self.roster.seat(self.world, starting_roles(self.world))
             self.leases.begin(self.world, now)
             self._newcomers -= {node.node for node in self.world.nodes}
+
+    def welcome_spares(self) -> list[Action]:
+        """Tell the members without a part in a successor's first world that it is their head now, as it was not before.
+
+        When this head dies in its turn, a spare may take its place only if it knows that it was the head.
+        """
+        if not self._has_gathered:
+            return []
+        self._has_gathered = False
+        welcome = Welcome(allocation=self._settings.allocation, head=self._settings.node, is_late=True)
+        spares = (member for member in self.roster if not self.is_in_world(member.node))
+        return [SendToMember(node=member.node, message=welcome) for member in spares]
 
     def take_newcomers(self) -> tuple[str, ...]:
         """Return, once each, the nodes that joined while a world with room is at work and are to be added at once."""

@@ -108,7 +108,7 @@ def find_swaps(before: World | None, world: World) -> list[tuple[str, str]]:
     """Return each newcomer that has the place of a node of the world before, paired with that node."""
     if before is None:
         return []
-    places, _ = _fill_places(before.nodes, world.nodes)
+    places, _ = _fill_places(before.nodes, world.nodes, world.head)
     pairs = ((node.node, old.node) for node, old in zip(places, before.nodes, strict=True) if node is not None)
     return [(newcomer, gone) for newcomer, gone in pairs if newcomer != gone]
 
@@ -134,23 +134,26 @@ def restart_roles(world: World, roles: Collection[str], seats: Sequence[Seat]) -
 def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, head: str) -> list[Seat]:
     """Return the nodes that take part, by group rank: those of the world before, then newcomers.
 
-    The head is always among them, because only a node of a world may open the next one.
+    The head comes before the other newcomers, so that it is among them wherever there is a place of its role.
     """
-    places, newcomers = _fill_places(before.nodes if before is not None else (), seats)
+    places, newcomers = _fill_places(before.nodes if before is not None else (), seats, head)
     chosen = [seat for seat in places if seat is not None]
     sizes = Counter(seat.role for seat in chosen)
-    for seat in sorted(newcomers, key=lambda seat: seat.node != head):
+    for seat in newcomers:
         if len(chosen) < limits.all_nodes and sizes[seat.role] < limits.of_role.get(seat.role, limits.all_nodes):
             chosen.append(seat)
             sizes[seat.role] += 1
     return chosen if before is not None else sorted(chosen, key=lambda seat: seat.node_id)
 
 
-def _fill_places(old: Sequence[WorldNode], seats: Sequence[T]) -> tuple[list[T | None], list[T]]:
-    """Return the node for each place of the world before, None for an empty place, and the other newcomers by id."""
+def _fill_places(old: Sequence[WorldNode], seats: Sequence[T], head: str) -> tuple[list[T | None], list[T]]:
+    """Return the node for each place of the world before, None for an empty place, and the other newcomers.
+
+    A head that is new comes first, the others by id.
+    """
     here = {seat.node: seat for seat in seats}
     places: list[T | None] = [here.pop(node.node, None) for node in old]
-    newcomers = sorted(here.values(), key=lambda seat: seat.node_id)
+    newcomers = sorted(here.values(), key=lambda seat: (seat.node != head, seat.node_id))
     fits: Sequence[Callable[[WorldNode, T], bool]] = (
         lambda gone, seat: (gone.role, gone.workers) == (seat.role, seat.workers),
         lambda gone, seat: gone.role == seat.role,

@@ -11,8 +11,8 @@ from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
-from hpc_elastic.membership.timing import AGENT, Profile, Timing
-from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World
+from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
+from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World, WorldSpare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,13 @@ def open_attempt(
         time="",
     )
     return claim, world
+
+
+def spares_beside(world: World, seats: Sequence[Seat]) -> tuple[WorldSpare, ...]:
+    """Return the nodes that are here and have no part in the world, in the order of `seats`, `MOST_SPARES` at most."""
+    names = {node.node for node in world.nodes}
+    spares = [seat for seat in seats if seat.node not in names][:MOST_SPARES]
+    return tuple(WorldSpare(node=seat.node, node_id=seat.node_id, agent=seat.agent) for seat in spares)
 
 
 def history_after(claim: AttemptClaim) -> History:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
+from hpc_elastic.membership.timing import MOST_TURNS
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Candidate,
+    Candidates,
+    Endpoint,
+    RunResultRecord,
+    World,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +37,9 @@ class LostHead:
 class Records:
     """The records of the run directory that a search needs, read together.
 
-    `first` is the claim of this allocation, `claim` the latest claim of an attempt in it and `world` that attempt's
-    roster, both None before the first attempt; `is_finished`: by the node records, every worker of `world` exited 0.
+    `first` is the claim of this allocation, `claim` the latest claim of an attempt in it, None before the first, and
+    `world` that attempt's roster, None also where it is not needed yet; `is_finished`: by the node records, every
+    worker of `world` exited 0.
     `started_again`: the number of the latest allocation, if it is of another start of the job than this agent's.
     """
 
@@ -43,11 +53,79 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """The reason why a head gathers members for the attempt after `world`: the head of `world` is lost."""
+    """The reason why a head gathers members for the attempt after `world`: the head of `world` is lost.
+
+    `is_spare`: the agent that gathers is not a member of `world`.
+    """
 
     lost: LostHead
     world: World
     is_finished: bool
+    is_spare: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order in which the agents of a world may take its head's place, and where they listen.
+
+    `members` are all nodes of the world; `turns` those other than the head, in the order of their turns, from the claim
+    only the first ones. `spares` come after the members.
+    """
+
+    head: str
+    members: frozenset[str]
+    turns: tuple[str, ...]
+    spares: tuple[str, ...]
+    agents: Mapping[str, Endpoint]
+
+    @property
+    def others(self) -> int:
+        """Return how many members the world has beside its head."""
+        return len(self.members - {self.head})
+
+    def before(self, node: str) -> tuple[str, ...]:
+        """Return the known members whose turn comes before this member's; the head's own comes first of all."""
+        if node == self.head:
+            return ()
+        return self.turns[: self.turns.index(node)] if node in self.turns else self.turns
+
+
+def order_of(records: Records) -> Order | None:
+    """Return the order of succession by the roster, else as far as the claim itself has it; None if neither does."""
+    claim, candidates = records.claim, None
+    if records.world is not None:
+        head, names = records.world.head, [node.node for node in records.world.nodes]
+        candidates = candidates_of(records.world)
+    elif claim is not None:
+        head, names, candidates = claim.head, list(claim.members), claim.candidates
+    if candidates is None:
+        return None
+    agents = {each.node: each.agent for each in (*candidates.turns, *candidates.spares)}
+    return Order(
+        head=head,
+        members=frozenset(names),
+        turns=tuple(each.node for each in candidates.turns),
+        spares=tuple(each.node for each in candidates.spares),
+        agents=agents if candidates.head is None else {**agents, head: candidates.head},
+    )
+
+
+def candidates_of(world: World, *, most: int | None = None) -> Candidates:
+    """Return the agents that may take the place of a world's head, with `most` members at most."""
+    nodes = {node.node: node for node in sorted(world.nodes, key=lambda node: node.node_id)}
+    turns = order_of_succession([name for name in nodes if name != world.head])[:most]
+    spares = {spare.node: spare.agent for spare in world.spares}
+    head = nodes[world.head].agent if world.head in nodes else spares.get(world.head)
+    return Candidates(
+        head=head,
+        turns=tuple(Candidate(node=name, agent=nodes[name].agent) for name in turns),
+        spares=tuple(Candidate(node=name, agent=agent) for name, agent in spares.items() if name != world.head),
+    )
+
+
+def with_candidates(claim: AttemptClaim, world: World) -> AttemptClaim:
+    """Return the claim with the first agents that may take its head's place."""
+    return replace(claim, candidates=candidates_of(world, most=MOST_TURNS))
 
 
 def order_of_succession(names: Sequence[str]) -> list[str]:

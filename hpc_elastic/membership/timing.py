@@ -163,6 +163,9 @@ GATHERS_AFTER_S = 0.5
 TURNS_AHEAD = (
     8  # how many nodes an agent dials beyond those whose turn has come: they may have begun their search before it did
 )
+EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in a large world
+MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most
+MOST_TURNS = 64  # how many members a claim names in the order of their turns; the whole roster is read beyond that
 # How long a dialled agent has to answer at first; the time doubles every four rounds of dialling, for a slow machine.
 ANSWERS_WITHIN_S = 0.5
 LONGEST_ANSWER_S = 4.0

@@ -102,12 +102,34 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A node whose agent may take the place of a lost head, and where that agent listens."""
+
+    node: str
+    agent: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The part of a roster that an agent without a head needs, so that not each of thousands reads the whole of it.
+
+    `head` is where the head listens, None if it has no part in the world. `turns` are the first 64 of the other
+    members that may take its place, in the order of their turns; `spares` those that may when no member does.
+    """
+
+    head: Endpoint | None
+    turns: tuple[Candidate, ...]
+    spares: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptClaim:
     """`attempts/NNNN/claim.json`: which head opened the attempt, after which other one, and the spend so far.
 
     `roles` names the roles whose workers start in this attempt; the others run on from an older one.
     `same_failures` counts how often in a row the run failed with `failure_signature` and no
-    progress in between; it is compared with `restart.no_progress_limit`.
+    progress in between; it is compared with `restart.no_progress_limit`. `candidates` is None where an
+    older version wrote the claim: then `world.json` says the same.
     """
 
     format_version: int = FORMAT_VERSION
@@ -123,6 +145,7 @@ class AttemptClaim:
     failure_signature: str | None = None
     same_failures: int = 0
     progress: str | None = None
+    candidates: Candidates | None = None
     time: str
 
 
@@ -173,11 +196,21 @@ class WorldRole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpare:
+    """A node that was there when a world was opened, without a part in it; its agent may succeed a dead world."""
+
+    node: str
+    node_id: int
+    agent: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """`attempts/NNNN/world.json`: the roster. `ranks` is in the order of the global ranks.
 
     `launch_node` is the node of the step on which srun runs, None if it runs elsewhere or is not known;
-    `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job.
+    `is_launch_node_lost`: that node is lost, so only the agents will end the Slurm job. `spares` are the nodes that
+    waited when the attempt was opened, in the order of their ids, 64 at most.
     """
 
     format_version: int = FORMAT_VERSION
@@ -190,6 +223,7 @@ class World:
     ranks: tuple[WorldRank, ...]
     launch_node: str | None = None
     is_launch_node_lost: bool = False
+    spares: tuple[WorldSpare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

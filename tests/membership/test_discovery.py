@@ -22,8 +22,17 @@ from hpc_elastic.membership.discovery import (
 )
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
-from hpc_elastic.membership.succession import LostHead, Records, order_of_succession
-from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, Endpoint, RunResultRecord, RunState, Spend, World
+from hpc_elastic.membership.succession import LostHead, Records, order_of_succession, with_candidates
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Endpoint,
+    RunResultRecord,
+    RunState,
+    Spend,
+    World,
+    WorldSpare,
+)
 from tests.membership.script import a_seat
 
 SETTINGS = DiscoverySettings(node="node1", join_timeout_s=60)
@@ -64,6 +73,12 @@ def records(world: World | None = None, result: RunResultRecord | None = None) -
     return Records(result=result, first=FIRST, claim=claim, world=world)
 
 
+def without_roster(found: Records) -> Records:
+    """What an agent reads that does not need the whole roster: nothing of it where the claim has its beginning."""
+    has_beginning = found.claim is not None and found.claim.candidates is not None
+    return replace(found, world=None, is_finished=False) if has_beginning else found
+
+
 class Search:
     """A discovery, and what it meets: `found` is in the run directory, and who is in `answers` takes it in."""
 
@@ -92,7 +107,8 @@ class Search:
         for action in actions:
             self.actions.append((self.now, action))
             if isinstance(action, ReadRecords):
-                self.take(self.discovery.read(self.found, self.now))
+                found = self.found if action.needs_world else without_roster(self.found)
+                self.take(self.discovery.read(found, self.now))
             elif isinstance(action, Dial):
                 self.dialled.append((self.now, action.node))
                 self.take(self.discovery.answered() if action.node in self.answers else self.refuse(action.node))
@@ -171,11 +187,109 @@ def test_a_lost_claim_has_the_records_read_again() -> None:
     assert len(search.asked_for(Gather)) == 1
 
 
-def test_who_is_not_of_the_latest_world_never_gathers_and_waits_to_be_invited() -> None:
-    search = Search("node3", records(a_world(0, 1, 2)))
+def of_a_claim_with_candidates(world: World) -> Records:
+    found = records(world)
+    assert found.claim is not None
+    return replace(found, claim=with_candidates(found.claim, world))
+
+
+def test_a_member_reads_the_roster_only_when_its_turn_has_come() -> None:
+    search = Search("node2", of_a_claim_with_candidates(a_world(0, 1, 2)))
+    search.pass_time(3)
+    ((at, gather),) = search.asked_for(Gather)
+    assert at == 0.5
+    assert isinstance(gather, Gather)
+    assert gather.succession.world == search.found.world
+    wholes = [at for at, action in search.asked_for(ReadRecords) if action == ReadRecords(needs_world=True)]
+    assert wholes[0] == 0.5
+
+
+def test_a_member_that_the_claim_does_not_name_reads_the_roster_after_the_turns_that_it_names() -> None:
+    world = a_world(*range(200))
+    turns = order_of_succession([f"node{number}" for number in range(1, 200)])
+    search = Search(turns[100], of_a_claim_with_candidates(world))
+    search.pass_time(31.9)
+    assert ReadRecords(needs_world=True) not in [action for _, action in search.asked_for(ReadRecords)]
+    search.pass_time(20)
+    assert [at for at, _ in search.asked_for(Gather)] == [50.0], "at its own turn, which the roster says"
+
+
+def test_a_roster_that_cannot_be_read_is_asked_for_once_a_second() -> None:
+    found = without_roster(of_a_claim_with_candidates(a_world(0, 1, 2)))
+    discovery = HeadDiscovery(SETTINGS, LostHead(node="node0", contact=0, is_dead=True, why="reset"), 0)
+    assert discovery.tick(0) == [ReadRecords()]
+    assert ReadRecords(needs_world=True) in discovery.read(found, 0.2)
+    discovery.read_failed("no space left", 0.3)
+    assert ReadRecords(needs_world=True) not in discovery.tick(1.2)
+    assert ReadRecords(needs_world=True) in discovery.tick(1.3)
+    discovery.read(found, 1.4)
+    assert ReadRecords(needs_world=True) not in discovery.tick(2.3)
+
+
+def with_spares(world: World, *node_ids: int) -> World:
+    seats = [a_seat(node_id) for node_id in node_ids]
+    spares = (WorldSpare(node=seat.node, node_id=seat.node_id, agent=seat.agent) for seat in seats)
+    return replace(world, spares=tuple(spares))
+
+
+def test_a_spare_of_a_dead_head_gathers_after_all_members_and_the_spares_before_it() -> None:
+    world = with_spares(a_world(0, 1), 2, 3)
+    for node, turn, asked in (("node2", 0.5, {"node1"}), ("node3", 1.0, {"node1", "node2"})):
+        search = Search(node, records(world))
+        search.pass_time(0.4)
+        assert search.names() - {"node0"} == asked
+        search.pass_time(1)
+        ((at, gather),) = search.asked_for(Gather)
+        assert at == turn
+        assert isinstance(gather, Gather)
+        assert gather.succession.is_spare
+        assert gather.succession.lost.contact == 0.0, "members may have heard the head later than a spare did"
+
+
+def test_a_spare_that_the_worlds_record_does_not_name_gathers_after_those_that_it_names() -> None:
+    search = Search("node3", records(with_spares(a_world(0, 1), 2)))
+    search.pass_time(5)
+    assert [at for at, _ in search.asked_for(Gather)] == [1.0]
+    assert search.names() == {"node0", "node1", "node2"}
+
+
+def test_a_spare_whose_head_is_only_silent_never_gathers_and_asks_all_others() -> None:
+    search = Search("node2", records(with_spares(a_world(0, 1), 2, 3)), is_dead=False)
     search.pass_time(59.9)
     assert not search.asked_for(Gather)
-    assert search.names() == {"node1", "node2"}
+    assert search.names() == {"node0", "node1", "node3"}
+
+
+def test_a_spare_that_has_not_heard_the_latest_head_never_gathers() -> None:
+    search = Search("node3", records(with_spares(a_world(1, 2, attempt=2, head="node1"), 3)))
+    search.pass_time(59.9)
+    assert not search.asked_for(Gather)
+
+
+def test_a_spare_that_gathers_gives_way_to_a_member() -> None:
+    search = Search("node3", records(with_spares(a_world(0, 1, 2), 3)))
+    search.pass_time(5)
+    assert search.asked_for(Gather)
+    search.answers = {"node2"}
+    search.pass_time(2)
+    assert search.asked_for(StepDown)
+    assert search.discovery.phase is DiscoveryPhase.OVER
+
+
+def test_spares_of_a_large_world_do_not_wait_for_every_turn() -> None:
+    world = with_spares(a_world(*range(500)), 500)
+    found = records(world)
+    found = replace(found, first=replace(FIRST, nodes=tuple(f"node{number}" for number in range(501))))
+    search = Search("node500", found)
+    search.pass_time(40)
+    assert [at for at, _ in search.asked_for(Gather)] == [32.0]
+
+
+def test_who_is_not_of_the_latest_world_never_gathers_and_waits_to_be_invited() -> None:
+    search = Search("node3", records(a_world(0, 1, 2)), is_dead=False)
+    search.pass_time(59.9)
+    assert not search.asked_for(Gather)
+    assert search.names() == {"node0", "node1", "node2"}
     search.pass_time(0.2)
     ((_, leave),) = search.asked_for(Leave)
     assert isinstance(leave, Leave)

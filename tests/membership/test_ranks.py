@@ -295,3 +295,19 @@ def test_a_head_that_is_one_too_many_takes_part_and_another_node_waits() -> None
         seats([1, 1, 1]), run="run", attempt=1, allocation=1, head="node2", restarts={}, limits=limits
     )
     assert names(world) == ["node0", "node2"]
+
+
+def test_a_spare_that_is_head_takes_a_free_place_before_spares_of_lower_id() -> None:
+    nodes = seats([1] * 3)
+    before = world_of(nodes[:1])
+    world = assign_worker_ranks(
+        nodes[1:],
+        run="run",
+        attempt=2,
+        allocation=1,
+        head="node2",
+        restarts={},
+        before=before,
+        limits=NodeLimits(all_nodes=1, of_role={}),
+    )
+    assert names(world) == ["node2"]

@@ -374,6 +374,13 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_nobody_elses_ranks_change() 
     assert [node.node for node in world.nodes] == ["node0", "node3", "node2"]
 
 
+def test_the_worlds_record_names_the_nodes_that_wait() -> None:
+    world = the_claim(HeadScript(4, min_nodes=2, max_nodes=2).join(0, 1, 2, 3)).world
+    assert [(spare.node, spare.agent) for spare in world.spares] == [
+        (node, a_join(number).agent) for number, node in ((2, "node2"), (3, "node3"))
+    ]
+
+
 def test_a_spare_that_is_lost_disturbs_nobody() -> None:
     script = running(4, min_nodes=3, max_nodes=3)
     assert not sent(script.lose(3), Stop)
@@ -485,6 +492,16 @@ def test_a_successor_says_whose_place_it_has_taken() -> None:
     script.lose(3)
     restart(script, 1, 2)
     assert "head.succeeded" not in [note.name for note in of_kind(script.claimed(), Note)]
+
+
+def test_a_successor_that_has_claimed_says_to_its_spares_that_it_is_their_head_now() -> None:
+    script = succeeding(succession(is_dead=True, nodes=3), nodes=4, max_nodes=2)
+    script.join(1)
+    script.join(2)
+    script.join(3)
+    welcomed = sent(script.claimed(), Welcome)
+    assert set(welcomed) == {"node3"}
+    assert not welcomed["node3"].gathers
 
 
 def test_a_successor_says_that_it_only_gathers_until_it_has_claimed() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
@@ -28,10 +29,12 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     )
     parser.add_argument("--starts", action="store_true", help="scenarios in which the job starts twice")
     parser.add_argument("--machines", action="store_true", help="scenarios of machines that fail in odd ways")
+    parser.add_argument("--spares", action="store_true", help="scenarios of worlds that die beside their spares")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
-    make = draw_second_start if arguments.starts else draw_machines if arguments.machines else draw
+    kinds = {"starts": draw_second_start, "machines": draw_machines, "spares": draw_spares}
+    make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)
         print(repr(scenario))

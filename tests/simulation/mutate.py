@@ -215,11 +215,12 @@ def play(mutation: Mutation | None, count: int) -> str:
     try:
         from tests.simulation.draw import draw
         from tests.simulation.draw_machines import draw_machines
+        from tests.simulation.draw_spares import draw_spares
         from tests.simulation.draw_starts import draw_second_start
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    kinds = (draw, draw, draw_second_start, draw_machines)
+    kinds = (draw, draw, draw_second_start, draw_machines, draw_spares)
     for seed in range(count):
         try:
             SimulatedRun(kinds[seed % len(kinds)](seed)).play()

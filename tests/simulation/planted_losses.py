@@ -196,7 +196,7 @@ class _ConnectionIsLife(Head):
 class _Outsider(HeadDiscovery):
     def _gathers_at(self) -> float:
         records = self._records
-        if records is None or records.world is None:
+        if records is None or records.claim is None:
             return super()._gathers_at()
         return min(super()._gathers_at(), self._began + 3.0)
 

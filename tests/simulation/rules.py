@@ -109,7 +109,7 @@ class Rules:
         require(claim.head == world.head == agent.name, f"{agent.name} claims attempt {number} for {claim.head}")
         if before is not None and before.allocation == claim.allocation:
             require(
-                agent.name in before.members, f"{agent.name} claims attempt {number}, and was not in the one before"
+                self._may_follow(agent, before), f"{agent.name} claims attempt {number}, and was not in the one before"
             )
         else:
             first = run.disk.allocations[claim.allocation - 1].node
@@ -122,6 +122,11 @@ class Rules:
             require(size >= role.nodes_min, f"{role.name} has {size} of at least {role.nodes_min} nodes")
         if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
+
+    def _may_follow(self, agent: Agent, before: AttemptClaim) -> bool:
+        """Whether an agent may open the attempt after this one: of its members, or a spare whose head is dead."""
+        head = self._run.peer(agent, before.head)
+        return agent.name in (*before.members, before.head) or not head.is_running
 
     def _check_spend(self, claim: AttemptClaim, before: AttemptClaim | None) -> None:
         """Every failure and every loss is paid for once."""
@@ -242,7 +247,8 @@ class Rules:
         members = [node.node for node in world.nodes] if world is not None else []
         if world is None or is_new_start:  # which the older start may not have seen, if its claim is just being made
             members += [each.node for each in disk.allocations]
-        require(agent.name in members, f"{agent.name} ends the run, and was not in the latest world: {members}")
+        may_end = agent.name in members or (claim is not None and self._may_follow(agent, claim))
+        require(may_end, f"{agent.name} ends the run, and was not in the latest world: {members}")
         self._run.witness.had_all_ended_well = self._run.witness.have_all_ended_well()
         self._run.progress.ended(agent, result)
 

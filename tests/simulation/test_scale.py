@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.membership.discovery import Dial
+from tests.simulation.file_system import DiskThread
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
@@ -102,3 +104,29 @@ def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
     gathering = max(dials, key=lambda node: dials[node])
     others = [number for node, number in dials.items() if node != gathering]
     assert sum(others) / len(others) <= 10, sorted(dials.items())
+
+
+@pytest.mark.parametrize("lost", [pytest.param(32, marks=LONG), 1])
+def test_many_who_have_lost_their_head_read_the_claims_once_and_ask_few_until_the_next_attempt(lost: int) -> None:
+    """Each costs the file server the same, and all others the same, however many agents look for a head."""
+    dials: Counter[str] = Counter()
+    opened: Counter[str] = Counter()
+    dial, look = Successor._dial, DiskThread.look
+    run = a_large_run(128, 8, *(Fault(what="kill_agent", node=number, at=AT) for number in range(lost)))
+
+    async def count(self: Successor, action: Dial) -> None:
+        dials[self._discovery._settings.node] += 2 not in run.disk.asked_at
+        await dial(self, action)
+
+    def count_read(self: DiskThread, path: str) -> bytes | None:
+        content = look(self, path)
+        if content is not None and run.clock.now >= AT and 2 not in run.disk.asked_at:
+            opened[os.path.basename(path)] += 1
+        return content
+
+    with mock.patch.object(Successor, "_dial", count), mock.patch.object(DiskThread, "look", count_read):
+        run.play()
+    assert run.disk.results[0].reason == "succeeded"
+    assert sum(dials.values()) / len(dials) <= 10, sorted(dials.items())
+    assert opened["world.json"] <= 4
+    assert max(opened["claim.json"], opened["0001.json"]) <= 128 + 4, "each of the others, and the head's own look"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.progress import TALKS_S
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S
 from tests.simulation.wiring import VERSIONS
@@ -69,7 +70,8 @@ class Verdicts:
     def _may_have_no_result(self) -> bool:
         """Whether everybody who could have written one was gone, or told that the scheduler will go on.
 
-        Only members of the latest world may, and they need not have learned of it.
+        Members of the latest world may, and they need not have learned of it; spares may where its head was killed, so
+        that its kernel told them.
         """
         run, witness = self._run, self._run.witness
         if witness.is_requeued or "disk" in witness.kinds:
@@ -79,11 +81,20 @@ class Verdicts:
         able = [
             agent
             for agent in run.agents
-            if agent.exit_code is not None and agent.name in members and agent.name not in witness.terminated
+            if agent.name in members or self._is_told_of_deaths(agent)
+            if agent.exit_code is not None and agent.name not in witness.terminated
             if agent.exit_code != STALLED and not agent.is_refused
             if agent.left_at - agent.troubled_until > run.progress.bound_s
         ]
         return not able
+
+    def _is_told_of_deaths(self, agent: Agent) -> bool:
+        """Whether nothing but deaths of agents went wrong, and the latest head had this agent when it died."""
+        run, claim = self._run, self._run.disk.latest_claim
+        if claim is None or any(fault.what != "kill_agent" for fault in run.scenario.faults):
+            return False
+        had_s = run.peer(agent, claim.head).died_at - run.disk.asked_at[claim.attempt]
+        return agent.name in run.witness.joined and had_s > run.scenario.lease_s + TALKS_S
 
     def _check_exit_code(self, agent: Agent, exit_code: int) -> None:
         witness, results = self._run.witness, self._run.disk.results

@@ -90,7 +90,7 @@ class HeadStart:
         return Past(
             history=history,
             started=journal.first_start(),
-            opened=journal.read_records().claim,
+            opened=journal.read_records(needs_world=False).claim,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
         )
 

@@ -38,13 +38,17 @@ class ClaimChain:
     def __init__(self, layout: RunLayout, place: Allocation) -> None:
         self._layout = layout
         self._place = place
-        self._world: World | None = None  # the latest roster that was read
+        # A claim or a roster never changes. All agents without a head ask for them once a second, and they are large if
+        # there are many nodes: each is read once.
+        self._claim: AttemptClaim | None = None  # the latest one that was read
+        self._allocation: AllocationClaim | None = None  # likewise
+        self._world: World | None = None  # likewise
         self._done: set[tuple[int, str]] = set()  # attempt and node of each node result that says SUCCEEDED
 
     def latest_allocation(self) -> AllocationClaim | None:
         """Return the claim of the run's latest allocation, None if there is none."""
         for number in reversed(list_numbers(self._layout.allocations)):
-            if (claim := self._read(AllocationClaim, self._layout.allocation(number))) is not None:
+            if (claim := self._allocation_claim(number)) is not None:
                 return claim
         return None
 
@@ -52,7 +56,7 @@ class ClaimChain:
         """Return the earliest allocation claim of this start of the job; its nodes may have claimed further ones."""
         first = None
         for number in reversed(list_numbers(self._layout.allocations)):
-            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            claim = self._allocation_claim(number)
             if claim is not None and not self.is_this_start(claim):
                 break
             first = claim or first
@@ -72,7 +76,7 @@ class ClaimChain:
         The nodes of one start may claim several allocations, so a higher number alone does not mean another start.
         """
         for number in reversed(list_numbers(self._layout.allocations, above=above)):
-            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            claim = self._allocation_claim(number)
             if claim is not None and not self.is_this_start(claim):
                 return number
         return None
@@ -84,7 +88,11 @@ class ClaimChain:
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
         for number in reversed(list_numbers(self._layout.attempts, above=above)):
+            latest = self._claim
+            if latest is not None and latest.attempt == number:
+                return latest
             if (claim := self._read(AttemptClaim, self._layout.claim(number), find_json)) is not None:
+                self._claim = claim
                 return claim
         return None
 
@@ -100,15 +108,11 @@ class ClaimChain:
         claim = self.latest_attempt()
         if claim is None:
             return None
-        allocation = self._read(AllocationClaim, self._layout.allocation(claim.allocation))
+        allocation = self._allocation_claim(claim.allocation)
         return claim if allocation is not None and self.is_this_start(allocation) else None
 
     def world(self, claim: AttemptClaim) -> World | None:
-        """Return the roster of a claimed attempt, also if its head died before it renamed the file to its final name.
-
-        A roster is read only once: it never changes, it is large if there are many nodes, and all of them ask for it
-        once a second.
-        """
+        """Return the roster of a claimed attempt, also where its head died before it gave the file its final name."""
         latest = self._world
         if latest is not None and (latest.attempt, latest.head) == (claim.attempt, claim.head):
             return latest
@@ -124,16 +128,24 @@ class ClaimChain:
     def with_latest_head(self, allocation: AllocationClaim) -> AllocationClaim:
         """Return the claim with the allocation's current head: the one that opened its latest attempt."""
         claim = self.latest_attempt_here() if self.is_this_start(allocation) else None
-        world = None if claim is None else self.world(claim)
-        head = None if world is None else head_of(world)
-        return allocation if world is None or head is None else replace(allocation, node=world.head, head=head)
+        if claim is None:
+            return allocation
+        if claim.candidates is not None:
+            head = claim.candidates.head
+        else:
+            world = self.world(claim)
+            head = None if world is None else head_of(world)
+        return allocation if head is None else replace(allocation, node=claim.head, head=head)
 
     def result(self) -> RunResultRecord | None:
         """Return the run's result, None if the run is not over."""
         return self._read(RunResultRecord, self._layout.result)
 
-    def read_records(self) -> Records:
+    def read_records(self, *, needs_world: bool = True) -> Records:
         """Return all records that an agent without a head needs.
+
+        Args:
+            needs_world: the roster is needed too, even where the claim itself says whom to ask.
 
         Raises:
             RunDirectoryError: a record exists and cannot be read.
@@ -141,7 +153,8 @@ class ClaimChain:
         latest = self.latest_allocation()
         first = latest if latest is not None and self.is_this_start(latest) else None
         claim = None if first is None else self.latest_attempt_here()
-        world = None if claim is None else self.world(claim)
+        is_enough = claim is None or (claim.candidates is not None and not needs_world)
+        world = None if claim is None or is_enough else self.world(claim)
         return Records(
             result=self.result(),
             first=first,
@@ -165,6 +178,13 @@ class ClaimChain:
     def node_result(self, attempt: int, node: str) -> NodeResult | None:
         """Return the record that a node has written of its part in an attempt, None if there is none."""
         return self._read(NodeResult, self._layout.node_result(attempt, node))
+
+    def _allocation_claim(self, number: int) -> AllocationClaim | None:
+        if self._allocation is None or self._allocation.allocation != number:
+            claim = self._read(AllocationClaim, self._layout.allocation(number))
+            self._allocation = claim or self._allocation
+            return claim
+        return self._allocation
 
     def _has_succeeded(self, attempt: int, node: str) -> bool:
         if (attempt, node) not in self._done:

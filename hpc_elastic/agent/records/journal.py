@@ -176,13 +176,13 @@ class Journal:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
         return self._chain.latest_attempt(above=above)
 
-    def read_records(self) -> Records:
-        """Return the records that an agent without a head needs.
+    def read_records(self, *, needs_world: bool = True) -> Records:
+        """Return the records that an agent without a head needs; see `ClaimChain.read_records`.
 
         Raises:
             RunDirectoryError: a record exists and cannot be read.
         """
-        records = self._chain.read_records()
+        records = self._chain.read_records(needs_world=needs_world)
         # NFS may show the folder as it was before this agent's own allocation was claimed.
         is_news = records.started_again is not None and records.started_again > self.allocation
         return records if is_news else replace(records, started_again=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from hpc_elastic.agent.net.reach import Explainer, Place, not_answered, not_resolved
@@ -142,7 +143,7 @@ class HeadSearch:
         known = self._known
         if known is None:
             return False
-        records = await self._retry(self._journal.read_records, say)
+        records = await self._retry(partial(self._journal.read_records, needs_world=False), say)
         if records.first is None or records.claim is not None or records.result is not None:
             return False
         after = records.first.allocation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, NoHandshakeError
@@ -146,7 +147,7 @@ class Successor(HeadListener):
 
     def _act(self, action: DiscoveryAction) -> None:
         if isinstance(action, ReadRecords):
-            self._tasks.run(self._read())
+            self._tasks.run(self._read(action))
         elif isinstance(action, Dial):
             self._tasks.run(self._dial(action))
         elif isinstance(action, Gather):
@@ -161,9 +162,10 @@ class Successor(HeadListener):
             self.stop()
             self._headship.give_up(action.exit_code, action.cause)
 
-    async def _read(self) -> None:
+    async def _read(self, action: ReadRecords) -> None:
+        read = partial(self._journal.read_records, needs_world=action.needs_world)
         try:
-            records = await self._disk.call(self._journal.read_records)
+            records = await self._disk.call(read)
         except RunDirectoryError as error:
             self._apply(self._discovery.read_failed(error.message, self._loop.time()))
         else:

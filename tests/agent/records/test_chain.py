@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
-from hpc_elastic.membership.succession import Records
+from hpc_elastic.membership.succession import Records, with_candidates
+from hpc_elastic.membership.timing import MOST_TURNS
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Endpoint, NodeResult, WorkerState, World
 from hpc_elastic.rundir.store import claim, read_json, write_json
@@ -295,3 +298,74 @@ def test_a_result_stands_whatever_was_claimed_after_it(run: Run) -> None:
     assert run.journal().write_result(a_result(7, "node1 was lost")) == (7, "node1 was lost")
     claim(run.layout.claim(2), {"attempt": 2})
     assert run.journal().write_result(a_result()) == (7, "node1 was lost")
+
+
+def a_large_run(run: Run, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Journal, list[str], list[int]]:
+    """A run of many nodes, the view of an agent whose turn comes late, and the names and sizes of what it reads."""
+    names = tuple(f"node{number:05}" for number in range(nodes))
+    place = replace(a_place(), nodes=names, node_id=nodes - 1)
+    plan = make_run_plan(run.layout.root)
+    journal = Journal(run.layout, plan, place, questions=Answers(is_over=lambda _: True))
+    journal.claim_allocation(HEAD)
+    settings = HeadSettings(
+        run="run",
+        node=names[0],
+        allocation=1,
+        expected=names,
+        min_nodes=1,
+        max_nodes=nodes,
+        join_timeout_s=1,
+        lease_s=1,
+        started="",
+    )
+    seats = [
+        Seat(
+            node=name,
+            node_id=number,
+            agent=Endpoint(address=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", port=20000),
+            store_port=1,
+            workers=4,
+            role="default",
+        )
+        for number, name in enumerate(names)
+    ]
+    claim, world = open_attempt(settings, History(), seats, "first start")
+    assert journal.claim_attempt(stamp(with_candidates(claim, world)), world)[0]
+    opened: list[str] = []
+    sizes: list[int] = []
+
+    def count(path: str, mode: str) -> io.BytesIO:
+        content = Path(path).read_bytes()
+        opened.append(os.path.basename(path))
+        sizes.append(len(content))
+        return io.BytesIO(content)
+
+    monkeypatch.setattr(store, "open", count, raising=False)
+    searching = Journal(run.layout, plan, place, questions=Answers(is_over=lambda _: True))
+    return searching, opened, sizes
+
+
+def test_a_search_of_4096_agents_reads_no_more_than_a_gigabyte(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads the claims once, however often it looks, and none the roster."""
+    journal, opened, sizes = a_large_run(run, 4096, monkeypatch)
+    for _ in range(60):  # a minute of looks
+        records = journal.read_records(needs_world=False)
+    assert records.claim is not None
+    assert records.claim.candidates is not None
+    assert len(records.claim.candidates.turns) == MOST_TURNS
+    assert sorted(opened) == ["0001.json", "claim.json"]
+    assert 4096 * sum(sizes) <= 1e9
+    assert os.path.getsize(run.layout.world(1)) > 10 * sum(sizes)
+
+
+def test_the_nodes_records_of_a_finished_world_are_read_only_by_who_reads_the_roster(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, opened, _ = a_large_run(run, 50, monkeypatch)
+    for number in range(50):
+        run.ended(f"node{number:05}", 1, WorkerState.SUCCEEDED)
+    assert not journal.read_records(needs_world=False).is_finished
+    assert sorted(opened) == ["0001.json", "claim.json"]
+    for _ in range(3):
+        assert journal.read_records().is_finished
+    assert len(opened) == 2 + 1 + 50, "the roster and each record once"

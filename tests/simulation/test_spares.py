@@ -1,0 +1,128 @@
+"""Worlds that are dead, and the spares that carry on the run; and worlds that only seem to be dead."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from hpc_elastic.membership import discovery
+from hpc_elastic.membership.succession import LostHead, Order
+from hpc_elastic.rundir.records import RunResultRecord
+from tests.simulation.draw_spares import draw_spares
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import HEAD, Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(400)
+PART = 100
+AT = 20.0
+
+
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=[pytest.mark.long] * (first >= PART)) for first in range(0, len(SEEDS), PART)],
+)
+def test_no_rule_is_broken_by_worlds_with_spares_that_die(first: int) -> None:
+    for seed in SEEDS[first : first + PART]:
+        try:
+            SimulatedRun(draw_spares(seed)).play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --spares --seed {seed}`"
+            )
+
+
+def test_the_seeds_find_a_spare_that_takes_a_silent_head_for_dead() -> None:
+    def is_lost(lost: LostHead, order: Order) -> bool:
+        return lost.node == order.head
+
+    def play_all() -> None:
+        for seed in SEEDS:
+            SimulatedRun(draw_spares(seed)).play()
+
+    with mock.patch.object(discovery, "_may_succeed", is_lost), pytest.raises(BrokenRuleError, match="was not in the"):
+        play_all()
+
+
+def killed(node: int, at: float = AT) -> Fault:
+    return Fault(what="kill_agent", node=node, at=at)
+
+
+def the_run(
+    members: int, spares: int, *faults: Fault, least: int = 1, lease_s: float = 10.0, seed: int = 1
+) -> SimulatedRun:
+    """A run of 60 s of work, which has been played."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=members, workers=(2,), work_s=60.0)
+    run = SimulatedRun(
+        Scenario(seed=seed, roles=(role,), nodes=members + spares, lease_s=lease_s, join_timeout_s=60.0, faults=faults)
+    )
+    run.play()
+    return run
+
+
+def the_result(run: SimulatedRun) -> RunResultRecord:
+    (result,) = run.disk.results
+    return result
+
+
+def test_a_spare_takes_the_place_of_the_only_node_at_once_if_its_agent_is_killed() -> None:
+    run = the_run(1, 1, killed(0))
+    assert (the_result(run).reason, run.disk.claims[2].members) == ("succeeded", ("node1",))
+    assert run.disk.claims[2].spend.node_losses == 1
+    assert run.disk.asked_at[2] <= AT + 2
+
+
+def test_a_spare_goes_on_alone_once_every_fence_has_passed_if_head_and_member_are_killed() -> None:
+    run = the_run(2, 1, killed(0), killed(1))
+    assert (the_result(run).reason, run.disk.claims[2].members) == ("succeeded", ("node2",))
+    assert run.disk.claims[2].spend.node_losses == 2
+    assert AT + 2 * 10 <= run.disk.asked_at[2] <= AT + 2 * 10 + 2
+
+
+def test_two_spares_find_each_other_if_both_are_needed() -> None:
+    run = the_run(2, 2, killed(0), killed(1), least=2)
+    assert (the_result(run).reason, run.disk.claims[2].members) == ("succeeded", ("node2", "node3"))
+
+
+def test_a_spare_with_too_few_beside_it_says_who_was_lost_after_the_members_would_have() -> None:
+    run = the_run(2, 1, killed(0), killed(1), least=2)
+    result = the_result(run)
+    assert (result.reason, result.exit_code) == ("node_lost", 7)
+    assert "node0, node1 were lost" in result.cause
+    assert run.disk.ended_at >= AT + 4 * 10
+
+
+def test_a_spare_succeeds_a_spare_that_has_succeeded() -> None:
+    run = the_run(1, 2, killed(0), killed(HEAD, at=40.0))
+    assert [claim.head for claim in run.disk.claims.values()] == ["node0", "node1", "node2"]
+    assert the_result(run).reason == "succeeded"
+
+
+def test_a_spare_writes_the_success_of_a_world_that_died_after_its_work_was_done() -> None:
+    for at in range(20):
+        run = the_run(1, 1, Fault(what="kill_agent", node=0, phase="closing", at=at / 1e4))
+        assert (the_result(run).reason, len(run.disk.claims)) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize("lasts_s", [1.0, 5.0, 9.0, 15.0, 18.0])
+@pytest.mark.parametrize("least", [1, 2])
+def test_a_member_that_is_only_slow_goes_on_and_not_the_spare_beside_it(lasts_s: float, least: int) -> None:
+    run = the_run(2, 1, killed(0), Fault(what="pause", node=1, at=AT, lasts_s=lasts_s), least=least)
+    assert the_result(run).reason == "succeeded"
+    assert (run.disk.claims[2].head, set(run.disk.claims[2].members)) == ("node1", {"node1", "node2"})
+
+
+@pytest.mark.parametrize("lasts_s", [8.0, 12.0, 30.0, 50.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_spare_never_goes_on_beside_a_head_that_is_only_silent(lasts_s: float, seed: int) -> None:
+    for what in ("pause", "partition"):
+        run = the_run(1, 1, Fault(what=what, node=0, side=(0,), at=AT, lasts_s=lasts_s), seed=seed)
+        assert {claim.head for claim in run.disk.claims.values()} == {"node0"}
+
+
+def test_a_spare_that_comes_when_the_world_is_at_work_can_succeed_it() -> None:
+    late = Fault(what="starts_late", node=1, lasts_s=70.0)
+    run = the_run(1, 1, late, killed(0, at=90.0))
+    assert (the_result(run).reason, run.disk.claims[1].members) == ("succeeded", ("node0",))
+    assert run.disk.claims[2].members == ("node1",)
