@@ -21,14 +21,14 @@ from dataclasses import dataclass, field, replace
 
 from tests.simulation.placements import KINDS, placements
 from tests.simulation.plant import Plant
-from tests.simulation.points import state
+from tests.simulation.points import outline, state
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
 
 LEASE_S = 3.0
 STARTS_AGAIN_AT_S = 4.0  # in the middle of the attempt
 SAYS_EVERY_S = 30.0
-FINE, COARSE = 1 / 12, 1 / 3  # leases: what tells two states apart
+FINE = 1 / 12  # leases: what tells two states apart
 
 
 def base(least: int = 1, nodes: int = 3, *, starts: int = 1) -> Scenario:
@@ -57,7 +57,7 @@ class Exploration:
         scenario: the base; its own faults stand for themselves.
         depth: how many faults are placed.
         kinds: of which kinds (`placements.KINDS`).
-        grain: what tells two states apart, in leases.
+        grain: what tells two times of a state apart, in leases; None: states are told apart by their outline.
         first: the first point at which a fault is placed.
         plant: other machines than those that ship.
         until: a moment by the monotonic clock, after which nothing is played any more.
@@ -66,7 +66,7 @@ class Exploration:
     scenario: Scenario
     depth: int = 1
     kinds: tuple[str, ...] = KINDS
-    grain: float = FINE
+    grain: float | None = FINE
     first: int = 1
     plant: Plant | None = None
     until: float = float("inf")
@@ -114,7 +114,7 @@ class Exploration:
             if point < first:
                 return
             self.points += 1
-            where = (kind, state(run, self.grain * scenario.lease_s))
+            where = outline(run) if self.grain is None else (kind, state(run, self.grain * scenario.lease_s))
             if where not in self._seen:
                 self._seen.add(where)
                 more.extend(placements(run, point, self.kinds))
@@ -152,7 +152,10 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--starts", action="store_true", help="the job has started again in the base already")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--first", type=int, default=1, help="the first decision point at which a fault is placed")
-    parser.add_argument("--coarse", action="store_true", help="tell states apart by thirds of a lease, not twelfths")
+    parser.add_argument("--grain", type=float, default=FINE, help="what tells two times of a state apart, in leases")
+    parser.add_argument(
+        "--outline", action="store_true", help="tell states apart by phases, claims and who works alone"
+    )
     parser.add_argument("--minutes", type=float, default=float("inf"), help="play no longer")
     arguments = parser.parse_args(words)
     began = time.monotonic()
@@ -160,7 +163,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
         base(arguments.min, starts=2 if arguments.starts else 1),
         depth=arguments.depth,
         kinds=tuple(arguments.kinds),
-        grain=COARSE if arguments.coarse else FINE,
+        grain=None if arguments.outline else arguments.grain,
         first=arguments.first,
         plant=plant,
         until=began + 60 * arguments.minutes,

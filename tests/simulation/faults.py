@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.scenario import HEAD, Fault
@@ -55,10 +54,15 @@ def _target(run: SimulatedRun, number: int) -> Agent:
     return min(alive, key=lambda agent: agent.number, default=run.agent(head))
 
 
-_OF_ALL: dict[str, Callable[[SimulatedRun, Fault], None]] = {
-    "heal": lambda run, _: run.network.heal(),
-    "late": lambda run, fault: run.clock.postpone(fault.lasts_s),
-}
+def _heal(run: SimulatedRun, _: Fault) -> None:
+    run.network.heal()
+
+
+def _postpone(run: SimulatedRun, fault: Fault) -> None:
+    run.clock.postpone(fault.lasts_s)
+
+
+_OF_ALL = {"heal": _heal, "late": _postpone}
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15}
 
 

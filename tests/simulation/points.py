@@ -96,6 +96,35 @@ def state(run: SimulatedRun, grain_s: float) -> Hashable:
     )
 
 
+def outline(run: SimulatedRun) -> Hashable:
+    """Where a run stands in fewer words: phases, claims, results, who works, who is cut off; no times, no messages."""
+    disk = run.disk
+    return (
+        tuple(_outline_of(agent) for agent in run.everybody),
+        tuple((claim.head, claim.members) for claim in disk.claims.values()),
+        len(disk.allocations),
+        tuple(result.reason for result in disk.results),
+        tuple(sorted(run.network.closed)),
+        run.is_stop_requested,
+    )
+
+
+def _outline_of(agent: Agent) -> Hashable:
+    if not agent.is_running or not hasattr(agent, "part"):
+        return agent.is_running, agent.is_powered, bool(agent.workers.alive)
+    member, heads = agent.member, agent.part.heads
+    return (
+        member.phase,
+        member.attempt,
+        _workers_of(agent),
+        agent.process.is_to_freeze,
+        agent.disk.is_well,
+        None if agent.link is None else agent.link.other.agent.name,
+        None if heads._successor is None else heads._successor._discovery.phase,
+        None if agent.headquarters is None else agent.headquarters._head.phase,
+    )
+
+
 def _away(seconds: float, grain_s: float) -> int | None:
     """How far away a moment is; None: it never comes, or is long over."""
     return round(seconds / grain_s) if abs(seconds) < 1000 * grain_s else None

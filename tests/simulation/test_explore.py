@@ -37,8 +37,9 @@ def test_each_schedule_of_one_fault_in_two_nodes_keeps_the_rules(kinds: tuple[st
     assert exploration.runs[1] >= exploration.states > 30
 
 
-def test_two_faults_are_placed_in_one_run_if_the_depth_is_two() -> None:
-    exploration = Exploration(base(nodes=2), depth=2, kinds=("late",), grain=SMALL, first=300)
+@pytest.mark.parametrize("grain", [SMALL, None])
+def test_two_faults_are_placed_in_one_run_if_the_depth_is_two(grain: float | None) -> None:
+    exploration = Exploration(base(nodes=2), depth=2, kinds=("late",), grain=grain, first=300)
     placed = [run.scenario.faults for run in exploration.schedules()]
     pairs = [faults for faults in placed if len(faults) == 2]
     assert len(pairs) == exploration.runs[2] > 0
