@@ -8,6 +8,7 @@
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
 # OPTIONS=-v with one of these   options of pytest
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
+# make explore    every placement of one fault in a run of 3 nodes and 2 starts; make explore DEPTH=2 MINUTES=60 for two
 # make mutate     changes the code of membership in 120 places, one at a time, and says which the simulation does not notice
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
 # make soak       all six: simulate, fuzz, soak-local, soak-restarts, soak-guard and soak-slurm
@@ -23,6 +24,8 @@ PYTHON ?= python3
 N ?= 20000
 FIRST ?= 0
 MUTATIONS ?= 120
+DEPTH ?= 1
+MINUTES ?= 60
 FAULTS ?= 200
 CYCLES ?= 1000
 TRIALS ?= 1000
@@ -38,7 +41,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate mutate fuzz soak soak-local soak-restarts bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -88,6 +91,11 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --starts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --machines --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))
+
+explore: .venv/.installed
+	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES)
+	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES) --min 2
+	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES) --starts
 
 mutate: .venv/.installed
 	$(BIN)/python -m tests.simulation.mutate -n $(MUTATIONS)

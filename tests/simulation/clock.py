@@ -28,6 +28,20 @@ class Clock:
         """Something will happen, at once if the moment is over."""
         heapq.heappush(self._events, (max(self.now, moment), next(self._numbers), event))
 
+    @property
+    def next_event(self) -> Event | None:
+        """What happens next, if anything does."""
+        return self._events[0][2] if self._events else None
+
+    def go_to_next(self) -> None:
+        """It is the moment of the next event, which has not happened yet."""
+        self.now = self._events[0][0]
+
+    def postpone(self, seconds: float) -> None:
+        """The next event comes later, and others before it."""
+        moment, _, event = heapq.heappop(self._events)
+        self.at(moment + seconds, event)
+
     def step(self) -> bool:
         """The next event happens; whether there was one."""
         if not self._events:

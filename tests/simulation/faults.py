@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def strike(run: SimulatedRun, fault: Fault) -> None:
     """The fault happens now, if there is something for it to happen to."""
-    agent = _target(run, fault.node)
+    agent = run.earlier[fault.node] if fault.is_old else _target(run, fault.node)
     run.trace("fault", fault)
     run.trouble(agent, fault.lasts_s)
     if fault.what in _ENDS:
@@ -32,6 +32,10 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
             run.requeue(frozenset(_target(run, number).number for number in fault.side))
     elif fault.what in ("partition", "one_way", "unreachable"):
         _part(run, fault)
+    elif fault.what in _OF_ALL:
+        _OF_ALL[fault.what](run, fault)
+    elif fault.what in DISK_MANNERS:
+        _hold_disk(run, agent, fault)
     else:
         _delay(run, agent, fault)
 
@@ -50,6 +54,15 @@ def _target(run: SimulatedRun, number: int) -> Agent:
     return min(alive, key=lambda agent: agent.number, default=run.agent(head))
 
 
+def _heal(run: SimulatedRun, _: Fault) -> None:
+    run.network.heal()
+
+
+def _postpone(run: SimulatedRun, fault: Fault) -> None:
+    run.clock.postpone(fault.lasts_s)
+
+
+_OF_ALL = {"heal": _heal, "late": _postpone}
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15}
 
 
@@ -110,6 +123,19 @@ def _tell_kernel(agent: Agent, pair: set[int]) -> None:
     for socket in list(agent.sockets):
         if {socket.agent.number, socket.other.agent.number} == pair:
             socket.time_out("No route to host")
+
+
+DISK_MANNERS = ("disk_refuses", "disk_loses_answers", "disk_holds", "disk_answers_late")
+
+
+def _hold_disk(run: SimulatedRun, agent: Agent, fault: Fault) -> None:
+    """As `disk_fails` and `stall_disk`, without dice: whether what was asked for is done is said by the fault."""
+    disk, until = agent.disk, run.clock.now + fault.lasts_s
+    disk.is_done_before_trouble = fault.what in ("disk_loses_answers", "disk_answers_late")
+    if fault.what in ("disk_refuses", "disk_loses_answers"):
+        disk.fails_until = until
+    else:
+        disk.stalled_until = max(disk.stalled_until, until)
 
 
 def _delay(run: SimulatedRun, agent: Agent, fault: Fault) -> None:

@@ -70,6 +70,8 @@ class DiskThread:
         self._names: dict[str, tuple[float, set[str]]] = {}  # of a directory, as this node's kernel remembers it
         self.stalled_until = 0.0
         self.fails_until = 0.0
+        self.is_done_before_trouble: bool | None = None  # None: that is drawn for each question
+        self.stage = ""  # of the question that is on its way: asked, done
 
     @property
     def is_well(self) -> bool:
@@ -168,12 +170,14 @@ class DiskThread:
                 process.when_thawed(go_on)
 
         def act() -> None:
-            if clock.now < self.stalled_until and not is_on_its_way:
+            is_done = is_on_its_way if self.is_done_before_trouble is None else self.is_done_before_trouble
+            if clock.now < self.stalled_until and not is_done:
                 clock.at(self.stalled_until, act)
                 return
             is_failing = clock.now < self.fails_until
+            self.stage = "done"
             try:
-                if not is_failing or (is_write and self._dice.random() < LOST_ANSWERS):
+                if not is_failing or (is_write and self._is_done_although_it_fails()):
                     outcome.append(operation())
                 if is_failing:
                     outcome[:] = [OSError(errno.EIO, os.strerror(errno.EIO))]
@@ -183,12 +187,24 @@ class DiskThread:
 
         is_on_its_way = self._dice.random() < 0.5  # it happens when it would have, and only the answer is late
         clock.after(takes_s / 2, act)
+        self.stage = "asked"
         assert thread.parent is not None
         thread.parent.switch()
+        self.stage = ""
         (value,) = outcome
         if isinstance(value, OSError):
             raise value
         return value  # type: ignore[no-any-return]
+
+    def _is_done_although_it_fails(self) -> bool:
+        if self.is_done_before_trouble is not None:
+            return self.is_done_before_trouble
+        return self._dice.random() < LOST_ANSWERS
+
+    @property
+    def waiting(self) -> int:
+        """How much work is left besides what it is at."""
+        return len(self._queue)
 
     def sleep(self, seconds: float) -> None:
         """Of the thread."""

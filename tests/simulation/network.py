@@ -44,6 +44,20 @@ class Network:
             since = since if self._run.clock.now < before else self._run.clock.now
             self._closed[source, target] = since, max(before, until)
 
+    def heal(self) -> None:
+        """All ways are open from now on."""
+        now = self._run.clock.now
+        self._closed = {way: (since, min(until, now)) for way, (since, until) in self._closed.items()}
+        for agent in self._run.everybody:
+            for socket in list(agent.sockets):
+                socket.send_again()
+                socket.other.send_again()
+
+    @property
+    def closed(self) -> dict[tuple[int, int], float]:
+        """The ways that are closed just now, and until when."""
+        return {way: until for way, (_, until) in self._closed.items() if until > self._run.clock.now}
+
     def opens_at(self, source: int, target: int) -> float:
         return self._closed.get((source, target), (0.0, 0.0))[1]
 
@@ -213,6 +227,19 @@ class Socket:
         self._latest = max(self._latest, clock.now + self._network.delay_s())
         self._queue.append(item)
         clock.at(self._latest, self._arrive)
+
+    @property
+    def under_way(self) -> tuple[str, ...]:
+        """What was sent and has not arrived, in its order."""
+        return tuple(item if isinstance(item, str) else item.KIND for item in self._queue)
+
+    def send_again(self) -> None:
+        """The kernel's next try, at once."""
+        if self._queue:
+            clock = self.agent.run.clock
+            self._latest = clock.now + self._network.delay_s()
+            for _ in self._queue:
+                clock.at(self._latest, self._arrive)
 
     def _arrive(self) -> None:
         """The next one in the queue: none overtakes another, however long the way was closed."""

@@ -26,7 +26,7 @@ from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, WorkerState
 from hpc_elastic.rundir.store import claim
 from tests.simulation.plant import Plant
-from tests.simulation.planted_losses import SEEKERS, SURVIVING_HEADS, SURVIVING_MEMBERS
+from tests.simulation.planted_losses import SEEKERS, STARTS, SURVIVING_HEADS, SURVIVING_MEMBERS
 
 
 class _StopsNobody(Head):
@@ -235,6 +235,7 @@ class Planted(Plant):
         bug = self._bug
         kinds: list[tuple[Mapping[str, Any], Any, str]] = [
             (HEADS, head_start, "Head"),
+            (STARTS, head_start, "Head"),
             (MEMBERS, participation, "Member"),
             (SEEKERS, successor, "HeadDiscovery"),
             (POLICIES, head_start, "Policy"),

@@ -165,6 +165,14 @@ class _NeverGivesWay(Head):
         return []
 
 
+class _OpensBesideTheOldStart(Head):
+    def __init__(
+        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+    ) -> None:
+        alone = replace(settings, may_predecessor_live=False)
+        super().__init__(alone, history=history, decide=decide, now=now, succession=succession)
+
+
 class _FencesNobody(Head):
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
         actions = super().lost(node, why, now, is_gone=is_gone, may_return=may_return)
@@ -236,4 +244,8 @@ SEEKERS: dict[str, type[HeadDiscovery]] = {
     "an outsider claims the next attempt": _Outsider,
     "an agent without a head does not look for the result": _NeverHearsOfTheEnd,
     "a successor takes the run for finished": _TrainsAgain,
+}
+# These show in two starts of the job only.
+STARTS: dict[str, type[Head]] = {
+    "a new start does not wait for the agents of the old one": _OpensBesideTheOldStart,
 }

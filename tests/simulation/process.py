@@ -45,6 +45,7 @@ class Process(Loop):  # type: ignore[misc]
         self._crashed = crashed
         self.is_alive = True
         self.is_frozen = False
+        self.frozen_until = 0.0  # by the simulation's clock
         self._ready: deque[asyncio.Handle] = deque()
         self._arrived: list[asyncio.Handle] = []  # while it was frozen
         self._due: list[asyncio.Handle] = []
@@ -77,6 +78,7 @@ class Process(Loop):  # type: ignore[misc]
         """It does nothing for a while."""
         if self.is_alive and not self.is_frozen:
             self.is_frozen = True
+            self.frozen_until = self._clock.now + seconds
             self._clock.after(seconds, self._thaw)
 
     def freeze_at(self, point: int, seconds: float) -> None:

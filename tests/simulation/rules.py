@@ -200,7 +200,13 @@ class Rules:
         self._assigns[name] = assign
 
     def _check_store(self, agent: Agent, assign: Assign, master_node: str) -> None:
-        """The store is where the server is, or will be when it starts: its socket exists already."""
+        """The store is where the server is, or will be when it starts: its socket exists already.
+
+        An agent that stood still since the assignment came may find the server at a later attempt: then it may ask for
+        its workers, but none of them may come to work, which `check` sees.
+        """
+        if assign.attempt < max(self._run.disk.claims):
+            return
         master, server = assign.master, self._run.peer(agent, master_node)
         is_served = server.workers.served == (assign.attempt, master.port)
         is_offered = server.workers.store_port == master.port and not is_served

@@ -11,6 +11,7 @@ GRACE_S, RESTART_GRACE_S = 20.0, 5.0
 PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "awaiting_quorum", "closing")
 
 JOINS = ("never_starts", "starts_late", "unfit", "other_version")  # from the start
+POINT = "point"  # as a fault's phase: just before the event which is the nth decision point of the run (`points`)
 HEAD, SECOND = -1, -2  # as a fault's node: the head at that moment, and the first one that may succeed it
 
 
@@ -56,6 +57,7 @@ class Fault:
     nth: int = 1
     lasts_s: float = 0.0
     point: int = 0  # of a freeze: where in the code, so many points from now
+    is_old: bool = False  # it strikes the node's agent of the job's start before
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,3 +336,11 @@ def test_a_run_ends_although_another_node_claimed_a_later_allocation_in_vain(fau
     result, run = the_result(replace(scenario, max_restarts=0))
     assert len(run.disk.allocations) > run.disk.claims[1].allocation
     assert (result.reason, list(run.disk.claims)) == (reason, [1])
+
+
+def test_a_head_is_not_superseded_by_its_own_claim_if_the_answer_to_it_was_lost() -> None:
+    """It looks into the run directory between two tries, and finds the claim there."""
+    fault = Fault(what="disk_loses_answers", node=0, phase="claiming", at=0.003, lasts_s=4.0)
+    result, run = the_result(a_scenario(faults=(fault,)))
+    assert result.reason == "succeeded"
+    assert [claim.head for claim in run.disk.claims.values()] == ["node0"]

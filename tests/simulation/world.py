@@ -20,9 +20,10 @@ from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
+from tests.simulation.points import Points, Visit
 from tests.simulation.progress import Progress
 from tests.simulation.rules import BrokenRuleError, Rules
-from tests.simulation.scenario import JOINS, Scenario
+from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
@@ -36,7 +37,7 @@ STARTS_WITHIN_S = 2.0
 class SimulatedRun:
     """A run of a scenario, by sound machines or by those of another plant."""
 
-    def __init__(self, scenario: Scenario, plant: Plant | None = None) -> None:
+    def __init__(self, scenario: Scenario, plant: Plant | None = None, visit: Visit | None = None) -> None:
         self.scenario = scenario
         self.plant = plant or Plant()
         self.plan = launch_plan(scenario)
@@ -47,6 +48,7 @@ class SimulatedRun:
         self.witness = Witness(self)
         self.rules = Rules(self)
         self.progress = Progress(self)
+        self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
@@ -80,7 +82,6 @@ class SimulatedRun:
     def requeue(self, survivors: frozenset[int]) -> None:
         """The scheduler takes the job for lost and starts it again; what it cannot reach of the old start lives on."""
         self.witness.see("loss")
-        self._to_start -= 1
         self.earlier = self.agents
         places = self.scenario.placed()
         self.agents = [Agent(self, number, *place, start_number=1) for number, place in enumerate(places)]
@@ -146,6 +147,8 @@ class SimulatedRun:
         steps = 0
         while self._to_start or any(agent.is_running for agent in self.everybody):
             steps += 1
+            if self.points is not None:
+                self.points.pass_by()
             if not self.clock.step() or self.clock.now > bound_s or steps > BOUND_STEPS:
                 raise BrokenRuleError(f"no end after {self.clock.now:.1f} s: {self._who_waits()}")
             if self.crash is not None:
@@ -177,11 +180,20 @@ class SimulatedRun:
                 self.agents[fault.node].versions = {"torch": "2.12.1"}
             elif not fault.phase:
                 self._to_start += fault.what == "requeue"
-                self.clock.at(fault.at, lambda fault=fault: strike(self, fault))  # type: ignore[misc]
+                self.clock.at(fault.at, lambda fault=fault: self._strike_at_time(fault))  # type: ignore[misc]
         self.clock.after(self.scenario.lease_s, self._watch)
         for agent in self.agents:
             is_there = agent.number not in never
             self.clock.at(starts[agent.number], lambda agent=agent, is_there=is_there: self._start(agent, is_there))  # type: ignore[misc]
+
+    def _strike_at_time(self, fault: Fault) -> None:
+        self._to_start -= fault.what == "requeue"
+        strike(self, fault)
+
+    @property
+    def are_all_started(self) -> bool:
+        """Whether no agent of any start is still to come."""
+        return not self._to_start
 
     def _start(self, agent: Agent, is_there: bool) -> None:
         self._to_start -= 1

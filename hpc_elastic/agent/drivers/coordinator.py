@@ -93,7 +93,7 @@ class Coordinator:
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
-        self._watch = HeadWatch(head, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
+        self._watch = HeadWatch(head, node=node, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
         self._set_timer()

@@ -48,14 +48,18 @@ class HeadWatch:
 
     Args:
         head: the machine.
+        node: this node's name.
         do: calls the machine with the time, and carries out the actions that it returns.
         journal: the run directory.
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
     """
 
-    def __init__(self, head: Head, *, do: Do, journal: Journal, disk: BackgroundThread, diagnose: Diagnose) -> None:
+    def __init__(
+        self, head: Head, *, node: str, do: Do, journal: Journal, disk: BackgroundThread, diagnose: Diagnose
+    ) -> None:
         self._head = head
+        self._node = node
         self._do = do
         self._journal = journal
         self._disk = disk
@@ -120,8 +124,16 @@ class HeadWatch:
             self._do(lambda _: head.superseded(f"the run is over: {result.cause}"))
         elif look.started is not None:
             self._do(lambda _: head.superseded(f"the job has started again: allocation {look.started}"))
-        elif later is not None and later.attempt > head.attempt:
+        elif later is not None and later.attempt > head.attempt and not self._may_be_own(later):
             self._do(lambda _: head.superseded(f"{later.head} has opened attempt {later.attempt}"))
         elif by is not None and not self._is_stop_told:
             self._is_stop_told = True
             self._do(lambda now: head.stop_requested(by, now))
+
+    def _may_be_own(self, claim: AttemptClaim) -> bool:
+        """Returns whether this head is making a claim like this one, to which the file system's answer may be lost.
+
+        Then the next try to make it finds out whose claim it is.
+        """
+        head = self._head
+        return head.phase is Phase.CLAIMING and (claim.head, claim.attempt) == (self._node, head.attempt + 1)
