@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
+from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.plant import Plant
@@ -25,10 +26,12 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--shrink", type=int, metavar="SEED", help="find the smallest schedule of it that still fails")
     parser.add_argument("--starts", action="store_true", help="scenarios in which the job starts twice")
     parser.add_argument("--machines", action="store_true", help="scenarios of machines that fail in odd ways")
+    parser.add_argument("--alone", action="store_true", help="scenarios in which one thing goes wrong")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
     make = draw_second_start if arguments.starts else draw_machines if arguments.machines else draw
+    make = draw_alone if arguments.alone else make
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)
         print(repr(scenario))
