@@ -39,6 +39,7 @@ class Conduct:
         self._dialling: Counter[Agent] = Counter()
         self._beats: dict[Agent, float] = {}
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
+        self._noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
 
@@ -109,6 +110,7 @@ class Conduct:
             self._once(f"{agent.name} ends as head", head, "over")
         elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):
             self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
+            self._noted.add((action.name, action.attempt))
 
     def _once(self, what: str, *key: object) -> None:
         require(key not in self._said, f"{what} again")
@@ -179,6 +181,10 @@ class Conduct:
             require(result.started == began, f"the result says that the run began at {result.started}, not {began}")
         require((result.state is RunState.SUCCEEDED) == (result.exit_code == 0), "the result contradicts itself")
         require(not (result.failures and result.state is RunState.SUCCEEDED), "a success names failures")
+        is_simple = not self._run.is_disturbed and len(self._run.scenario.roles) == 1
+        if is_simple and result.state is RunState.SUCCEEDED and self._run.scenario.roles[0].restart != "ignore":
+            is_noted = ("attempt.started", result.attempts) in self._noted
+            require(is_noted, f"attempt {result.attempts} has succeeded, and no event says that it was started")
         failed = [incident for incident in self._run.witness.unanswered() if incident.rank is not None]
         if result.reason in ("restarts_used_up", "no_progress") and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")

@@ -258,7 +258,7 @@ def main(words: Sequence[str] | None = None) -> int:
     ]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
     if arguments.n and not (arguments.only or arguments.replay):
-        numbers = sorted(random.Random(arguments.draw).sample(numbers, min(arguments.n, len(numbers))))
+        numbers = random.Random(arguments.draw).sample(numbers, min(arguments.n, len(numbers)))
     began = time.monotonic()
     verdicts: Counter[str] = Counter()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
