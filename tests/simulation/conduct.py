@@ -72,6 +72,7 @@ class Conduct:
         elif isinstance(message, ONCE):
             if isinstance(message, messages.Finished):
                 self._finished.add((agent.name, message.attempt))
+                self._finishes(agent, message.attempt)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
         elif isinstance(message, messages.Failed):
             failure = message.failure
@@ -79,6 +80,14 @@ class Conduct:
             self._once(what, agent, message.KIND, message.attempt, failure.rank)
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
+
+    def _finishes(self, agent: Agent, attempt: int) -> None:
+        """A node is finished when all its workers have exited 0, or have ended where failures are ignored."""
+        world, role = self._run.disk.worlds[attempt], self._run.scenario.role(agent.role)
+        ranks = {rank.rank for rank in world.ranks if rank.node == agent.name}
+        well = self._run.witness.ended_well.get((role.name, attempt), set())
+        is_finished = role.restart == "ignore" or ranks <= well
+        require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
     def _beat(self, agent: Agent) -> None:
         """Four beats in the time that a member waits for an answer: fewer lose a head, more cost it.
