@@ -88,6 +88,7 @@ demo: .venv/.installed
 
 simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --first $(FIRST) --count $(N)
+	$(BIN)/python -m tests.simulation --alone --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --starts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --machines --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))

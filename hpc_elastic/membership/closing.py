@@ -26,7 +26,7 @@ class Closing:
     def __init__(self, roster: Roster, losses: Losses) -> None:
         self._roster = roster
         self._losses = losses
-        self._have_left = True
+        self._have_left: bool
         self._deadline = NEVER
         self.exit_code = int(ExitCode.SUCCESS)
         self.is_over = False
@@ -42,8 +42,8 @@ class Closing:
         now: float,
         job_end: JobEnd,
         *,
-        is_settled: bool = True,
-        may_others_live: bool = False,
+        is_settled: bool,
+        may_others_live: bool,
     ) -> list[Action]:
         """Tell all members to leave.
 

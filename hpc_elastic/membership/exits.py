@@ -21,7 +21,7 @@ class Exits:
     __slots__ = ("_ended", "_held", "_recording", "failures", "judge_held_at")
 
     def __init__(self) -> None:
-        self.judge_held_at: float = NEVER
+        self.judge_held_at: float
         self.clear()
 
     def clear(self) -> None:

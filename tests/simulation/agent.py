@@ -73,6 +73,7 @@ class SimulatedTelemetry:
 
     def saw(self, action: Action) -> None:
         agent, run = self._agent, self._agent.run
+        run.conduct.acts(agent, action)
         if isinstance(action, SendToHead):
             return
         run.trace(agent, action)
@@ -82,6 +83,7 @@ class SimulatedTelemetry:
             run.rules.stops(agent, action)
         elif isinstance(action, DiscoverHead):
             run.rules.searches(agent)
+            run.conduct.searches(agent)
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
             agent.ends_job = action.ends_job
@@ -205,7 +207,7 @@ class Agent:
                 telemetry=cast(Telemetry, SimulatedTelemetry(self)),
                 make=cast(ConnectionFactory, make),
                 leave=self._departure.leaves,
-                moved=lambda: self.guard.set_deadline(self.part.guard_deadline()),
+                moved=self._moved,
                 guard_deadline=lambda: self.guard.deadline,
                 say=self._say,
             ),
@@ -225,10 +227,20 @@ class Agent:
         await self.part.member.close()
         await self._tasks.cancel()
         await self.disk.close(30.0)
+        try:
+            self.run.conduct.goes(self)
+        except AssertionError as error:
+            self.run.crash = self.run.crash or error
         self._stop_running()
+
+    def _moved(self) -> None:
+        deadline = self.part.guard_deadline()
+        self.run.conduct.sets_deadline(self, deadline)
+        self.guard.set_deadline(deadline)
 
     def _say(self, text: str, level: Level = "info") -> None:
         self.run.trace(self, f"says: {text}")
+        self.run.conduct.says(self)
 
     def _crashed(self, error: BaseException) -> None:
         """Before there is anybody to handle it, or because a handler failed."""
@@ -310,6 +322,9 @@ class Agent:
         """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
+        self.run.conduct.hears(self, message)
+        if isinstance(message, Welcome) and self.name not in self.run.witness.joined:
+            self.run.promptness.welcomed(self)
         if isinstance(message, Welcome):
             self.run.witness.joined.add(self.name)
         self.is_told = self.is_told or isinstance(message, RunEnd)

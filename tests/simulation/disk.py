@@ -35,6 +35,7 @@ class Disk:
     def _changed(self, agent: Agent, path: str) -> None:
         if path.startswith(LAYOUT.allocations):
             self.allocations.append(from_json(AllocationClaim, self._read(path)))
+            self._run.promptness.allocated(agent, self.allocations[-1])
         elif path.endswith("/claim.json"):
             self._claimed(agent, from_json(AttemptClaim, self._read(path)))
         elif path == LAYOUT.result:
@@ -42,9 +43,12 @@ class Disk:
             self.results.append(result)
             self.ended_at = self._run.clock.now
             self._run.rules.ended(agent, result)
+            self._run.conduct.ended(agent, result)
+            self._run.promptness.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record
+            self._run.conduct.records(record)
 
     def _claimed(self, agent: Agent, claim: AttemptClaim) -> None:
         before = self.latest_claim
@@ -55,6 +59,7 @@ class Disk:
         if not self.results:
             self._valid.append(claim.attempt)
         self._run.rules.claimed(agent, claim, world, before)
+        self._run.promptness.claimed(claim, world, before)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

@@ -49,11 +49,16 @@ def draw(seed: int) -> Scenario:
         spawn_s=dice.choice([(0.02,), (0.01, 0.1), (0.02, 3.0)]),
         collateral_chance=dice.choice([0, 0, 0.5, 1]),
         rejoin=dice.choice(["at_restart", "at_restart", "immediately"]),
-        is_requeued=dice.random() < 0.1,
+        is_requeued=_is_requeued(dice.random()),
     )
     if theme == "quiet":
         return scenario
     return replace(scenario, faults=_draw_faults(dice, theme, scenario))
+
+
+def _is_requeued(chance: float) -> bool | None:
+    """Most often not, sometimes, or the scheduler does not say."""
+    return True if chance < 0.1 else None if chance < 0.2 else False
 
 
 def _draw_roles(dice: random.Random, theme: str, may_hang: bool) -> tuple[Role, ...]:
@@ -72,7 +77,7 @@ def _draw_roles(dice: random.Random, theme: str, may_hang: bool) -> tuple[Role, 
                 work_s=10 ** dice.uniform(-1, 1.7),
                 failure_chance=dice.choice([0.05, 0.2, 0.6]) if is_frail else 0.0,
                 hang_chance=dice.choice([0, 0, 0.3]) if may_hang else 0.0,
-                start_failure_chance=0.1 if is_frail and dice.random() < 0.1 else 0.0,
+                start_failure_chance=0.2 if is_frail and dice.random() < 0.2 else 0.0,
                 patience_s=dice.choice([0, 0, 2, 30]),
             )
         )
@@ -97,6 +102,7 @@ def _draw_fault(dice: random.Random, what: str, scenario: Scenario, horizon: flo
         lasts_s = round(dice.uniform(0, 1.5 * scenario.join_timeout_s), 3)
     elif what == "disk_fails":
         lasts_s = round(dice.uniform(0, 5), 3)
+        lasts_s *= 9 if lasts_s > 4.5 else 1  # longer than anybody tries again
     if what in JOINS:
         return Fault(what=what, node=node, lasts_s=lasts_s)
     if dice.random() < 0.5:

@@ -85,7 +85,7 @@ def _break(agent: Agent, what: str) -> None:
 def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
     run.witness.see("stop" if what == "stop" else "term")
     if what == "stop":
-        run.is_stop_requested = True
+        run.is_stop_requested, run.stop_requested_at = True, run.clock.now
         return
     for each in run.agents if what == "term_all" else [agent]:
         if each.is_running:

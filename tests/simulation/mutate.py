@@ -6,6 +6,11 @@ in the place of the shipped one and plays seeds of each kind of scenario until o
 notices survives, and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which
 `EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit is no mutation.
 
+`mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
+
+`--replay MODULE:LINE:EDIT` tries one again, to see that a new rule catches it. It is named as in the output: the module
+without the package's name, the line, and as much of the edit's name as is enough, as in `membership.lease:72:cond`.
+
 All of it plays a copy of the checkout, so that whoever works on the code meanwhile changes no verdict; and the code as
 it is has to survive first.
 """
@@ -30,7 +35,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.simulation.mutated_code import ROOT, nodes
+
 SURVIVES = "survives"
 NOT_LOADED = "does not load"
 MODULES = (
@@ -45,10 +51,6 @@ DRIVERS = (
 )
 PLAYED = 1000
 PATIENCE_S = 300.0
-# Who only speaks to people: what is said to them is not checked here.
-WORDS = frozenset(
-    {"Log", "Note", "say", "_say", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
-)
 EQUIVALENT: dict[str, str] = {}
 
 
@@ -66,6 +68,11 @@ class Mutation:
     def name(self) -> str:
         """How `EQUIVALENT` and `--only` call it; lines move, so it has none."""
         return f"{self.module}: {self.what}: {self.source}"
+
+    @property
+    def place(self) -> str:
+        """How `--replay` calls it, in this state of the code."""
+        return f"{self.module.removeprefix('hpc_elastic.')}:{self.line}:{self.what}"
 
 
 Edit = Callable[[ast.AST], ast.AST | None]
@@ -137,32 +144,13 @@ def _path(module: str) -> Path:
     return ROOT / (module.replace(".", "/") + ".py")
 
 
-def _is_of_words(node: ast.AST) -> bool:
-    """Whether it is a call that tells people something."""
-    if isinstance(node, (ast.JoinedStr, ast.AnnAssign, ast.arg, ast.Raise)):
-        return True
-    call = node.value if isinstance(node, ast.Expr) else node
-    if not isinstance(call, ast.Call):
-        return False
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name in WORDS
-
-
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """In one order, those that may matter to other nodes than people's screens."""
-    for child in ast.iter_child_nodes(tree):
-        if not _is_of_words(child):
-            yield child
-            yield from _nodes(child)
-
-
 def mutations() -> list[Mutation]:
     """All that the program can make."""
     found = []
     names = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
     for module in names:
         source = _path(module).read_text()
-        for number, node in enumerate(_nodes(ast.parse(source))):
+        for number, node in enumerate(nodes(ast.parse(source))):
             for what, _ in _edits(node):
                 line = " ".join((ast.get_source_segment(source, node) or "").split())
                 found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
@@ -186,7 +174,7 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         mutation = self._mutation
         tree = ast.parse(_path(mutation.module).read_text())
-        node = list(_nodes(tree))[mutation.node]
+        node = list(nodes(tree))[mutation.node]
         edit = dict(_edits(node))[mutation.what]
         changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
         exec(compile(ast.fix_missing_locations(changed), str(_path(mutation.module)), "exec"), vars(module))
@@ -214,13 +202,14 @@ def play(mutation: Mutation | None, count: int) -> str:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
         from tests.simulation.draw import draw
+        from tests.simulation.draw_alone import draw_alone
         from tests.simulation.draw_machines import draw_machines
         from tests.simulation.draw_spares import draw_spares
         from tests.simulation.draw_starts import draw_second_start
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    kinds = (draw, draw, draw_second_start, draw_machines, draw_spares)
+    kinds = (draw, draw_alone, draw_second_start, draw_machines, draw_spares)
     for seed in range(count):
         try:
             SimulatedRun(kinds[seed % len(kinds)](seed)).play()
@@ -254,6 +243,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=PLAYED, help="the seeds that each has to survive")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument("--replay", default="", metavar="MODULE:LINE:EDIT", help="that one, if no draw is wanted")
     parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
     parser.add_argument("--play", type=int, help="one, in this process")
     parser.add_argument("--play-as-it-is", action="store_true", help="none, in this process")
@@ -262,10 +252,14 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.play is not None or arguments.play_as_it_is:
         print(play(None if arguments.play is None else everything[arguments.play], arguments.count))
         return 0
-    numbers = [number for number, each in enumerate(everything) if arguments.only in each.name]
+    numbers = [
+        number
+        for number, each in enumerate(everything)
+        if arguments.only in each.name and each.place.startswith(arguments.replay)
+    ]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
-    if arguments.n and not arguments.only:
-        numbers = sorted(random.Random(arguments.draw).sample(numbers, arguments.n))
+    if arguments.n and not (arguments.only or arguments.replay):
+        numbers = random.Random(arguments.draw).sample(numbers, min(arguments.n, len(numbers)))
     began = time.monotonic()
     verdicts: Counter[str] = Counter()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
@@ -277,7 +271,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for number, result in zip(numbers, results, strict=True):
             each = everything[number]
             verdicts[result if result == SURVIVES else NOT_LOADED if result.startswith(NOT_LOADED) else "caught"] += 1
-            print(f"{result[:110]:110} {each.module}:{each.line}: {each.what}: {each.source}", flush=True)
+            print(f"{result[:110]:110} {each.place}: {each.source}", flush=True)
     counted = len(numbers) - verdicts[NOT_LOADED]
     share = 100 * verdicts["caught"] / max(1, counted)
     took = time.monotonic() - began

@@ -110,7 +110,11 @@ class Network:
                 clock.after(self.delay_s(), lambda: agent.process.arrives(answer, mine))
 
         clock.after(self.delay_s(), lambda: knock(SYN_AGAIN_S))
-        return await connected
+        self._run.conduct.dials(agent, target)
+        try:
+            return await connected
+        finally:
+            self._run.conduct.has_dialled(agent)
 
 
 class Listener:

@@ -44,7 +44,7 @@ class Process(Loop):  # type: ignore[misc]
         self._dice = dice
         self._crashed = crashed
         self.is_alive = True
-        self.is_frozen = False
+        self.is_frozen = self.has_ever_frozen = False
         self.frozen_until = 0.0  # by the simulation's clock
         self._ready: deque[asyncio.Handle] = deque()
         self._arrived: list[asyncio.Handle] = []  # while it was frozen
@@ -58,6 +58,7 @@ class Process(Loop):  # type: ignore[misc]
         self._handlers: dict[int, Callable[[], object]] = {}
         self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
         self._tasks: list[Any] = []  # asyncio.Task
+        self._timers: list[asyncio.TimerHandle] = []
 
     # What happens to it.
 
@@ -77,7 +78,7 @@ class Process(Loop):  # type: ignore[misc]
     def freeze(self, seconds: float) -> None:
         """It does nothing for a while."""
         if self.is_alive and not self.is_frozen:
-            self.is_frozen = True
+            self.is_frozen = self.has_ever_frozen = True
             self.frozen_until = self._clock.now + seconds
             self._clock.after(seconds, self._thaw)
 
@@ -105,6 +106,18 @@ class Process(Loop):  # type: ignore[misc]
             coroutine = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
+
+    def tasks_left(self) -> list[str]:
+        """Names of the coroutines that have not ended, but for the one that asks."""
+        left = [task for task in self._tasks if not task.done() and task is not asyncio.current_task(self)]
+        return [task.get_coro().__qualname__ for task in left]
+
+    def timers_left(self) -> list[str]:
+        """What is to happen later, by name, if nobody calls it off."""
+        left = [
+            timer for timer in self._timers if not timer.cancelled() and timer.when() > self._own.shows(self._clock.now)
+        ]
+        return [getattr(timer._callback, "__qualname__", "") for timer in left]  # type: ignore[attr-defined]
 
     def reached(self) -> None:
         """The code that runs just now has come to a point where it may be frozen."""
@@ -199,7 +212,11 @@ class Process(Loop):  # type: ignore[misc]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if len(self._timers) > 200:
+            shown = self._own.shows(self._clock.now)
+            self._timers = [each for each in self._timers if not each.cancelled() and each.when() > shown]
         if when < NEVER:
+            self._timers.append(handle)
             self._clock.at(self._own.moment_of(when) + LATE_S, partial(self._is_due, handle))
         return handle
 

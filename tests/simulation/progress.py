@@ -94,12 +94,16 @@ class Progress:
         if timeout_s is None or run.witness.kinds or run.witness.unkillable or self._waits_for_a_disk():
             return
         allowed_s = timeout_s * (1 + DRIFT) + GRACE_S + self.slack_s
+        world = run.disk.latest
+        attempts = {role.attempt for role in world.roles} if world is not None else set()
+        ends = [end for attempt, end in run.witness.first_end.items() if attempt in attempts]
+        first_end = min(ends, default=None)
         for agent in run.everybody:
             for worker in agent.workers.alive.values():
-                first_end = run.witness.first_end.get(worker.attempt)
-                is_counted = run.scenario.role(worker.role).restart != "ignore"
-                if first_end is not None and is_counted and worker.started_at <= first_end:
-                    ran_s = run.clock.now - first_end
+                if first_end is not None and run.scenario.role(worker.role).restart != "ignore":
+                    ran_s = run.clock.now - max(
+                        first_end, worker.started_at
+                    )  # a role may have ended in an older attempt
                     require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
 
     def _check_leaving(self) -> None:

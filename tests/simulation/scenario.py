@@ -83,7 +83,7 @@ class Scenario:
     join_retries: int = 2
     stale_s: float = 0.0  # how long a node's kernel remembers a directory
     profile: Profile = AGENT
-    is_requeued: bool = False  # the scheduler starts the job again after a TERM
+    is_requeued: bool | None = False  # whether the scheduler starts the job again after a TERM; None: it does not say
     faults: tuple[Fault, ...] = ()
 
     @property

@@ -41,3 +41,16 @@ def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkou
         assert mutate._try(None, 8, checkout) != mutate.SURVIVES
     finally:
         broken.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        ("hpc_elastic.membership.member: condition turned round: self._seek(is_news=False) if is_known", 40),
+        ("hpc_elastic.membership.allegiance: left out: self.head = head", 40),
+        ("hpc_elastic.membership.barriers: left out: self._starts.clear()", 40),
+    ],
+)
+def test_an_edit_of_what_nobody_waits_for_is_caught(checkout: Path, name: str, seeds: int) -> None:
+    numbers = [number for number, each in enumerate(mutate.mutations()) if each.name.startswith(name)]
+    assert all("BrokenRuleError" in mutate._try(number, seeds, checkout) for number in numbers[:1])

@@ -74,14 +74,16 @@ class Questions:
         return True
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
-        self._run.witness.is_requeued = self._run.scenario.is_requeued
+        self._run.witness.is_requeued = self._run.scenario.is_requeued is not False
         return self._run.scenario.is_requeued
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
         return None
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
-        return frozenset()
+        """It knows of a machine without power, in half of the runs."""
+        run = self._run
+        return frozenset(node for node in nodes if run.scenario.seed % 2 and not run.agent(node).is_powered)
 
 
 class SimulatedJournal(Journal):
@@ -97,6 +99,7 @@ class SimulatedJournal(Journal):
 
     def say(self, text: str, level: Level = "info") -> None:
         """For people."""
+        self._agent.run.conduct.says(self._agent)
 
     def note(self, note: Note, time_ns: int) -> None:
         """For people."""
@@ -132,6 +135,7 @@ class Headquarters(Coordinator):
         def stop(by: str, now: float) -> list[Action]:
             if run.witness.told_to_stop_at is None:
                 run.witness.told_to_stop_at = run.clock.now
+                run.promptness.stop_told()
             return stop_requested(by, now)  # type: ignore[no-any-return]
 
         head.stop_requested = stop
@@ -159,6 +163,7 @@ class Headquarters(Coordinator):
         run, agent = self.agent.run, self.agent
         if not (isinstance(action, do.SendToMember) and isinstance(action.message, Echo)):
             run.trace("head", action)
+            run.conduct.head_acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
             run.disk.asks.setdefault((action.claim.attempt, agent.name), run.clock.now)

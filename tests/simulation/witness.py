@@ -45,6 +45,7 @@ class Witness:
     unkillable: set[str] = field(default_factory=set)
     told_to_stop_at: float | None = None
     is_requeued: bool = False
+    last_end_at: float = 0.0  # of a worker that counts, which exited 0
     had_all_ended_well: bool = False  # when the result was written; a claim may come after it, and is void
     _delays: list[tuple[float, float, str]] = field(default_factory=list)
 
@@ -75,6 +76,7 @@ class Witness:
             self.ended_well.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
             if self.run.scenario.role(worker.role).restart != "ignore":
                 self.first_end.setdefault(worker.attempt, self.run.clock.now)
+                self.last_end_at = self.run.clock.now
             return
         if self.run.scenario.role(worker.role).restart != "ignore":
             now = self.run.clock.now

@@ -14,6 +14,7 @@ import random
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
+from tests.simulation.conduct import Conduct
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
@@ -22,6 +23,7 @@ from tests.simulation.network import Network
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
 from tests.simulation.progress import Progress
+from tests.simulation.promptness import Promptness
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.verdicts import Verdicts
@@ -49,6 +51,8 @@ class SimulatedRun:
         self.rules = Rules(self)
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
+        self.conduct = Conduct(self)
+        self.promptness = Promptness(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
@@ -56,6 +60,7 @@ class SimulatedRun:
         self.everybody = list(self.agents)
         self.files.content[LAYOUT.requests] = [b""]
         self.is_stop_requested = False
+        self.stop_requested_at = 0.0
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
         self.events: list[tuple[float, str, object]] = []

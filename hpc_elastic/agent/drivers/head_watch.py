@@ -136,4 +136,4 @@ class HeadWatch:
         Then the next try to make it finds out whose claim it is.
         """
         head = self._head
-        return head.phase is Phase.CLAIMING and (claim.head, claim.attempt) == (self._node, head.attempt + 1)
+        return head.phase is HeadPhase.CLAIMING and (claim.head, claim.attempt) == (self._node, head.attempt + 1)

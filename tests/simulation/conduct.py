@@ -1,0 +1,217 @@
+"""How an agent goes about things: what it says once, how often it asks, what it writes down, and what it leaves behind.
+
+The numbers are what the package promises to who shares its machines: a file server and agents that others dial.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
+from hpc_elastic.membership import messages
+from hpc_elastic.membership.actions import Action, HeadOver, Note, SendToHead, SendToMember, StartWorkers
+from hpc_elastic.membership.messages import Message
+from hpc_elastic.membership.timing import Timing
+from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+WINDOW_S = 5.0
+DIALS = 25  # of an agent by another in that time, at most
+AT_ONCE = 2  # dials of an agent: the one of a search that is over may still be under way
+DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
+LINES = 40
+LATE_S = 0.01  # of a beat, besides what the clock and a pause do
+ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
+
+
+class Conduct:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._said: set[tuple[object, ...]] = set()
+        self._recent: dict[tuple[str, int, str], deque[float]] = {}
+        self._dialling: Counter[Agent] = Counter()
+        self._beats: dict[Agent, float] = {}
+        self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
+        self._noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
+        self._knows_size: set[Agent] = set()  # of its head's world
+        self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
+
+    # Of a member.
+
+    def acts(self, agent: Agent, action: Action) -> None:
+        """A member does something."""
+        if isinstance(action, SendToHead):
+            self._reports(agent, action.message)
+        elif isinstance(action, StartWorkers):
+            self._knows_loss[agent] = False
+        elif isinstance(action, Note) and action.name == "head.lost":
+            is_known = self._knows_loss.get(agent, False)
+            require(not is_known, f"{agent.name} notes the loss of a head again, though none has taken its place")
+            self._knows_loss[agent] = True
+
+    def hears(self, agent: Agent, message: Message) -> None:
+        """A member hears its head."""
+        if isinstance(message, messages.Welcome) and not message.gathers:
+            self._knows_loss[agent] = False
+
+    def searches(self, agent: Agent) -> None:
+        """A member searches for a head."""
+        self._beats.pop(agent, None)
+        require(self._knows_loss.get(agent, False), f"{agent.name} searches for a head, and notes no loss of one")
+
+    def _reports(self, agent: Agent, message: Message) -> None:
+        if isinstance(message, messages.Beat):
+            self._beat(agent)
+        elif isinstance(message, ONCE):
+            if isinstance(message, messages.Finished):
+                self._finished.add((agent.name, message.attempt))
+                self._finishes(agent, message.attempt)
+            self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
+        elif isinstance(message, messages.Failed):
+            failure = message.failure
+            what = f"{agent.name} reports the failure of rank {failure.rank}"
+            self._once(what, agent, message.KIND, message.attempt, failure.rank)
+        elif isinstance(message, (messages.Join, messages.Dropped)):
+            self._beats.pop(agent, None)
+
+    def _finishes(self, agent: Agent, attempt: int) -> None:
+        """A node is finished when all its workers have exited 0, or have ended where failures are ignored."""
+        world, role = self._run.disk.worlds[attempt], self._run.scenario.role(agent.role)
+        ranks = {rank.rank for rank in world.ranks if rank.node == agent.name}
+        well = self._run.witness.ended_well.get((role.name, attempt), set())
+        is_finished = role.restart == "ignore" or ranks <= well
+        require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
+
+    def _beat(self, agent: Agent) -> None:
+        """Four beats in the time that a member waits for an answer: fewer lose a head, more cost it.
+
+        As long as it does not know how many members there are, it sends two.
+        """
+        now, scenario = agent.now, self._run.scenario
+        patience_s = Timing(lease_s=scenario.lease_s, profile=scenario.profile).patience_s
+        before, is_first_known = self._beats.get(agent), agent not in self._knows_size
+        self._beats[agent] = now
+        if agent.member.attempt:
+            self._knows_size.add(agent)
+        if before is None:
+            return
+        what = f"{agent.name} sends beats {now - before:.3f} s apart"
+        longest_s = patience_s / (2 if is_first_known else 4)
+        is_due = patience_s / 4 - LATE_S <= now - before <= longest_s + LATE_S
+        require(is_due or agent.process.has_ever_frozen, what)
+
+    # Of a head.
+
+    def head_acts(self, agent: Agent, head: object, action: Action) -> None:
+        """A head does something."""
+        if isinstance(action, SendToMember) and isinstance(action.message, (messages.Assign, messages.End)):
+            message = action.message
+            number = message.attempt if isinstance(message, messages.Assign) else 0
+            self._once(f"{agent.name} sends {message.KIND} to {action.node}", head, message.KIND, number, action.node)
+        elif isinstance(action, HeadOver):
+            self._once(f"{agent.name} ends as head", head, "over")
+        elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):
+            self._once(f"{agent.name} notes {action.name}", head, action.name, action.attempt)
+            self._noted.add((action.name, action.attempt))
+
+    def _once(self, what: str, *key: object) -> None:
+        require(key not in self._said, f"{what} again")
+        self._said.add(key)
+
+    # Of what others have to bear.
+
+    def dials(self, agent: Agent, target: Agent) -> None:
+        """An agent begins to connect to another one."""
+        self._dialling[agent] += 1
+        require(self._dialling[agent] <= AT_ONCE, f"{agent.name} dials {self._dialling[agent]} agents at a time")
+        self._often(agent, f"dials {target.name}", DIALS)
+
+    def has_dialled(self, agent: Agent) -> None:
+        """It has a connection, or gave up."""
+        self._dialling[agent] -= 1
+
+    def says(self, agent: Agent) -> None:
+        """An agent prints a line."""
+        self._often(agent, "prints lines", LINES)
+
+    def _often(self, agent: Agent, what: str, most: int) -> None:
+        recent = self._recent.setdefault((agent.name, agent.start_number, what), deque())
+        now = self._run.clock.now
+        recent.append(now)
+        while recent[0] < now - WINDOW_S:
+            recent.popleft()
+        require(len(recent) <= most, f"{agent.name} {what} {len(recent)} times in {WINDOW_S:g} s")
+
+    def sets_deadline(self, agent: Agent, deadline: float) -> None:
+        """The guard is told when to kill what the agent has not killed: it leaves the agent its time."""
+        own = min(agent.part.member.fence_deadline(), agent.part.heads.fence_deadline())
+        least = own + self._run.scenario.profile.guard_s
+        require(deadline >= least - LATE_S, f"the guard of {agent.name} kills {own - deadline:.3f} s before the agent")
+
+    # Of records.
+
+    def records(self, record: NodeResult) -> None:
+        """A node's part in an attempt is on disk."""
+        run, what = self._run, f"the record of {record.node} in attempt {record.attempt}"
+        world = run.disk.worlds.get(record.attempt)
+        require(world is not None, f"{what} is of an attempt that nobody claimed")
+        assert world is not None
+        ranks = tuple(rank.rank for rank in world.ranks if rank.node == record.node)
+        require(record.ranks == ranks, f"{what} has the ranks {record.ranks}, not {ranks}")
+        has_ended = record.state is not WorkerState.HEALTHY
+        require((record.ended is not None) == has_ended, f"{what} ends at {record.ended}, and is {record.state.value}")
+        well = run.witness.ended_well.get((record.role, record.attempt), set())
+        has_finished = (record.node, record.attempt) in self._finished and record.state is not WorkerState.FAILED
+        is_success = record.state is WorkerState.SUCCEEDED
+        require(is_success or not has_finished, f"{what} was of a success, and is {record.state.value} now")
+        if record.state is WorkerState.SUCCEEDED:
+            require(set(ranks) <= well, f"{what} is of a success, and not all of {ranks} have exited 0")
+        if record.state is WorkerState.HEALTHY:
+            is_there = (record.node, record.attempt) in run.witness.started_in
+            require(is_there, f"{what} says that its workers run, and they were never started")
+        require(bool(record.failures) == (record.state is WorkerState.FAILED), f"{what} names failures falsely")
+        require({*map(int, record.failures)} <= set(ranks), f"{what} names failures of other nodes")
+        false = [rank for rank in record.failures if int(rank) in well]
+        require(not false, f"{what} names failures of {false}, which have exited 0")
+
+    def ended(self, agent: Agent, result: RunResultRecord) -> None:
+        """The result is on disk."""
+        claim, world = self._run.disk.latest_claim, self._run.disk.latest
+        require(result.written_by == agent.name, f"{agent.name} writes the result of {result.written_by}")
+        began, is_readable = self._run.disk.allocations[0].time, not self._run.scenario.stale_s
+        if is_readable and not self._run.is_disturbed:
+            require(result.started == began, f"the result says that the run began at {result.started}, not {began}")
+        require((result.state is RunState.SUCCEEDED) == (result.exit_code == 0), "the result contradicts itself")
+        require(not (result.failures and result.state is RunState.SUCCEEDED), "a success names failures")
+        is_simple = not self._run.is_disturbed and len(self._run.scenario.roles) == 1
+        if is_simple and result.state is RunState.SUCCEEDED and self._run.scenario.roles[0].restart != "ignore":
+            is_noted = ("attempt.started", result.attempts) in self._noted
+            require(is_noted, f"attempt {result.attempts} has succeeded, and no event says that it was started")
+        failed = [incident for incident in self._run.witness.unanswered() if incident.rank is not None]
+        if result.reason in ("restarts_used_up", "no_progress") and len(failed) == len(self._run.witness.unanswered()):
+            require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
+        is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
+        if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
+            require(result.restarts == claim.spend.restarts, f"the result says {result.restarts} restarts")
+            require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
+            ranks = {str(rank.rank) for rank in world.ranks}
+            require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
+
+    # Of its end.
+
+    def goes(self, agent: Agent) -> None:
+        """An agent has closed all that it has, and its process ends."""
+        left = [name for name in agent.process.tasks_left() if not name.endswith(DIAL)]
+        require(not left, f"{agent.name} ends, and leaves {left}")
+        ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
+        require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
+        known = [each for each in agent.sockets if each.connection is not None]
+        open_ = [each.other.agent.name for each in known if each.connection.opened_at < agent.now - HANGS_UP_WITHIN_S]  # type: ignore[union-attr]
+        require(not open_, f"{agent.name} ends with connections to {open_}")

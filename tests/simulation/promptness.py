@@ -1,0 +1,159 @@
+"""How soon and with whom the run goes on, where one thing alone went wrong, or nothing did.
+
+The bounds are those of `membership.timing` for one loss: a dead agent's connections are closed at once, a silent member
+is lost a lease and a look after its last word, a silent head is succeeded a lease and a margin after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S, Timing
+from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
+from tests.simulation.rules import require
+from tests.simulation.scenario import GRACE_S, Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.world import SimulatedRun
+
+ABSENT = ("unfit", "other_version", "never_starts", "starts_late")
+LOSSES = ("power_off", "kill_agent")
+CLAIMS_AFTER_S, CLAIM_STEP_S = 20.0, 5.0  # the allocation, in the first node's place
+READS_CLAIM_WITHIN_S = 2.0  # an agent without a head
+JOINS_WITHIN_S = 2.0  # the pause between two rounds of dialling, and the handshake
+LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+SEEKS_WITHIN_S = 2.0  # reading, a turn or two, and the others' dialling
+
+
+class Promptness:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._allocated_at = 0.0
+
+    def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
+        """A claim is on disk."""
+        lost = self._lost_alone()
+        if self._is_undisturbed() or lost is not None:
+            self._check_world(world)
+        if self._is_undisturbed() and before is None:
+            began = max(agent.started_at for agent in self._run.agents)
+            self._check_wait("the first attempt comes", began, JOINS_WITHIN_S)
+        if lost is not None and before is not None:
+            self._check_answer(lost, claim, before)
+        if (fault := self._only(ABSENT)) is not None:
+            self._check_joins(fault, claim, before)
+
+    def welcomed(self, agent: Agent) -> None:
+        """A node has a head for the first time."""
+        fault = self._only(("never_starts",))
+        if fault is not None and fault.node == 0 and agent.name != self._run.disk.allocations[0].node:
+            began = max(agent.started_at, self._allocated_at)
+            self._check_wait(f"{agent.name} finds the head", began, READS_CLAIM_WITHIN_S + JOINS_WITHIN_S)
+
+    def allocated(self, agent: Agent, claim: AllocationClaim) -> None:
+        """The claim of an allocation is on disk: the first node makes it, or another one that has waited for that."""
+        scenario, number = self._run.scenario, agent.number
+        self._allocated_at = self._run.clock.now
+        if claim.allocation > 1 or number == 0:
+            return
+        latest_s = scenario.join_timeout_s * (0.5 + 0.25 * number / scenario.nodes)
+        waits_s = min(CLAIMS_AFTER_S + CLAIM_STEP_S * number, latest_s)
+        waited_s = (self._run.clock.now - agent.started_at) * (1 + DRIFT)
+        require(waited_s >= waits_s, f"{agent.name} claims the allocation after {waited_s:.2f} s, not {waits_s:.2f} s")
+        fault = self._only(("never_starts",))
+        if number == 1 and fault is not None and fault.node == 0:
+            self._check_wait(f"{agent.name} claims the allocation", agent.started_at, waits_s + JOINS_WITHIN_S)
+
+    def ended(self, result: RunResultRecord) -> None:
+        """The result is on disk."""
+        witness = self._run.witness
+        is_ignored = any(role.restart == "ignore" for role in self._run.scenario.roles)  # which may run on for a while
+        if result.reason == "succeeded" and self._is_undisturbed() and not is_ignored:
+            self._check_wait("the success is noted", witness.last_end_at, 0.0)
+        elif result.reason in ("restarts_used_up", "no_progress") and self._is_undisturbed():
+            patience_s = GRACE_S if any(role.patience_s for role in self._run.scenario.roles) else 0.0
+            first = min(incident.moment for incident in witness.unanswered())
+            self._check_wait("the end of the run is noted", first, patience_s)
+
+    def stop_told(self) -> None:
+        """The head hears of a person's request."""
+        run = self._run
+        if run.witness.kinds == {"stop"} and run.disk.claims and self._only(("stop",)) is not None:
+            began = max(run.stop_requested_at, run.disk.asked_at[min(run.disk.asked_at)])
+            self._check_wait("the head hears of the request to stop", began, LOOKS_WITHIN_S)
+
+    # Of one thing.
+
+    def _is_undisturbed(self) -> bool:
+        """Whether only workers may have failed."""
+        run = self._run
+        return not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
+
+    def _only(self, kinds: tuple[str, ...]) -> Fault | None:
+        """The only fault of the scenario, if it is one of these and no worker has failed."""
+        faults = self._run.scenario.faults
+        is_alone = len(faults) == 1 and faults[0].what in kinds and not self._run.witness.incidents
+        return faults[0] if is_alone else None
+
+    def _lost_alone(self) -> str | None:
+        """The node whose loss is all that has happened, once it has."""
+        run = self._run
+        if self._only(LOSSES) is None or run.witness.kinds != {"loss"} or run.earlier or run.scenario.stale_s:
+            return None
+        dead = [agent.name for agent in run.agents if agent.died_at < run.clock.now and agent.exit_code is None]
+        return dead[0] if len(dead) == 1 else None
+
+    def _check_joins(self, fault: Fault, claim: AttemptClaim, before: AttemptClaim | None) -> None:
+        """One node cannot take part, or comes late."""
+        run, agent, head = self._run, self._run.agents[fault.node], self._run.agents[0]
+        if fault.node == 0:
+            return
+        if before is None and fault.what in ("unfit", "other_version"):
+            began = max(each.started_at for each in run.agents)
+            self._check_wait(f"the first attempt comes without {agent.name}", began, JOINS_WITHIN_S)
+        elif before is None and not agent.is_running:
+            waited_s, waits_s = run.clock.now - head.started_at, run.scenario.join_timeout_s
+            require(
+                waited_s * (1 + DRIFT) >= waits_s,
+                f"{agent.name} is awaited for {waited_s:.2f} s, not for join_timeout, {waits_s:g} s",
+            )
+            self._check_wait(f"the first attempt comes without {agent.name}", head.started_at, waits_s)
+        elif before is not None and fault.what == "starts_late" and agent.name in claim.members:
+            began = max(agent.started_at, run.disk.asked_at[before.attempt])
+            self._check_wait(f"attempt {claim.attempt} comes with {agent.name}", began, JOINS_WITHIN_S)
+            require(claim.spend == before.spend, f"the coming of {agent.name} is paid for")
+
+    def _check_answer(self, lost: str, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """One member is lost, and the others go on."""
+        run, scenario = self._run, self._run.scenario
+        if lost not in before.members or claim.allocation != before.allocation:
+            return
+        losses = claim.spend.node_losses - before.spend.node_losses
+        require(losses == 1, f"the loss of {lost} alone is counted {losses} times")
+        spent = claim.spend.restarts - before.spend.restarts
+        require(spent == 0, f"the loss of {lost} alone costs {spent} restarts")
+        timing, agent = Timing(lease_s=scenario.lease_s, profile=scenario.profile), run.agent(lost)
+        began = max(agent.died_at, run.disk.asked_at[before.attempt])
+        is_silent, was_head = not agent.is_powered, before.head == lost
+        within_s = SEEKS_WITHIN_S + SPARES_COME_WITHIN_S if was_head else 0.0
+        if is_silent:
+            within_s += timing.succeeds_after_contact_s if was_head else scenario.lease_s + 2 * timing.looks_every_s
+        self._check_wait(f"attempt {claim.attempt} comes without {lost}", began, within_s)
+
+    def _check_world(self, world: World) -> None:
+        """Everybody who is there takes part, as far as there is room."""
+        for role in self._run.scenario.roles:
+            there = [agent.name for agent in self._run.agents if agent.role == role.name and agent.is_running]
+            taken = [node.node for node in world.nodes if node.role == role.name]
+            room = min(role.nodes_max, len(there))
+            require(
+                len(taken) == room, f"{taken} are in the world for {role.name}: {there} are there for {room} places"
+            )
+
+    def _check_wait(self, what: str, began: float, within_s: float) -> None:
+        waited_s = self._run.clock.now - began
+        allowed_s = within_s * (1 + DRIFT) + self._run.progress.slack_s
+        require(waited_s <= allowed_s, f"{what} after {waited_s:.2f} s, not within {allowed_s:.2f} s")

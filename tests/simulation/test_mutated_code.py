@@ -1,0 +1,56 @@
+"""Which code is edited: what decides about a run, and nothing that only people read or nobody plays."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+from tests.simulation import mutated_code
+from tests.simulation.mutated_code import ROOT, nodes
+
+SOURCE = """
+@dataclass(frozen=True, slots=True)
+class Head:
+    def tick(self, now):
+        count, text = len(self.left), "one"
+        if now > 1:
+            text = f"{count + 2} are left" if count > 3 else "none"
+        if now > 4:
+            self.moved = True
+        self._say(f"{text} at {now + 5}", "warning" if now > 6 else "info")
+        if now > 7:
+            raise LostError(f"{text}, and {now + 8}")
+        return [Log(text=text)]
+"""
+
+
+def numbers(source: str) -> set[object]:
+    constants = [each.value for each in nodes(ast.parse(source)) if isinstance(each, ast.Constant)]
+    return {value for value in constants if type(value) is int}
+
+
+def test_texts_and_what_makes_them_are_not_edited() -> None:
+    assert numbers(SOURCE) == {4, 7}
+
+
+def test_a_decorator_is_not_edited() -> None:
+    decorated = [each for each in nodes(ast.parse(SOURCE)) if isinstance(each, ast.keyword)]
+    assert decorated == []
+
+
+def test_a_text_that_the_caller_may_compare_is_edited() -> None:
+    source = "def failure_signature(failure) -> str:\n    words = failure.message[:500]\n    return f'{words}'\n"
+    assert numbers(source) == {500}
+
+
+def test_methods_that_the_simulation_replaces_and_other_hosts_call_are_not_edited() -> None:
+    assert {"say", "note"} <= mutated_code.replaced()
+    assert "abandon" not in mutated_code.reached()
+    assert {"tick", "received", "step_down", "claim_attempt"} <= mutated_code.reached()
+
+
+def test_nothing_of_the_package_is_loaded_before_it_is_edited() -> None:
+    program = "import sys; from tests.simulation.mutate import mutations; mutations(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not [name for name in loaded.stdout.split() if name.startswith("hpc_elastic")]
