@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,8 @@ MAY_IMPORT = {
     "cli": "base plan rundir job site resolve render scheduler observe api",
     "main": "cli",
 }
+PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
+TIME = re.compile(r"_*[A-Z][A-Z0-9_]*_S")  # the name of a constant that is a number of seconds
 # The floors inside the agent, from the bottom up, and which of the others each may import. What is in none of them, as
 # the programs are (`main`, `conclude`), stands above all.
 AGENT_FLOORS = {
@@ -323,3 +326,29 @@ def find_oversized(modules: Mapping[str, Module]) -> Iterator[str]:
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > LONGEST_FUNCTION:
                     yield f"{module.name}:{node.lineno} {node.name} has {lines} lines, {LONGEST_FUNCTION} are allowed"
+
+
+def find_patched_times(name: str, source: str) -> Iterator[str]:
+    """Yield each place of a test where a constant of time is replaced, by `setattr` or by assignment.
+
+    Such a constant is one whose name ends in `_S`. A test passes a time of its own as an argument instead: a patch of
+    a constant has no effect where the constant is the default of an argument, and nobody notices.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some programs of the tests are odd on purpose
+        tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            words = [*node.args, *(keyword.value for keyword in node.keywords)]
+            texts = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            patched = texts if called in PATCHES else []
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            patched = [target.attr for target in targets if isinstance(target, ast.Attribute)]
+        else:
+            continue
+        for text in patched:
+            if TIME.fullmatch(text.rpartition(".")[2]):
+                yield f"{name}:{node.lineno} replaces {text}: pass the time as an argument"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.architecture import (
     find_long,
     find_namesakes,
     find_oversized,
+    find_patched_times,
     find_strangers,
     find_untold,
     find_wrong_loads,
@@ -81,6 +83,16 @@ def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) ->
 
 def test_no_two_classes_share_a_name(package: dict[str, Module]) -> None:
     assert list(find_namesakes(package)) == []
+
+
+def test_no_test_replaces_a_constant_of_time() -> None:
+    tests = PACKAGE.parent / "tests"
+    sources = [path for path in sorted(tests.rglob("*.py")) if path.relative_to(tests).parts[0] != "simulation"]
+    assert Path(__file__) in sources
+    found = [
+        breach for path in sources for breach in find_patched_times(str(path.relative_to(tests)), path.read_text())
+    ]
+    assert found == []
 
 
 def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that_exist(
@@ -180,3 +192,25 @@ def test_the_rules_catch_what_is_long_or_untold() -> None:
     assert not list(find_long(modules))
     assert len(list(find_long(made_up(units="pass\n" * (LONG_MODULE + 1))))) == 1
     assert any(found.startswith("hpc_elastic.units:") for found in find_untold(modules))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "monkeypatch.setattr(retries, 'FOR_S', 0.1)",
+        "monkeypatch.setattr('hpc_elastic.agent.records.retries.FOR_S', 0.1)",
+        "monkeypatch.setattr(retries, name='_FOR_S', value=0.1)",
+        "setattr(retries, 'FOR_S', 0.1)",
+        "mock.patch.object(retries, 'FOR_S', 0.1)",
+        "retries.FOR_S = 0.1",
+        "retries.FOR_S /= 10",
+    ],
+)
+def test_the_rules_catch_a_constant_of_time_that_a_test_replaces(source: str) -> None:
+    (found,) = find_patched_times("test_x.py", f"def test_x():\n    {source}\n")
+    assert found.startswith("test_x.py:2 replaces ")
+
+
+def test_the_rules_let_a_test_replace_what_is_no_time_and_read_what_is() -> None:
+    source = "setattr(os, 'link', None)\nPATIENCE_S = 1\nself.bound_s = retries.FOR_S\nsetattr(x, 'FOR_SIZE', 1)\n"
+    assert list(find_patched_times("test_x.py", source)) == []

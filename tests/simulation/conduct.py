@@ -199,7 +199,9 @@ class Conduct:
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
         is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
         if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
-            require(result.restarts == claim.spend.restarts, f"the result says {result.restarts} restarts")
+            # A restart counts from its decision, which may come after the latest claim.
+            spent = result.restarts - claim.spend.restarts
+            require(0 <= spent <= len(self._run.witness.unanswered()), f"the result says {result.restarts} restarts")
             require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
             ranks = {str(rank.rank) for rank in world.ranks}
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")

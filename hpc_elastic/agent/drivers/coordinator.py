@@ -12,14 +12,15 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
-from hpc_elastic.agent.drivers.head_watch import Diagnose, HeadWatch
+from hpc_elastic.agent.drivers.head_watch import WATCH_TIMES, Diagnose, HeadWatch, WatchTimes
 from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.records.journal import Journal, stamp
-from hpc_elastic.agent.records.retries import retry
+from hpc_elastic.agent.records.retries import FOR_S, retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.event_loop import rest_with
@@ -46,9 +47,25 @@ from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, J
 from hpc_elastic.rundir.records import AttemptClaim
 
 T = TypeVar("T")
-SCHEDULER_ANSWERS_WITHIN_S = 10.0  # of the 30 s that Slurm gives a job between TERM and KILL (KillWait) by default
-ASKS_AGAIN_AFTER_S = 0.5
 HANGS_UP_WITHIN_S = 5.0  # a member that was told why: its machine may not answer any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorTimes:
+    """How long a head waits for the scheduler and for the disk, in seconds.
+
+    `scheduler_answers_within_s`: for the answer whether the job starts again; a part of the 30 s that Slurm gives a
+    job between TERM and KILL (KillWait) by default. `asks_again_after_s`: before it asks again. `retries_for_s`:
+    for a claim or a result that the file system refuses. `watch`: how often it looks into the run directory.
+    """
+
+    scheduler_answers_within_s: float = 10.0
+    asks_again_after_s: float = 0.5
+    retries_for_s: float = FOR_S
+    watch: WatchTimes = WATCH_TIMES
+
+
+COORDINATOR_TIMES = CoordinatorTimes()
 
 
 class Coordinator:
@@ -62,6 +79,7 @@ class Coordinator:
         telemetry: is told how long a claim took, and how the run ended.
         outputs: the callbacks to the agent around it.
         diagnose: finds out why nodes have not joined; blocks.
+        times: how long it waits for the scheduler and for the disk.
     """
 
     def __init__(
@@ -74,6 +92,7 @@ class Coordinator:
         telemetry: Telemetry,
         outputs: HeadOutputs,
         diagnose: Diagnose = lambda _: (),
+        times: CoordinatorTimes = COORDINATOR_TIMES,
     ) -> None:
         self._head = head
         self._node = node
@@ -81,6 +100,7 @@ class Coordinator:
         self._disk = disk
         self._telemetry = telemetry
         self._outputs = outputs
+        self._times = times
         self._connections: dict[str, Connection] = {}
         self._joins: dict[Connection, Join] = {}
         self._loop = asyncio.get_running_loop()
@@ -93,7 +113,9 @@ class Coordinator:
         self._own: Join | None = None
         self._has_checked_end = False
         self.over = asyncio.Event()
-        self._watch = HeadWatch(head, node=node, do=self._do, journal=journal, disk=disk, diagnose=diagnose)
+        self._watch = HeadWatch(
+            head, node=node, do=self._do, journal=journal, disk=disk, diagnose=diagnose, times=times.watch
+        )
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
         self._set_timer()
@@ -298,12 +320,12 @@ class Coordinator:
         of the run. Nor is the job ended then, for it may be in the queue again. If a person asks for the end, no
         further start continues the run.
         """
-        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        ends = self._loop.time() + self._times.scheduler_answers_within_s
         ask = partial(self._loop.run_in_executor, None, self._journal.is_requeued)
         while (is_requeued := await ask()) is None and not self._watch.is_stop_requested:
-            if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+            if self._loop.time() + self._times.asks_again_after_s >= ends:
                 return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
-            await asyncio.sleep(ASKS_AGAIN_AFTER_S)
+            await asyncio.sleep(self._times.asks_again_after_s)
         if is_requeued:
             return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
         return None
@@ -343,7 +365,8 @@ class Coordinator:
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Runs disk work that the run depends on, and retries it: one file system error does not end the run."""
         say = partial(self._say, level="warning")
-        return await retry(work, say=say, is_wanted=lambda: not self._is_closed)
+        within_s = self._times.retries_for_s
+        return await retry(work, say=say, is_wanted=lambda: not self._is_closed, within_s=within_s)
 
     def _disk_failed(self, error: RunDirectoryError) -> None:
         self._do(lambda now: self._head.disk_failed(str(error), now))

@@ -16,12 +16,25 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord
 
-LOOK_EVERY_S = 1.0
-DIAGNOSE_AFTER_S = 3.0  # an agent writes its finding after 2 s; a look before that could hide the file on NFS
-DIAGNOSE_EVERY_S = 5.0
-
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 Do = Callable[[Callable[[float], list[Action]]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """How often a head looks into the run directory, in seconds.
+
+    `look_every_s`: between two looks. `diagnose_every_s`: between two readings of what the missing nodes report.
+    `diagnose_after_s`: before the first of these; an agent writes its finding after 2 s, and a look before that could
+    hide the file on NFS.
+    """
+
+    look_every_s: float = 1.0
+    diagnose_after_s: float = 3.0
+    diagnose_every_s: float = 5.0
+
+
+WATCH_TIMES = WatchTimes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +66,19 @@ class HeadWatch:
         journal: the run directory.
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
+        times: how often it looks.
     """
 
     def __init__(
-        self, head: Head, *, node: str, do: Do, journal: Journal, disk: BackgroundThread, diagnose: Diagnose
+        self,
+        head: Head,
+        *,
+        node: str,
+        do: Do,
+        journal: Journal,
+        disk: BackgroundThread,
+        diagnose: Diagnose,
+        times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
         self._node = node
@@ -64,11 +86,12 @@ class HeadWatch:
         self._journal = journal
         self._disk = disk
         self._diagnose = diagnose
+        self._times = times
         self._is_stop_told = False
         self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
         self._started: int | None = None  # likewise, the allocation of a later start of the job
         self._has_found = asyncio.Event()
-        self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=LOOK_EVERY_S)
+        self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=times.look_every_s)
 
     def close(self) -> None:
         """Stops watching."""
@@ -86,14 +109,14 @@ class HeadWatch:
 
     async def watch_missing(self) -> None:
         """Tells the head, while nodes are missing, what their agents have found out."""
-        await asyncio.sleep(DIAGNOSE_AFTER_S)
+        await asyncio.sleep(self._times.diagnose_after_s)
         while True:
             missing = self._head.gathering.waits_for()
             if missing and self._head.phase is HeadPhase.GATHERING:
                 diagnoses = await self._disk.call(partial(self._diagnose, missing))
                 self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
                 self._do(self._head.tick)  # there may be no node left to wait for
-            await asyncio.sleep(DIAGNOSE_EVERY_S)
+            await asyncio.sleep(self._times.diagnose_every_s)
 
     def _has_something(self) -> bool:
         """Returns whether a look found anything; blocks."""

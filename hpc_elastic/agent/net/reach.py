@@ -68,6 +68,7 @@ async def explain(
     port_range: Sequence[int],
     *,
     others: Sequence[int] = OTHER_PORTS,
+    probe_bound_s: float = PROBE_BOUND_S,
 ) -> Finding:
     """Return why `dial` failed; may probe other ports of the head's machine.
 
@@ -76,6 +77,7 @@ async def explain(
         place: the address that was dialled.
         port_range: the site's port range, to name the ports that have to be opened.
         others: ports that show whether the machine answers at all.
+        probe_bound_s: how long a probe of such a port waits for an answer, in seconds.
     """
     if isinstance(error, WrongSecretError) and place.is_certain:
         detail = (
@@ -90,8 +92,10 @@ async def explain(
     if answer is Answer.REFUSED:
         return _refused(place, "nobody listens there")
     what = error.strerror or str(error)
-    if error.errno != errno.ENETUNREACH and (port := await find_answering_port(place.address, others)) is not None:
-        return _finding(RendezvousCause.BLOCKED_PORT, place, describe_blocked(place, what, port_range, port))
+    if error.errno != errno.ENETUNREACH:
+        port = await find_answering_port(place.address, others, timeout_s=probe_bound_s)
+        if port is not None:
+            return _finding(RendezvousCause.BLOCKED_PORT, place, describe_blocked(place, what, port_range, port))
     detail = f"cannot route to {place}: {what}"
     if answer is Answer.NOTHING:
         detail += f", neither on port {place.port} nor on {' or '.join(map(str, others))}"
@@ -162,9 +166,9 @@ async def probe(address: str, port: int, *, timeout_s: float = PROBE_BOUND_S) ->
     return Answer.ACCEPTED
 
 
-async def find_answering_port(address: str, ports: Sequence[int]) -> int | None:
+async def find_answering_port(address: str, ports: Sequence[int], *, timeout_s: float = PROBE_BOUND_S) -> int | None:
     """Return the first of the ports on which the machine accepts or refuses a connection, None if there is none."""
-    answers = await asyncio.gather(*(probe(address, port) for port in ports))
+    answers = await asyncio.gather(*(probe(address, port, timeout_s=timeout_s) for port in ports))
     heard = (Answer.ACCEPTED, Answer.REFUSED)
     return next((port for port, answer in zip(ports, answers, strict=True) if answer in heard), None)
 

@@ -59,7 +59,8 @@ class Connection(asyncio.BufferedProtocol):
     `on_refused` is called, with the reason, when this side closes the connection because the peer is not an agent of
     this run. `buffer` may be shared with other connections of the same event loop, because received bytes are taken
     out of it at once. Without it asyncio allocates 256 KiB for every message, which takes longer than all other
-    handling of the message. `encoder` may be shared, too.
+    handling of the message. `encoder` may be shared, too. A handshake that takes longer than `handshake_bound_s`
+    seconds is refused.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer: bytearray,
         encoder: Encoder,
         trace: Trace | None = None,
+        handshake_bound_s: float = HANDSHAKE_BOUND_S,
     ) -> None:
         self._side = side
         self._session = Session(side, secret=secret, scope=scope, nonce=os.urandom(NONCE_BYTES))
@@ -79,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._encoder = encoder
         self._trace = trace
+        self._handshake_bound_s = handshake_bound_s
         self._transport: asyncio.Transport | None = None
         self._handshake_bound: asyncio.TimerHandle | None = None
         self._why = "the connection was closed"
@@ -159,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         loop = asyncio.get_running_loop()
-        self._handshake_bound = loop.call_later(HANDSHAKE_BOUND_S, self.refuse, "no handshake in time")
+        self._handshake_bound = loop.call_later(self._handshake_bound_s, self.refuse, "no handshake in time")
         self._transport.write(self._session.open())
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002, the protocol's signature
@@ -232,13 +235,29 @@ class Connection(asyncio.BufferedProtocol):
 ConnectionFactory = Callable[[Side, Receiver], Connection]
 
 
-def connection_factory(secret: bytes, scope: Scope, *, trace: Trace | None = None) -> ConnectionFactory:
-    """Return a factory of connections with the run's secret and this allocation's scope, which log to `trace`."""
+def connection_factory(
+    secret: bytes, scope: Scope, *, trace: Trace | None = None, handshake_bound_s: float = HANDSHAKE_BOUND_S
+) -> ConnectionFactory:
+    """Return a factory of connections with the run's secret and this allocation's scope.
+
+    Args:
+        secret: the run's secret.
+        scope: the run and the allocation that both sides must name.
+        trace: takes a line about every message.
+        handshake_bound_s: how long a handshake may take, in seconds.
+    """
     buffer, encoder = bytearray(RECEIVED_AT_ONCE), Encoder()
 
     def make(side: Side, receiver: Receiver) -> Connection:
         return Connection(
-            side, secret=secret, scope=scope, receiver=receiver, buffer=buffer, encoder=encoder, trace=trace
+            side,
+            secret=secret,
+            scope=scope,
+            receiver=receiver,
+            buffer=buffer,
+            encoder=encoder,
+            trace=trace,
+            handshake_bound_s=handshake_bound_s,
         )
 
     return make

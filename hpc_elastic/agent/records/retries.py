@@ -20,19 +20,24 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # the last pause repeats
 
 
 async def retry(
-    work: Callable[[], Awaitable[T]], *, say: Callable[[str], None], is_wanted: Callable[[], bool] = lambda: True
+    work: Callable[[], Awaitable[T]],
+    *,
+    say: Callable[[str], None],
+    is_wanted: Callable[[], bool] = lambda: True,
+    within_s: float = FOR_S,
 ) -> T:
-    """Repeat the work until the file system accepts it, for at most `FOR_S` after the first failure.
+    """Repeat the work until the file system accepts it.
 
     Args:
         work: the work; it must be safe to repeat.
         say: takes a line for people, at the first failure.
         is_wanted: returns whether another try is still useful.
+        within_s: for how many seconds after the first failure the work is tried again.
 
     Raises:
         FileSystemError: the error of the last try, when the time is over or no other try is wanted.
     """
-    patience = _Patience(say, FOR_S, asyncio.get_running_loop().time)
+    patience = _Patience(say, within_s, asyncio.get_running_loop().time)
     while True:
         try:
             return await work()
@@ -43,15 +48,13 @@ async def retry(
         await asyncio.sleep(pause)
 
 
-def retry_here(
-    work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float | None = None
-) -> T:
-    """Do as `retry`, in a thread that may block, for `within_s` seconds at most (None: as long as `retry`).
+def retry_here(work: Callable[[], T], *, say: Callable[[str], None] = lambda _: None, within_s: float = FOR_S) -> T:
+    """Do as `retry`, in a thread that may block.
 
     Raises:
         FileSystemError: the error of the last try.
     """
-    patience = _Patience(say, FOR_S if within_s is None else within_s, time.monotonic)
+    patience = _Patience(say, within_s, time.monotonic)
     while True:
         try:
             return work()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from hpc_elastic.agent.node.network import Lookup, resolve_node
 from hpc_elastic.agent.records.journal import Journal, PredecessorUnknownError
 from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.rendezvous.head_link import HeadLink, HeadListener, ask_to_join
-from hpc_elastic.agent.rendezvous.trouble import Trouble
+from hpc_elastic.agent.rendezvous.trouble import REPORT_TIMES, ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RendezvousTimeoutError
 from hpc_elastic.membership.actions import Level
@@ -24,20 +25,42 @@ from hpc_elastic.rundir.records import AllocationClaim, Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
-CLAIM_AFTER_S = 20.0  # node k claims the allocation when no head was found for this time plus k * CLAIM_STEP_S
-CLAIM_STEP_S = 5.0
-READ_CLAIM_EVERY_S = 2.0
-CONNECT_BOUND_S = 2.0
-SILENT_AFTER_S = 5.0  # a head that has not answered for this long is reported
-DEAD_AFTER_S = 20.0  # the kernel gives the connection up when the other machine acknowledges nothing for this long
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
-HEAD_ANSWERS_WITHIN_S = 30.0  # a head listens before it claims: one that has not answered for this long is gone
-PERSISTS_S = 10.0  # an obstacle on the way to a head that has claimed is not transient if it lasts this long unchanged
-FIRST_RETRY_S = 5.0
-LONGEST_RETRY_S = 60.0
-SCHEDULER_ANSWERS_WITHIN_S = 60.0
-ASKS_AGAIN_AFTER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTimes:
+    """The times of a search for the head, in seconds.
+
+    `claim_after_s`, `claim_step_s`: node k claims the allocation when no head was found for the first plus k times the
+    second. `read_claim_every_s`: between two looks for another agent's claim. `connect_bound_s`: for one connection
+    attempt. `silent_after_s`: a head that has not answered for this long is reported. `dead_after_s`: the kernel gives
+    the connection up when the other machine acknowledges nothing for this long.
+
+    `first_pause_s`, `longest_pause_s`: between two rounds of dialling, growing. `head_answers_within_s`: a head listens
+    before it claims, so one that has not answered for this long is gone. `persists_s`: an obstacle on the way to a head
+    that has claimed is not transient if it lasts this long unchanged. `first_retry_s`, `longest_retry_s`: between two
+    tries to join, growing. `scheduler_answers_within_s`: for the answer whether an earlier allocation is over.
+    `asks_again_after_s`: before the scheduler is asked again. `reports`: when an obstacle is reported.
+    """
+
+    claim_after_s: float = 20.0
+    claim_step_s: float = 5.0
+    read_claim_every_s: float = 2.0
+    connect_bound_s: float = 2.0
+    silent_after_s: float = 5.0
+    dead_after_s: float = 20.0
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 1.0
+    head_answers_within_s: float = 30.0
+    persists_s: float = 10.0
+    first_retry_s: float = 5.0
+    longest_retry_s: float = 60.0
+    scheduler_answers_within_s: float = 60.0
+    asks_again_after_s: float = 2.0
+    reports: ReportTimes = REPORT_TIMES
+
+
+SEARCH_TIMES = SearchTimes()
 
 
 class HeadSearch:
@@ -65,6 +88,7 @@ class HeadSearch:
         journal: Journal,
         disk: BackgroundThread,
         make: ConnectionFactory,
+        times: SearchTimes = SEARCH_TIMES,
     ) -> None:
         self._plan = plan
         self._allocation = allocation
@@ -73,6 +97,7 @@ class HeadSearch:
         self._journal = journal
         self._disk = disk
         self._make = make
+        self._times = times
         self._loop = asyncio.get_running_loop()
         self._known: AllocationClaim | None = None
         self._lookup = Lookup()
@@ -90,14 +115,14 @@ class HeadSearch:
         Raises:
             RunDirectoryError: the run is over, busy, or its directory cannot be written.
         """
-        ends = self._loop.time() + SCHEDULER_ANSWERS_WITHIN_S
+        ends = self._loop.time() + self._times.scheduler_answers_within_s
         while True:
             try:
                 claimed = await self._retry(lambda: self._journal.claim_allocation(self._own), say)
             except PredecessorUnknownError:
-                if self._loop.time() + ASKS_AGAIN_AFTER_S >= ends:
+                if self._loop.time() + self._times.asks_again_after_s >= ends:
                     raise
-                await asyncio.sleep(ASKS_AGAIN_AFTER_S)  # a controller that is being restarted answers soon
+                await asyncio.sleep(self._times.asks_again_after_s)  # a controller that is being restarted answers soon
             else:
                 return None if claimed.is_ours else claimed.claim
 
@@ -117,14 +142,22 @@ class HeadSearch:
         began, timeout_s = self._loop.time(), self._plan.elastic.join_timeout_s
         self._deadline = began + timeout_s
         self._claim_at = began + self._claim_after_s()
-        trouble = Trouble(self._plan, self._allocation, disk=self._disk, say=say, versions=join.versions, began=began)
+        trouble = Trouble(
+            self._plan,
+            self._allocation,
+            disk=self._disk,
+            say=say,
+            versions=join.versions,
+            began=began,
+            times=self._times.reports,
+        )
         tries = self._plan.elastic.join_retries + 1
         for number in range(1, tries + 1):
             is_found = await self._look(join, listener, say, trouble, number)
             if is_found is not None:
                 trouble.is_over()
                 return is_found
-            pause = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (number - 1))
+            pause = min(self._times.longest_retry_s, self._times.first_retry_s * 2 ** (number - 1))
             if number == tries or self._loop.time() + pause >= self._deadline:
                 break
             say(f"{trouble.detail}; trying again in {pause:g} s (try {number + 1} of {tries})", "warning")
@@ -158,7 +191,7 @@ class HeadSearch:
         """Makes one try to join; returns the answer of `find`, or None if the try failed."""
         self._asked_since = self._loop.time()
         self._lookup = await self._resolve()
-        read_at, pause, rounds = self._loop.time() + READ_CLAIM_EVERY_S, FIRST_PAUSE_S, 0
+        read_at, pause, rounds = self._loop.time() + self._times.read_claim_every_s, self._times.first_pause_s, 0
         while not await self._dial_all(join, listener, trouble, rounds, number):
             rounds += 1
             now = self._loop.time()
@@ -175,9 +208,9 @@ class HeadSearch:
                 self._knows(await self._retry(self._journal.find_allocation, say) or self._known)
                 if self._known is None and not self._lookup.addresses:
                     self._lookup = await self._resolve()
-                read_at = self._loop.time() + READ_CLAIM_EVERY_S
+                read_at = self._loop.time() + self._times.read_claim_every_s
             await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 1.5)
+            pause = min(self._times.longest_pause_s, pause * 1.5)
         return True
 
     async def _retry(self, work: Callable[[], T], say: Callable[[str, Level], None]) -> T:
@@ -187,7 +220,7 @@ class HeadSearch:
         """Returns after how many seconds without a head this node claims; early enough for all to join it in time."""
         number, count = self._allocation.node_id, len(self._allocation.nodes)
         latest = self._plan.elastic.join_timeout_s * (0.5 + 0.25 * number / count)
-        return min(CLAIM_AFTER_S + CLAIM_STEP_S * number, latest)
+        return min(self._times.claim_after_s + self._times.claim_step_s * number, latest)
 
     def _knows(self, claim: AllocationClaim | None) -> None:
         """Stores the latest known claim; if it names another head, the time to wait for an answer starts again."""
@@ -201,7 +234,9 @@ class HeadSearch:
         if self._known is None:
             return False  # a head may still claim
         asked_for_s, lasts_for_s = now - self._asked_since, now - max(self._asked_since, trouble.since)
-        return asked_for_s >= HEAD_ANSWERS_WITHIN_S or (not trouble.is_normal_at_first and lasts_for_s >= PERSISTS_S)
+        return asked_for_s >= self._times.head_answers_within_s or (
+            not trouble.is_normal_at_first and lasts_for_s >= self._times.persists_s
+        )
 
     async def _resolve(self) -> Lookup:
         allocation = self._allocation
@@ -248,11 +283,11 @@ class HeadSearch:
         """
         link = HeadLink(listener)
         connection = await ask_to_join(
-            self._make, link, join, address=place.address, port=place.port, timeout_s=CONNECT_BOUND_S
+            self._make, link, join, address=place.address, port=place.port, timeout_s=self._times.connect_bound_s
         )
-        connection.set_dead_after(DEAD_AFTER_S)
+        connection.set_dead_after(self._times.dead_after_s)
         while not link.answered.done():
-            await asyncio.wait([link.answered], timeout=SILENT_AFTER_S)
+            await asyncio.wait([link.answered], timeout=self._times.silent_after_s)
             now = self._loop.time()
             if now >= self._deadline:
                 link.give_up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from hpc_elastic.agent.net.reach import Finding
 from hpc_elastic.agent.rendezvous.findings import Findings
@@ -14,12 +15,25 @@ from hpc_elastic.membership.actions import Level
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.allocation import Allocation
 
-# How long after the start of the search a finding is reported. A refusal or silence is normal while node 0 starts.
-SETTLES_S = 2.0
-STARTS_WITHIN_S = 5.0
-LAST_WORD_WITHIN_S = 10.0
 _NORMAL_AT_FIRST = frozenset({RendezvousCause.REFUSED, RendezvousCause.SILENT})
 _NOTHING = Finding(cause=RendezvousCause.SILENT, detail="has not tried long enough to say why")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTimes:
+    """When an agent reports what keeps it from joining the head, in seconds.
+
+    `settles_s`: how long after the start of the search a finding is reported. `starts_within_s`: the same for a
+    refusal or silence, which is normal while node 0 starts. `last_word_within_s`: how long an agent that gives up
+    waits for the disk.
+    """
+
+    settles_s: float = 2.0
+    starts_within_s: float = 5.0
+    last_word_within_s: float = 10.0
+
+
+REPORT_TIMES = ReportTimes()
 
 
 class Trouble:
@@ -32,6 +46,7 @@ class Trouble:
         say: logs a line for people.
         versions: the versions of the software on this node.
         began: when the search began, in monotonic seconds, as all times in this class.
+        times: when it reports.
     """
 
     def __init__(
@@ -43,6 +58,7 @@ class Trouble:
         say: Callable[[str, Level], None],
         versions: Mapping[str, str],
         began: float,
+        times: ReportTimes = REPORT_TIMES,
     ) -> None:
         self._findings = Findings(plan, place)
         self._place = place
@@ -50,6 +66,7 @@ class Trouble:
         self._say = say
         self._versions = versions
         self._began = began
+        self._times = times
         self._told: Finding | None = None
         self._finding = _NOTHING
         self.since = began
@@ -73,7 +90,7 @@ class Trouble:
     def tell(self, now: float, tries: int) -> None:
         """Reports the finding to people and to the head, if it is new and the time in which it is normal has passed."""
         finding = self._finding
-        settles_s = STARTS_WITHIN_S if self.is_normal_at_first else SETTLES_S
+        settles_s = self._times.starts_within_s if self.is_normal_at_first else self._times.settles_s
         if now < self._began + settles_s or (self._told is not None and _is_same(finding, self._told)):
             return
         self._told = finding
@@ -90,7 +107,7 @@ class Trouble:
         finding = self._finding
         written = self._disk.call(lambda: self._write(finding, tries, gave_up=True))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(written, LAST_WORD_WITHIN_S)
+            await asyncio.wait_for(written, self._times.last_word_within_s)
         return MissingNode(node=self._place.node, cause=finding.cause, detail=finding.detail)
 
     def _write(self, finding: Finding, tries: int, *, gave_up: bool) -> None:

@@ -24,6 +24,7 @@ class AgentSignals:
         stop: called once, at the first request to stop, with the signal's name and whether the workers got it too.
         escalate: called when a stop is requested again, which means that it is to end at once.
         say: takes a line for the agent's log.
+        same_within_s: for how many seconds after the first request another one counts as the same.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class AgentSignals:
         stop: Callable[[str, bool], None],
         escalate: Callable[[], None],
         say: Callable[[str], None],
+        same_within_s: float = SAME_WITHIN_S,
     ) -> None:
         self._loop = loop
         self._is_local = is_local
         self._stop = stop
         self._escalate = escalate
         self._say = say
+        self._same_within_s = same_within_s
         self._first_at: float | None = None
         self._have_workers_term = asyncio.Event()
         for number in STOPS:
@@ -62,7 +65,7 @@ class AgentSignals:
         if self._first_at is None:
             self._first_at = now
             self._stop(number.name, have_workers)
-        elif now >= self._first_at + SAME_WITHIN_S:
+        elif now >= self._first_at + self._same_within_s:
             self._escalate()
 
     def _got_other(self, number: signal.Signals) -> None:

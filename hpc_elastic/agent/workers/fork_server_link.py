@@ -44,6 +44,7 @@ class ForkServerLink:
             thread ends.
         say: takes a line for the agent's log.
         on_report: called whenever a server is ready, or when there will be none.
+        waits_said_every_s: how often `report` logs that it still waits, in seconds.
     """
 
     name: Literal["fork", "spawn"] = "fork"
@@ -58,6 +59,7 @@ class ForkServerLink:
         thread: BackgroundThread,
         say: Callable[[str], None],
         on_report: Callable[[ServerReport], None],
+        waits_said_every_s: float = WAITS_SAID_EVERY_S,
     ) -> None:
         preloads = [word for name in preload for word in ("--preload", name)]
         launch = os.path.join(package_dir, "launch.py")
@@ -68,6 +70,7 @@ class ForkServerLink:
         self._thread = thread
         self._say = say
         self._on_report = on_report
+        self._waits_said_every_s = waits_said_every_s
         self._loop = asyncio.get_running_loop()
         self._report: asyncio.Future[ServerReport] = self._loop.create_future()
         self._server: Child | None = None
@@ -108,7 +111,7 @@ class ForkServerLink:
         began = self._loop.time()
         while not self._report.done():
             future = self._report
-            await asyncio.wait([future], timeout=WAITS_SAID_EVERY_S)
+            await asyncio.wait([future], timeout=self._waits_said_every_s)
             if not future.done():
                 waited = self._loop.time() - began
                 self._say(f"still waiting, after {waited:.0f} s, for the process that imports torch for the workers")

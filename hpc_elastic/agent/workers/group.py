@@ -52,6 +52,7 @@ class LocalWorkers:
         may_start: returns whether workers may run; called in the thread right before they start, because an agent
             that was paused before may have lost its head meanwhile. If they may not, the start is tried again, as
             after other trouble that may pass.
+        start_again_s: the pause after a failed start whose cause may pass, in seconds.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LocalWorkers:
         on_exit: Callable[[int, int, int], None],
         on_broken: Callable[[str], None],
         may_start: Callable[[], bool] = lambda: True,
+        start_again_s: float = START_AGAIN_S,
     ) -> None:
         self._plan = plan
         self._allocation = allocation
@@ -76,6 +78,7 @@ class LocalWorkers:
         self._say = say
         self._on_exit = on_exit
         self._may_start = may_start
+        self._start_again_s = start_again_s
         self._stop_asked = asyncio.Event()
         self._start = start
         self._store = StoreLink(plan.package_dir, start=start, thread=thread, say=say, on_broken=on_broken)
@@ -168,7 +171,7 @@ class LocalWorkers:
         gc.collect()
 
     async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
-        """Start all workers or none; after a failure whose cause may pass, try again after a second."""
+        """Start all workers or none; after a failure whose cause may pass, try again after a pause."""
         for number in range(2, START_TRIES + 2):
             try:
                 starter = await self._unless_stopped(self._start.choose(orders))
@@ -180,7 +183,7 @@ class LocalWorkers:
                 failed = f"rank {error.order.rank} could not be started ({error})"
                 self._say(f"{failed}; try {number} of {START_TRIES} follows")
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
+                await asyncio.wait_for(self._stop_asked.wait(), self._start_again_s)
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _start_now(self, orders: list[WorkerOrder], starter: Starter | None) -> list[SpawnedWorker]:

@@ -12,12 +12,10 @@ from typing import cast
 
 import pytest
 
-from hpc_elastic.agent.drivers import coordinator as coordination
-from hpc_elastic.agent.drivers import head_watch as watching
-from hpc_elastic.agent.drivers.coordinator import Coordinator
+from hpc_elastic.agent.drivers.coordinator import COORDINATOR_TIMES, Coordinator, CoordinatorTimes
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.net.transport import Connection
-from hpc_elastic.agent.records import retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -58,6 +56,7 @@ class Scene:
         restart: str = "restart_all",
         progress_file: str | None = None,
         answers: Answers | None = None,
+        times: CoordinatorTimes = COORDINATOR_TIMES,
     ) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
@@ -75,6 +74,7 @@ class Scene:
             telemetry=telemetry,
             outputs=HeadOutputs(to_own_member=self.heard.put_nowait, superseded=self.superseded.append),
             diagnose=diagnose,
+            times=times,
         )
 
     @staticmethod
@@ -106,11 +106,12 @@ def play(
     restart: str = "restart_all",
     progress_file: str | None = None,
     answers: Answers | None = None,
+    times: CoordinatorTimes = COORDINATOR_TIMES,
 ) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root, nodes, diagnose, restart, progress_file, answers)
+        made = Scene(root, nodes, diagnose, restart, progress_file, answers, times)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)
@@ -171,11 +172,7 @@ def test_what_a_store_host_breaks_is_judged_by_the_progress_that_there_was(tmp_p
     play(tmp_path, scene, progress_file=str(tmp_path / "checkpoint"))
 
 
-def test_a_head_that_finds_a_later_attempt_ends_nothing_and_says_so_to_its_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.001)
-
+def test_a_head_that_finds_a_later_attempt_ends_nothing_and_says_so_to_its_agent(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.coordinator.received_from_own(a_join(0))
         await until(made, Assign)
@@ -187,14 +184,10 @@ def test_a_head_that_finds_a_later_attempt_ends_nothing_and_says_so_to_its_agent
         await made.disk.call(lambda: None)
         assert not Path(made.layout.result).exists()
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=CoordinatorTimes(watch=WatchTimes(look_every_s=0.001)))
 
 
-def test_a_head_that_ends_the_run_while_another_one_goes_on_writes_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 600.0)
-
+def test_a_head_that_ends_the_run_while_another_one_goes_on_writes_no_result(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.coordinator.received_from_own(a_join(0))
         await until(made, Assign)
@@ -205,7 +198,7 @@ def test_a_head_that_ends_the_run_while_another_one_goes_on_writes_no_result(
         assert made.superseded == ["node1 has opened attempt 2"]
         assert not Path(made.layout.result).exists()
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=CoordinatorTimes(watch=WatchTimes(look_every_s=600.0)))
 
 
 def test_nobody_who_could_end_the_job_is_worth_a_word_at_the_start(
@@ -236,8 +229,7 @@ def test_the_end_of_a_node_does_not_overtake_its_failure_when_the_disk_is_slow(t
     play(tmp_path, scene, restart="ignore", progress_file="*.pt")
 
 
-def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FOR_S", 0.3)
+def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("a file where a folder should be")
 
     async def scene(made: Scene) -> None:
@@ -246,13 +238,10 @@ def test_a_run_directory_that_cannot_be_written_starts_nothing(tmp_path: Path, m
         assert isinstance(end, End)
         assert end.exit_code == 5
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=CoordinatorTimes(retries_for_s=0.3))
 
 
-def test_requests_are_read_again_after_the_file_system_was_in_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.001)
+def test_requests_are_read_again_after_the_file_system_was_in_trouble(tmp_path: Path) -> None:
     requests = Path(RunLayout(tmp_path).requests)
     requests.mkdir()  # reading it fails, as it does on a stale file handle
 
@@ -269,7 +258,7 @@ def test_requests_are_read_again_after_the_file_system_was_in_trouble(
             if getattr(message, "reason", "") == "cancelled by ada@login1":
                 return
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=CoordinatorTimes(watch=WatchTimes(look_every_s=0.001)))
 
 
 def test_a_new_start_of_the_job_is_heard_of_while_the_disk_is_busy(tmp_path: Path) -> None:
@@ -291,11 +280,7 @@ def test_a_new_start_of_the_job_is_heard_of_while_the_disk_is_busy(tmp_path: Pat
     play(tmp_path, scene)
 
 
-def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "DIAGNOSE_AFTER_S", 0.001)
-    monkeypatch.setattr(watching, "DIAGNOSE_EVERY_S", 0.001)
+def test_the_nodes_that_are_missing_are_looked_at_again_and_again(tmp_path: Path) -> None:
     asked: list[tuple[str, ...]] = []
 
     def diagnose(nodes: Sequence[str]) -> list[Diagnosis]:
@@ -310,7 +295,8 @@ def test_the_nodes_that_are_missing_are_looked_at_again_and_again(
         assert end.cause == "at most 1 of at least 2 nodes can join; missing: node1 authenticated wrongly"
         assert asked == [("node1",)] * 3
 
-    play(tmp_path, scene, nodes=2, diagnose=diagnose)
+    times = CoordinatorTimes(watch=WatchTimes(diagnose_after_s=0.001, diagnose_every_s=0.001))
+    play(tmp_path, scene, nodes=2, diagnose=diagnose, times=times)
 
 
 def test_who_was_refused_for_its_version_does_not_hold_the_others(
@@ -354,28 +340,21 @@ async def terminate(made: Scene) -> End:
 )
 def test_a_stop_from_outside_ends_the_run_only_if_slurm_says_that_the_job_does_not_start_again(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     is_requeued: list[bool | None],
     exit_code: ExitCode,
     state: str | None,
 ) -> None:
-    monkeypatch.setattr(coordination, "SCHEDULER_ANSWERS_WITHIN_S", 0.2)
-    monkeypatch.setattr(coordination, "ASKS_AGAIN_AFTER_S", 0.01)
-
     async def scene(made: Scene) -> None:
         assert (await terminate(made)).exit_code == exit_code
         result = Path(made.layout.result)
         assert (json.loads(result.read_text())["state"] if result.exists() else None) == state
 
-    play(tmp_path, scene, answers=Answers(is_requeued=is_requeued))
+    times = CoordinatorTimes(scheduler_answers_within_s=0.2, asks_again_after_s=0.01)
+    play(tmp_path, scene, answers=Answers(is_requeued=is_requeued), times=times)
 
 
-def test_whoever_asks_for_the_end_while_slurm_is_silent_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_asks_for_the_end_while_slurm_is_silent_ends_the_run(tmp_path: Path) -> None:
     """The next start of the job, should there be one, would only find the request."""
-    monkeypatch.setattr(coordination, "ASKS_AGAIN_AFTER_S", 0.01)
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.01)
     layout = RunLayout(tmp_path)
 
     class Silent(Answers):
@@ -388,4 +367,5 @@ def test_whoever_asks_for_the_end_while_slurm_is_silent_ends_the_run(
         assert (await terminate(made)).exit_code == ExitCode.STOPPED
         assert json.loads(Path(made.layout.result).read_text())["state"] == "CANCELLED"
 
-    play(tmp_path, scene, answers=Silent())
+    times = CoordinatorTimes(asks_again_after_s=0.01, watch=WatchTimes(look_every_s=0.01))
+    play(tmp_path, scene, answers=Silent(), times=times)

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from hpc_elastic.agent.net import transport
 from hpc_elastic.agent.net.listener import (
     ACCEPTED_A_TURN,
     FILES_BESIDE,
@@ -25,7 +24,7 @@ from hpc_elastic.agent.net.listener import (
     most_unauthenticated,
 )
 from hpc_elastic.agent.net.rate_limit import LINES
-from hpc_elastic.agent.net.transport import Connection, dial
+from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory, dial
 from hpc_elastic.agent.node.network import listen
 from hpc_elastic.membership.authentication import NONCE_BYTES, Session, Side
 from hpc_elastic.membership.messages import Beat
@@ -37,13 +36,13 @@ MOST = 20
 class Scene:
     """A listener for few unauthenticated clients, what it said, and who got in."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, make: ConnectionFactory = MAKE) -> None:
         self.receiver = Recorder()
         self.said: list[str] = []
         self.dialled: list[Connection] = []
         listener = listen("127.0.0.1", 0)
         self.port = int(listener.getsockname()[1])
-        self.listener = Listener(listener, MAKE, self.receiver, most=most, say=self.said.append)
+        self.listener = Listener(listener, make, self.receiver, most=most, say=self.said.append)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Lets the loop turn until something is so; each turn is a system call, so this is no busy wait for long."""
@@ -69,13 +68,13 @@ class Scene:
         return socket.create_connection(("127.0.0.1", self.port))
 
 
-def play(play_scene: Callable[[Scene], Awaitable[None]], *, most: int = MOST) -> None:
+def play(play_scene: Callable[[Scene], Awaitable[None]], *, most: int = MOST, make: ConnectionFactory = MAKE) -> None:
     """Plays a scene; an exception in a callback, which ends an agent, fails it, and so does a socket that stays."""
 
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        scene = Scene(most)
+        scene = Scene(most, make)
         await asyncio.wait_for(play_scene(scene), 60)
         await scene.end()
         assert troubles == []
@@ -113,9 +112,7 @@ def test_the_oldest_unauthenticated_client_goes_for_a_new_one_and_agents_are_nev
     play(scene)
 
 
-def test_slow_unauthenticated_clients_have_the_time_of_a_handshake_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.1)
-
+def test_slow_unauthenticated_clients_have_the_time_of_a_handshake_in_all() -> None:
     async def scene(made: Scene) -> None:
         with made.connect() as slow:
             hello = Session(Side.DIALLING, secret=b"x", scope=SCOPE, nonce=bytes(NONCE_BYTES)).open()
@@ -127,7 +124,7 @@ def test_slow_unauthenticated_clients_have_the_time_of_a_handshake_in_all(monkey
         await made.until(lambda: made.listener.unauthenticated == 0)
         assert [line.partition(": ")[2] for line in made.said] == ["no handshake in time"]
 
-    play(scene)
+    play(scene, make=connection_factory(b"s" * 32, SCOPE, handshake_bound_s=0.1))
 
 
 def test_who_hangs_up_is_not_worth_a_line() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from hpc_elastic.agent.net import rate_limit
 from hpc_elastic.agent.net.rate_limit import LINES, RateLimitedSay
 
 
@@ -27,12 +24,10 @@ def test_tells_the_first_lines_and_then_how_many_more_came() -> None:
     asyncio.run(main())
 
 
-def test_a_period_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "PERIOD_S", 0.01)
-
+def test_a_period_ends_by_itself() -> None:
     async def main() -> None:
         told: asyncio.Queue[str] = asyncio.Queue()
-        say = RateLimitedSay(told.put_nowait, "more")
+        say = RateLimitedSay(told.put_nowait, "more", period_s=0.01)
         for number in range(LINES + 1):
             say(str(number))
         lines = [await asyncio.wait_for(told.get(), 20) for _ in range(LINES + 1)]

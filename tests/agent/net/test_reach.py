@@ -10,7 +10,6 @@ import socket
 
 import pytest
 
-from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.net.reach import (
     Answer,
     Explainer,
@@ -53,7 +52,7 @@ def test_a_port_that_is_open_and_one_that_is_not() -> None:
     assert asyncio.run(probe("127.0.0.1", closed_port())) is Answer.REFUSED
 
 
-def test_a_port_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first, socket.socket() as second:
         for client in (first, second):  # the queue is full now: a further SYN is dropped
             client.setblocking(False)
@@ -121,15 +120,14 @@ def test_there_is_no_route_if_the_machine_answers_on_no_port() -> None:
     assert finding.detail == "cannot route to node1 (127.0.0.1): No route to host"
 
 
-@pytest.mark.long
-def test_there_is_no_route_if_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PROBE_BOUND_S", 0.05)
+def test_there_is_no_route_if_nothing_answers() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first, socket.socket() as second:
         for client in (first, second):
             client.setblocking(False)
             client.connect_ex(full.getsockname())
         port = full.getsockname()[1]
-        finding = why(TimeoutError("no answer within 2 s"), port)
+        error = TimeoutError("no answer within 2 s")
+        finding = asyncio.run(explain(error, a_place(), PORTS, others=[port], probe_bound_s=0.05))
     assert finding.cause is RendezvousCause.CANNOT_ROUTE
     assert finding.detail.endswith(f"no answer within 2 s, neither on port 25000 nor on {port}")
 

@@ -13,14 +13,21 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hpc_elastic.agent.net import transport
-from hpc_elastic.agent.net.transport import Connection, Encoder, NoHandshakeError, connection_factory, dial
+from hpc_elastic.agent.net.transport import (
+    Connection,
+    ConnectionFactory,
+    Encoder,
+    NoHandshakeError,
+    connection_factory,
+    dial,
+)
 from hpc_elastic.membership.authentication import Scope, Side, WrongSecretError
 from hpc_elastic.membership.messages import Beat, Message, Stop, StopManner, Welcome
 from tests.agent.conftest import Spawn
 
 SCOPE = Scope(run="run", job_id="42", restart_count=0)
 MAKE = connection_factory(b"s" * 32, SCOPE)
+MAKE_HASTY = connection_factory(b"s" * 32, SCOPE, handshake_bound_s=0.02)
 DIALLING_AGENT = """
 import asyncio
 from hpc_elastic.agent.net.transport import connection_factory, dial
@@ -91,14 +98,14 @@ class Listening:
         self.port = int(server.sockets[0].getsockname()[1])
 
 
-def play(scene: Callable[[Listening], Awaitable[None]]) -> None:
+def play(scene: Callable[[Listening], Awaitable[None]], *, make: ConnectionFactory = MAKE) -> None:
     """Plays a scene with a listening agent; an exception in a callback, which ends an agent, fails it."""
 
     async def main() -> None:
         loop, troubles = asyncio.get_running_loop(), list[object]()
         loop.set_exception_handler(lambda _, context: troubles.append(context))
         receiver = Recorder()
-        server = await loop.create_server(lambda: MAKE(Side.LISTENING, receiver), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: make(Side.LISTENING, receiver), "127.0.0.1", 0)
         await asyncio.wait_for(scene(Listening(receiver, server)), 30)
         server.close()
         await asyncio.sleep(0)
@@ -230,7 +237,7 @@ def test_what_the_kernel_says_of_a_connection_is_the_other_sides_doing_or_the_ne
     ],
     ids=["secret", "job"],
 )
-def test_dialling_an_agent_that_is_not_ours_is_a_wrong_secret(make: transport.ConnectionFactory) -> None:
+def test_dialling_an_agent_that_is_not_ours_is_a_wrong_secret(make: ConnectionFactory) -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
         with pytest.raises(WrongSecretError, match="does not know this run's secret"):
@@ -283,9 +290,7 @@ def test_a_stranger_is_cut_off_and_nobody_hears_of_it(garbage: bytes) -> None:
     play(scene)
 
 
-def test_a_silent_stranger_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.02)
-
+def test_a_silent_stranger_is_cut_off() -> None:
     async def scene(there: Listening) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
         with contextlib.suppress(ConnectionError):
@@ -293,18 +298,16 @@ def test_a_silent_stranger_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.close()
         assert there.receiver.opens == []
 
-    play(scene)
+    play(scene, make=MAKE_HASTY)
 
 
-def test_dialling_a_silent_listener_ends_without_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "HANDSHAKE_BOUND_S", 0.02)
-
+def test_dialling_a_silent_listener_ends_without_a_handshake() -> None:
     async def scene(there: Listening) -> None:
         with (
             socket.create_server(("127.0.0.1", 0)) as silent,
             pytest.raises(NoHandshakeError, match="no handshake in time"),
         ):
-            await dial(MAKE, Recorder(), "127.0.0.1", silent.getsockname()[1], timeout_s=5)
+            await dial(MAKE_HASTY, Recorder(), "127.0.0.1", silent.getsockname()[1], timeout_s=5)
 
     play(scene)
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from hpc_elastic.agent.records import retries
 from hpc_elastic.agent.records.retries import retry, retry_here
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 
@@ -46,16 +45,14 @@ def test_an_answer_is_no_refusal() -> None:
     assert work.calls == 1
 
 
-def test_the_last_refusal_is_raised_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FOR_S", 0.1)
+def test_the_last_refusal_is_raised_when_the_time_is_over() -> None:
     work = Work(10**6)
     with pytest.raises(FileSystemError):
-        asyncio.run(retry(work.later, say=lambda _: None))
+        asyncio.run(retry(work.later, say=lambda _: None, within_s=0.1))
     assert work.calls > 1
 
 
-def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FOR_S", 0.1)
+def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one() -> None:
     work = Work(1)
 
     def takes_long() -> str:
@@ -64,10 +61,10 @@ def test_a_try_that_takes_longer_than_the_time_for_tries_has_another_one(monkeyp
             pass
         return work()
 
-    assert retry_here(takes_long, say=lambda _: None) == "done"
+    assert retry_here(takes_long, say=lambda _: None, within_s=0.1) == "done"
 
 
-def test_nothing_is_tried_again_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_tried_again_that_nobody_wants() -> None:
     work = Work(10**6)
     with pytest.raises(FileSystemError):
         asyncio.run(retry(work.later, say=print, is_wanted=lambda: False))

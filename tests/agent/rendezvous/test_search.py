@@ -16,9 +16,8 @@ import pytest
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, connection_factory
 from hpc_elastic.agent.node.network import listen, listen_on_first
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous import search as searching
-from hpc_elastic.agent.rendezvous import trouble as troubling
-from hpc_elastic.agent.rendezvous.search import HeadSearch
+from hpc_elastic.agent.rendezvous.search import HeadSearch, SearchTimes
+from hpc_elastic.agent.rendezvous.trouble import ReportTimes, Trouble
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RendezvousCause, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.membership.authentication import Scope, Side
@@ -36,6 +35,7 @@ from tests.plans import make_run_plan
 ENDPOINT = Endpoint(address="127.0.0.2", port=1)
 SCOPE = Scope(run="run", job_id="local-1", restart_count=0)
 MAKE = connection_factory(b"s" * 32, SCOPE)
+IN_NO_TIME = SearchTimes(read_claim_every_s=0.0, first_pause_s=0.001, longest_pause_s=0.005)
 
 
 class Answering:
@@ -84,7 +84,7 @@ class Member:
 class Scene:
     """Two local nodes of one allocation; ports of their own for each test."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, times: SearchTimes = IN_NO_TIME) -> None:
         self.layout = RunLayout(root)
         elastic = ElasticPlan(join_timeout_s=600, join_retries=0, lease_s=9, exit_timeout_s=None, rejoin="at_restart")
         self.plan = replace(make_run_plan(root), elastic=elastic)
@@ -97,6 +97,7 @@ class Scene:
 
         self.nodes: tuple[str, ...] = ("local0", "local1")
         self.answers = Answers()
+        self.times = times
 
     def allow(self, *, join_retries: int = 0, join_timeout_s: float = 600.0) -> None:
         elastic = replace(self.plan.elastic, join_retries=join_retries, join_timeout_s=join_timeout_s)
@@ -144,6 +145,7 @@ class Scene:
             journal=self.journal(node_id),
             disk=self.disk,
             make=MAKE,
+            times=self.times,
         )
 
     async def find(self, node_id: int = 1) -> bool:
@@ -166,22 +168,15 @@ class Scene:
         await self.disk.close(5)
 
 
-def play(root: Path, scene: Callable[[Scene], Awaitable[None]]) -> None:
+def play(root: Path, scene: Callable[[Scene], Awaitable[None]], *, times: SearchTimes = IN_NO_TIME) -> None:
     async def main() -> None:
-        made = Scene(root)
+        made = Scene(root, times)
         try:
             await asyncio.wait_for(scene(made), 30)
         finally:
             await made.close()
 
     asyncio.run(main())
-
-
-@pytest.fixture(autouse=True)
-def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "READ_CLAIM_EVERY_S", 0.0)
-    monkeypatch.setattr(searching, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(searching, "LONGEST_PAUSE_S", 0.005)
 
 
 def test_node_0_claims_the_allocation_and_is_the_head(tmp_path: Path) -> None:
@@ -264,10 +259,7 @@ def test_the_end_of_the_connection_is_told_once_it_is_the_heads(tmp_path: Path) 
     play(tmp_path, scene)
 
 
-def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "CLAIM_AFTER_S", 0.01)
-    monkeypatch.setattr(searching, "CLAIM_STEP_S", 0.01)
-
+def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         assert not await made.find(1)
         claim = made.journal(0).find_allocation()
@@ -275,7 +267,7 @@ def test_another_node_becomes_the_head_if_none_shows(tmp_path: Path, monkeypatch
         assert claim.node == "local1"
         assert made.said == ["no head showed, so this node is the head now"]
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=replace(IN_NO_TIME, claim_after_s=0.01, claim_step_s=0.01))
 
 
 def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> None:
@@ -312,18 +304,18 @@ def test_a_late_starter_asks_the_head_of_the_latest_attempt(tmp_path: Path) -> N
     play(tmp_path, scene)
 
 
-def retrying(monkeypatch: pytest.MonkeyPatch, *, answers_within_s: float = 600.0, persists_s: float = 600.0) -> None:
-    """A search whose tries and pauses are short."""
-    monkeypatch.setattr(searching, "HEAD_ANSWERS_WITHIN_S", answers_within_s)
-    monkeypatch.setattr(searching, "PERSISTS_S", persists_s)
-    monkeypatch.setattr(searching, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(troubling, "SETTLES_S", 0.0)
-    monkeypatch.setattr(troubling, "STARTS_WITHIN_S", 0.0)
+def retrying(*, answers_within_s: float = 600.0, persists_s: float = 600.0) -> SearchTimes:
+    """The times of a search whose pauses are short, and which reports at once."""
+    return replace(
+        IN_NO_TIME,
+        head_answers_within_s=answers_within_s,
+        persists_s=persists_s,
+        first_retry_s=0.001,
+        reports=ReportTimes(settles_s=0.0, starts_within_s=0.0),
+    )
 
 
 def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrying(monkeypatch, answers_within_s=0.01)
-
     async def is_taken(*_: object) -> bool:
         return False  # another agent was faster to take that head's place
 
@@ -343,18 +335,21 @@ def test_gives_up_naming_the_cause_if_every_try_was_in_vain(tmp_path: Path, monk
         assert (record["cause"], record["gave_up"], record["tries"]) == ("refused", True, 3)
         assert (record["head"], record["address"], record["port"]) == ("local0", "127.0.0.2", 1)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=retrying(answers_within_s=0.01))
 
 
-def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(troubling, "LAST_WORD_WITHIN_S", 0.05)
+def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(tmp_path: Path) -> None:
     hangs = threading.Event()
 
     async def scene(made: Scene) -> None:
-        trouble = troubling.Trouble(
-            made.plan, made.place(1), disk=made.disk, say=lambda *_: None, versions={}, began=0.0
+        trouble = Trouble(
+            made.plan,
+            made.place(1),
+            disk=made.disk,
+            say=lambda *_: None,
+            versions={},
+            began=0.0,
+            times=ReportTimes(last_word_within_s=0.05),
         )
         made.disk.best_effort(hangs.wait)
         try:
@@ -366,9 +361,7 @@ def test_a_file_system_that_hangs_does_not_keep_an_agent_that_gives_up(
     play(tmp_path, scene)
 
 
-def test_no_try_begins_after_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrying(monkeypatch)
-
+def test_no_try_begins_after_join_timeout(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.allow(join_retries=1000, join_timeout_s=0.05)
         _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
@@ -376,7 +369,7 @@ def test_no_try_begins_after_join_timeout(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(RendezvousTimeoutError, match="after 1 try"):
             await made.find(1)
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=retrying())
 
 
 def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeeded(tmp_path: Path) -> None:
@@ -389,9 +382,7 @@ def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeede
     play(tmp_path, scene)
 
 
-def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrying(monkeypatch, persists_s=0.01)
-
+def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         _, endpoint = await made.listen(Welcome(allocation=9, head="node0"), make=connection_factory(b"x" * 32, SCOPE))
         made.journal(0).claim_allocation(endpoint)
@@ -399,14 +390,10 @@ def test_a_try_with_a_cause_that_stays_is_over_sooner(tmp_path: Path, monkeypatc
             await made.find(1)
         assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.WRONG_SECRET]
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=retrying(persists_s=0.01))
 
 
-def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retrying(monkeypatch)
-
+def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         looking = asyncio.ensure_future(made.find())
         while not Path(made.layout.rendezvous("local1")).exists():
@@ -422,7 +409,7 @@ def test_a_trouble_is_told_once_and_taken_back_when_the_head_is_found(
         refused = f"was refused by local0 (127.0.0.2) on port {made.ports[0]}: nobody listens there"
         assert made.said == [refused]
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=retrying())
 
 
 class Slow(Answering):
@@ -435,12 +422,8 @@ class Slow(Answering):
         self.joins.append(message)
 
 
-def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(tmp_path: Path) -> None:
     """Whoever hangs up is taken for lost, and refused when he calls again."""
-    retrying(monkeypatch, answers_within_s=0.0, persists_s=0.0)
-    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
 
     async def scene(made: Scene) -> None:
         head = Slow()
@@ -454,13 +437,10 @@ def test_a_head_that_answers_late_is_waited_for_on_the_same_connection(
         assert await looking
         assert (head.joins, made.member.heard) == ([made.join(1)], [Welcome(allocation=1, head="node0")])
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=replace(retrying(answers_within_s=0.0, persists_s=0.0), silent_after_s=0.01))
 
 
-def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    retrying(monkeypatch)
-    monkeypatch.setattr(searching, "SILENT_AFTER_S", 0.01)
-
+def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.allow(join_timeout_s=0.2)
         await made.listen_as(Slow())
@@ -468,14 +448,10 @@ def test_a_head_that_never_answers_is_given_up_at_join_timeout(tmp_path: Path, m
             await made.find()
         assert [missing.cause for missing in caught.value.missing] == [RendezvousCause.SILENT]
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=replace(retrying(), silent_after_s=0.01))
 
 
-def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retrying(monkeypatch)
-
+def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.nodes = ("no-such-node.invalid", "local1")
         looking = asyncio.ensure_future(made.find())
@@ -488,7 +464,7 @@ def test_a_name_that_means_nothing_is_told_and_the_claim_is_used(
         made.journal(0).claim_allocation(endpoint)
         assert await looking
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=retrying())
 
 
 @pytest.mark.parametrize(("node_id", "nodes"), [(1, 4), (3, 4), (99, 100)])
@@ -516,11 +492,8 @@ def test_a_late_agent_of_a_run_that_is_over_does_not_wait_for_a_head(tmp_path: P
 
 @pytest.mark.parametrize("is_over", [True, None], ids=["it answers later", "it never answers"])
 def test_whether_an_earlier_allocation_is_over_is_asked_until_the_scheduler_says_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool | None
+    tmp_path: Path, is_over: bool | None
 ) -> None:
-    monkeypatch.setattr(searching, "SCHEDULER_ANSWERS_WITHIN_S", 0.3)
-    monkeypatch.setattr(searching, "ASKS_AGAIN_AFTER_S", 0.01)
-
     async def scene(made: Scene) -> None:
         other = replace(made.place(0), job_id="41")
         Journal(made.layout, made.plan, other, questions=Answers()).claim_allocation(ENDPOINT)
@@ -541,4 +514,4 @@ def test_whether_an_earlier_allocation_is_over_is_asked_until_the_scheduler_says
             assert len(asked) > 4
             assert not Path(made.layout.allocation(2)).exists()
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, times=replace(IN_NO_TIME, scheduler_answers_within_s=0.3, asks_again_after_s=0.01))

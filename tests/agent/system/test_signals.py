@@ -6,13 +6,10 @@ import asyncio
 import os
 import signal
 
-import pytest
-
-from hpc_elastic.agent.system import signals as agent_signals
-from hpc_elastic.agent.system.signals import AgentSignals
+from hpc_elastic.agent.system.signals import FOR_WORKERS, SAME_WITHIN_S, STOPS, AgentSignals
 
 
-def play(*numbers: signal.Signals, is_local: bool = False) -> list[object]:
+def play(*numbers: signal.Signals, is_local: bool = False, same_within_s: float = SAME_WITHIN_S) -> list[object]:
     """What is told when this process gets these signals, one after the other."""
     told: list[object] = []
 
@@ -24,12 +21,13 @@ def play(*numbers: signal.Signals, is_local: bool = False) -> list[object]:
             stop=lambda name, have_workers: told.append((name, have_workers)),
             escalate=lambda: told.append("escalate"),
             say=told.append,
+            same_within_s=same_within_s,
         )
         for number in numbers:
             os.kill(os.getpid(), number)
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
-        for number in (*agent_signals.STOPS, *agent_signals.FOR_WORKERS):
+        for number in (*STOPS, *FOR_WORKERS):
             loop.remove_signal_handler(number)
 
     asyncio.run(main())
@@ -49,9 +47,8 @@ def test_one_request_that_comes_twice_is_one() -> None:
     assert play(signal.SIGINT, signal.SIGTERM, is_local=True) == [("SIGINT", False)]
 
 
-def test_who_asks_again_later_means_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_signals, "SAME_WITHIN_S", 0.0)
-    assert play(signal.SIGINT, signal.SIGINT) == [("SIGINT", False), "escalate"]
+def test_who_asks_again_later_means_now() -> None:
+    assert play(signal.SIGINT, signal.SIGINT, same_within_s=0.0) == [("SIGINT", False), "escalate"]
 
 
 def test_what_is_for_the_workers_does_not_end_the_agent() -> None:

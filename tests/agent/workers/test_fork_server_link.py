@@ -16,6 +16,7 @@ import pytest
 from hpc_elastic.agent.node.node_environment import node_environment
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, WorkerSearch, find_workers
+from hpc_elastic.agent.workers.fork_server_link import ForkServerLink
 from hpc_elastic.agent.workers.log_destinations import LogDestinations
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Spawner, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.store_link import StoreLink
@@ -46,7 +47,8 @@ class Scene:
         place = Allocation(job_id="1", restart_count=0, array_task=None, node_id=0, nodes=("node1",), is_local=True)
         environ = {**os.environ, "STAND_IN": behaviour}
         self.start = WorkerStart(self.plan, place, environ, thread=self.thread, deadline=DEADLINE, say=self.hear)
-        self.variables = dict(node_environment(environ, self.plan, place).variables)
+        self.node = node_environment(environ, self.plan, place)
+        self.variables = dict(self.node.variables)
 
     def hear(self, text: str, level: Level) -> None:
         self.said.append(text if level == "info" else f"{level}: {text}")
@@ -262,17 +264,29 @@ def test_a_preload_that_cannot_be_imported_is_a_warning(tmp_path: Path) -> None:
     assert len(said) == 3
 
 
-def test_a_wait_for_a_server_that_still_imports_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpc_elastic.agent.workers.fork_server_link.WAITS_SAID_EVERY_S", 0.01)
+def test_a_wait_for_a_server_that_still_imports_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
 
     async def scene(made: Scene) -> None:
-        waiting = asyncio.ensure_future(made.start.ready())
-        while not made.said:
+        link = ForkServerLink(
+            str(tmp_path),
+            preload=(),
+            node=made.node,
+            deadline=DEADLINE,
+            thread=made.thread,
+            say=said.append,
+            on_report=lambda _: None,
+            waits_said_every_s=0.01,
+        )
+        await link.start()
+        waiting = asyncio.ensure_future(link.report())
+        while not said:
             await asyncio.sleep(0.01)
         assert not waiting.done()
         waiting.cancel()
+        await link.close()
 
-    said = play(tmp_path, scene, "waits").said
+    play(tmp_path, scene, "waits", start="spawn")
     assert said[0] == "still waiting, after 0 s, for the process that imports torch for the workers"
 
 

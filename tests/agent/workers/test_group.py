@@ -17,7 +17,7 @@ import pytest
 from hpc_elastic.agent.node.environment import NodeFacts
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.agent.workers.group import START_TRIES, LocalWorkers
+from hpc_elastic.agent.workers.group import START_AGAIN_S, START_TRIES, LocalWorkers
 from hpc_elastic.agent.workers.spawn import StartFailedError
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
@@ -32,7 +32,7 @@ from tests.plans import make_run_plan
 class Scene:
     """The workers of one node, which sleep."""
 
-    def __init__(self, root: Path, **changes: Any) -> None:
+    def __init__(self, root: Path, *, start_again_s: float = START_AGAIN_S, **changes: Any) -> None:
         self.may_start = True
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
@@ -58,6 +58,7 @@ class Scene:
             on_exit=lambda *_: None,
             on_broken=print,
             may_start=lambda: self.may_start,
+            start_again_s=start_again_s,
         )
 
     async def start(self, attempt: int = 1) -> None:
@@ -116,9 +117,7 @@ def test_an_agent_that_was_paused_on_its_way_to_start_workers_starts_none(tmp_pa
     play(tmp_path, scene)
 
 
-def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpc_elastic.agent.workers.group.START_AGAIN_S", 0.01)
-
+def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.may_start = False
         with pytest.raises(StartFailedError, match="the time until which this node's workers may run is over"):
@@ -126,7 +125,7 @@ def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path, mon
         assert len(made.said) == START_TRIES - 1
         assert made.workers.pids() == {}
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, start_again_s=0.01)
 
 
 def test_an_agent_that_may_start_its_workers_again_does_so(tmp_path: Path) -> None:
@@ -193,9 +192,7 @@ def test_what_is_no_passing_trouble_fails_after_all_tries(tmp_path: Path) -> Non
     play(tmp_path, scene)
 
 
-def test_a_stop_does_not_wait_for_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpc_elastic.agent.workers.group.START_AGAIN_S", 3600)
-
+def test_a_stop_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         (tmp_path / "workdir").rmdir()
         starting = asyncio.ensure_future(made.start())
@@ -206,7 +203,7 @@ def test_a_stop_does_not_wait_for_the_next_try(tmp_path: Path, monkeypatch: pyte
         await starting
         assert made.workers.pids() == {}
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, start_again_s=3600)
 
 
 def test_a_stop_does_not_wait_for_a_fork_server_that_still_imports(tmp_path: Path) -> None:
