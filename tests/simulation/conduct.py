@@ -104,7 +104,8 @@ class Conduct:
             return
         what = f"{agent.name} sends beats {now - before:.3f} s apart"
         longest_s = patience_s / (2 if is_first_known else 4)
-        is_due = patience_s / 4 - LATE_S <= now - before <= longest_s + LATE_S
+        late_s = LATE_S + sum(fault.lasts_s for fault in scenario.faults if fault.what == "late")
+        is_due = patience_s / 4 - late_s <= now - before <= longest_s + late_s
         require(is_due or agent.process.has_ever_frozen, what)
 
     # Of a head.

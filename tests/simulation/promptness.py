@@ -125,7 +125,8 @@ class Promptness:
             self._check_wait(f"the first attempt comes without {agent.name}", head.started_at, waits_s)
         elif before is not None and fault.what == "starts_late" and agent.name in claim.members:
             began = max(agent.started_at, run.disk.asked_at[before.attempt])
-            self._check_wait(f"attempt {claim.attempt} comes with {agent.name}", began, JOINS_WITHIN_S)
+            stops_s = max(min(role.patience_s, GRACE_S) for role in run.scenario.roles)
+            self._check_wait(f"attempt {claim.attempt} comes with {agent.name}", began, JOINS_WITHIN_S + stops_s)
             require(claim.spend == before.spend, f"the coming of {agent.name} is paid for")
 
     def _check_answer(self, lost: str, claim: AttemptClaim, before: AttemptClaim) -> None:

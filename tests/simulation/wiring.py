@@ -209,7 +209,7 @@ def _monotonic() -> float:
     return _thread().agent.now
 
 
-async def _find_answering_port(address: str, ports: object) -> int | None:
+async def _find_answering_port(address: str, ports: object, **_: object) -> int | None:
     return 22 if CURRENT.run.agent(address).is_powered else None
 
 
