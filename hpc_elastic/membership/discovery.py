@@ -323,7 +323,7 @@ class HeadDiscovery:
         """Return the nodes to dial in one round: those that may gather in this node's place, and the head itself.
 
         A head that is lost comes last, and only from the second round on: it may be back, but if it is not,
-        waiting for its answer takes time. A head that is known to be dead is not dialled.
+        waiting for its answer takes time. A member does not dial a head that is known to be dead; a spare does at once.
         """
         order, own, lost = self._order, self._settings.node, self._lost
         if order is None:
@@ -336,9 +336,9 @@ class HeadDiscovery:
         asked = self._near(order.before(own) if is_member else order.turns, now)
         if not is_member:
             asked += self._near(_spares_before(order, own, may_gather=_may_succeed(lost, order)), now)
-        if lost.node != order.head:
+        if lost.node != order.head or (lost.is_dead and not is_member):
             asked.insert(0, order.head)
-        elif self._rounds and not (lost.is_dead and is_member):  # a spare makes sure
+        elif self._rounds and not lost.is_dead:
             asked.append(order.head)
         return [(node, order.agents[node]) for node in asked if node != own and node in order.agents]
 
@@ -394,12 +394,13 @@ def _spares_before(order: Order, node: str, *, may_gather: bool) -> tuple[str, .
 def _turn_of_spare(order: Order, node: str, nodes: Sequence[str]) -> int | None:
     """Return how many turns come before that of a node that is not in the world; `nodes` are those of the step.
 
-    All members come first, and after `MOST_SPARES` turns the spares do: a round that a spare opens too early is closed
-    as soon as it finds a member.
+    All members come first, the head among them, and after `MOST_SPARES` turns the spares do: a round that a spare opens
+    too early is closed as soon as it finds a member. The head's turn is there for the spare to ask it: the connection
+    may have been reset while the head lives, and nobody else may be left who would say so.
     """
     late = [each for each in nodes if each not in order.members and each not in order.spares]
     after = [*order.spares, *late]
-    return min(order.others, MOST_SPARES) + after.index(node) if node in after else None
+    return min(order.others + 1, MOST_SPARES) + after.index(node) if node in after else None
 
 
 def _turn(records: Records, order: Order | None, node: str, lost: LostHead) -> int | None:

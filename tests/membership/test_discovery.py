@@ -234,11 +234,11 @@ def with_spares(world: World, *node_ids: int) -> World:
 
 def test_a_spare_of_a_dead_head_gathers_after_all_members_and_the_spares_before_it() -> None:
     world = with_spares(a_world(0, 1), 2, 3)
-    for node, turn, asked in (("node2", 0.5, {"node1"}), ("node3", 1.0, {"node1", "node2"})):
+    for node, turn, asked in (("node2", 1.0, {"node1"}), ("node3", 1.5, {"node1", "node2"})):
         search = Search(node, records(world))
         search.pass_time(0.4)
         assert search.names() - {"node0"} == asked
-        search.pass_time(1)
+        search.pass_time(1.5)
         ((at, gather),) = search.asked_for(Gather)
         assert at == turn
         assert isinstance(gather, Gather)
@@ -249,7 +249,7 @@ def test_a_spare_of_a_dead_head_gathers_after_all_members_and_the_spares_before_
 def test_a_spare_that_the_worlds_record_does_not_name_gathers_after_those_that_it_names() -> None:
     search = Search("node3", records(with_spares(a_world(0, 1), 2)))
     search.pass_time(5)
-    assert [at for at, _ in search.asked_for(Gather)] == [1.0]
+    assert [at for at, _ in search.asked_for(Gather)] == [1.5]
     assert search.names() == {"node0", "node1", "node2"}
 
 

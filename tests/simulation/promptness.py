@@ -37,7 +37,7 @@ class Promptness:
         """A claim is on disk."""
         lost = self._lost_alone()
         # Where messages are slow for the lease, or nobody was in a world before, nodes are known to come too late.
-        is_quick = 20 * max(self._run.scenario.delays_s) <= self._run.scenario.lease_s
+        is_quick = 100 * max(self._run.scenario.delays_s) <= self._run.scenario.lease_s
         if self._is_undisturbed() or (lost is not None and before is not None and is_quick):
             self._check_world(world)
         if self._is_undisturbed() and before is None:

@@ -33,7 +33,7 @@ def test_a_head_that_answers_nobody_is_caught(checkout: Path) -> None:
 
 def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkout: Path) -> None:
     number = number_of("hpc_elastic.agent.drivers.head_side: left out: self._answering.received(connection, message)")
-    broken = checkout / "hpc_elastic" / "membership" / "messages.py"  # which itself is never mutated
+    broken = checkout / "hpc_elastic" / "plan" / "roles.py"  # which itself is never mutated, nor read for it
     before = broken.read_text()
     broken.write_text("def while being edited\n")
     try:
@@ -46,11 +46,11 @@ def test_a_module_that_cannot_be_loaded_is_neither_caught_nor_a_survivor(checkou
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [
-        ("hpc_elastic.membership.member: condition turned round: self._seek(is_news=False) if is_known", 40),
+        ("hpc_elastic.membership.member: condition turned round: self._discover_head(is_news=False) if is_known", 40),
         ("hpc_elastic.membership.allegiance: left out: self.head = head", 40),
         ("hpc_elastic.membership.barriers: left out: self._starts.clear()", 40),
     ],
 )
 def test_an_edit_of_what_nobody_waits_for_is_caught(checkout: Path, name: str, seeds: int) -> None:
     numbers = [number for number, each in enumerate(mutate.mutations()) if each.name.startswith(name)]
-    assert all("BrokenRuleError" in mutate._try(number, seeds, checkout) for number in numbers[:1])
+    assert any("BrokenRuleError" in mutate._try(number, seeds, checkout) for number in numbers)

@@ -126,3 +126,11 @@ def test_a_spare_that_comes_when_the_world_is_at_work_can_succeed_it() -> None:
     run = the_run(1, 1, late, killed(0, at=90.0))
     assert (the_result(run).reason, run.disk.claims[1].members) == ("succeeded", ("node0",))
     assert run.disk.claims[2].members == ("node1",)
+
+
+@pytest.mark.parametrize("at", [AT, 0.5, 1.0, 2.0])
+def test_a_spare_whose_connection_is_reset_asks_its_head_and_takes_nothing_over(at: float) -> None:
+    """The head lives, and nobody but itself could say so: its world has one node."""
+    run = the_run(1, 1, Fault(what="reset", node=1, at=at))
+    assert {claim.head for claim in run.disk.claims.values()} == {"node0"}
+    assert run.disk.results[0].reason == "succeeded"

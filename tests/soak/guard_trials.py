@@ -77,14 +77,13 @@ class Trial:
 
     def orders(self, run_dir: Path, start: str) -> Orders:
         """Return what the agent of this trial does."""
-        kills_guard = self.fault in (Fault.GUARD_KILLED, Fault.UNGUARDED)
         return Orders(
             run_dir=run_dir,
             start=start,
             deadline_s=self.deadline_s,
             step=0 if self.fault is Fault.GUARD_KILLED else self.step,
             signal=signal.SIGKILL if self.fault is Fault.KILLED else signal.SIGSTOP,
-            kills_guard_s=self.kills_guard_s if kills_guard else None,
+            kills_guard_s=self.kills_guard_s if self.fault is Fault.GUARD_KILLED else None,
             fences=self.fault is Fault.GUARD_KILLED,
         )
 
@@ -121,6 +120,10 @@ def play(trial: Trial, folder: Path, *, start: str = "spawn") -> Outcome:
     deadline = Deadline.create()
     with _agent(trial.orders(run_dir, start), deadline, is_blocked=trial.is_blocked) as told:
         words = [told.read_word()]
+        if trial.fault is Fault.UNGUARDED:  # the guard after the agent, which would start another one
+            while words[-1] != "frozen":
+                words.append(told.read_word())
+            os.kill(int(words[0].removeprefix("guard ")), signal.SIGKILL)
         _sleep_until(deadline.value + BOUND_S)
         left = tuple(pid for pid in find_workers(marks) if _has_beaten(run_dir, pid))
         _sleep_until(deadline.value + BOUND_S + LOOKS_ON_S)

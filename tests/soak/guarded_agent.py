@@ -69,6 +69,13 @@ class StepCounter:
         self._reached = reached
         self._counting = threading.Lock()
 
+    def reach(self) -> None:
+        """Calls `reached` if the start was over before so many lines."""
+        with self._counting:
+            is_it, self._number = self.count < self._number, 0
+        if is_it:
+            self._reached()
+
     def install(self) -> None:
         """Begins to count, in this thread and in those that start from now on."""
         threading.settrace(self._call)
@@ -166,5 +173,6 @@ class _Agent:
         with contextlib.suppress(StartFailedError):
             await workers.initialize_workers(an_assign(attempt=1, nodes=1, group_rank=0))
         sys.settrace(None)
+        self._steps.reach()
         self._tell(f"started {self._steps.count}")
         await keeping
