@@ -43,7 +43,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
         return _play_one(scenario, plant, verbose=arguments.verbose)
     if arguments.seed is not None:
         return _play_one(make(arguments.seed), plant, verbose=arguments.verbose)
-    return _play_many(range(arguments.first, arguments.first + arguments.count), make, plant)
+    kind = next((f"--{name} " for name in kinds if getattr(arguments, name)), "")
+    return _play_many(range(arguments.first, arguments.first + arguments.count), make, plant, kind)
 
 
 def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
@@ -70,7 +71,7 @@ def _play_one(scenario: Scenario, plant: Plant | None, *, verbose: bool) -> int:
     return 1 if error is not None else 0
 
 
-def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | None) -> int:
+def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | None, kind: str) -> int:
     broken = 0
     reasons: Counter[str] = Counter()
     for seed in seeds:
@@ -80,7 +81,10 @@ def _play_many(seeds: range, make: Callable[[int], Scenario], plant: Plant | Non
         except Exception as error:
             broken += 1
             text = str(error) if isinstance(error, BrokenRuleError) else f"{type(error).__name__}: {error}"
-            print(f"seed {seed}: {text}; play it again with `python -m tests.simulation -v --seed {seed}`", flush=True)
+            print(
+                f"seed {seed}: {text}; play it again with `python -m tests.simulation -v {kind}--seed {seed}`",
+                flush=True,
+            )
         else:
             reasons[run.disk.results[0].reason if run.disk.results else "no result"] += 1
     print(", ".join(f"{count} {reason}" for reason, count in reasons.most_common()))

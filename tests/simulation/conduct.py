@@ -212,7 +212,8 @@ class Conduct:
     def goes(self, agent: Agent) -> None:
         """An agent has closed all that it has, and its process ends."""
         left = [name for name in agent.process.tasks_left() if not name.endswith(DIAL)]
-        require(not left, f"{agent.name} ends, and leaves {left}")
+        waits_for_disk = agent.disk.stalled_until > self._run.clock.now  # what waits for it ends with the process
+        require(not left or waits_for_disk, f"{agent.name} ends, and leaves {left}")
         ticks = [name for name in agent.process.timers_left() if name.endswith("._tick")]
         require(not ticks, f"{agent.name} ends, and leaves the timers of {ticks}")
         if self._run.earlier:  # an agent of an old start is cut short where the new one begins
