@@ -33,6 +33,7 @@ from pathlib import Path
 from hpc_elastic.agent.system.processes import Marks, find_workers, signal_all
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
+from hpc_elastic.membership.timing import AGENT
 from tests.soak.guarded_agent import NODE, Orders, be_agent
 
 BOUND_S = 0.25
@@ -65,10 +66,12 @@ class Trial:
     def draw(cls, seed: int, steps: int) -> Trial:
         """Draw a trial of a start that has so many lines."""
         chance = random.Random(seed)
-        deadline_s = chance.uniform(0.02, 1.0)
+        fault = chance.choices([Fault.FROZEN, Fault.KILLED, Fault.GUARD_KILLED], [6, 2, 2])[0]
+        # An agent that can fence does so before its guard's deadline, and starts no worker after that.
+        deadline_s = chance.uniform(2 * AGENT.guard_s if fault is Fault.GUARD_KILLED else 0.02, 1.0)
         return cls(
             seed=seed,
-            fault=chance.choices([Fault.FROZEN, Fault.KILLED, Fault.GUARD_KILLED], [6, 2, 2])[0],
+            fault=fault,
             step=chance.randint(1, steps),
             deadline_s=deadline_s,
             kills_guard_s=chance.uniform(0, deadline_s),
