@@ -390,7 +390,8 @@ class SimulatedConnection:
             self._is_opened = True
             self.opened_at = self._loop.time()
             self._bound.cancel()
-            self.authenticated.set_result(True)
+            if not self.authenticated.done():  # cancelled, if who dialled has stopped to wait
+                self.authenticated.set_result(True)
             self._receiver.opened(self)  # type: ignore[arg-type]
         else:
             assert not isinstance(item, str)
