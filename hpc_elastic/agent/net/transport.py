@@ -218,7 +218,8 @@ class Connection(asyncio.BufferedProtocol):
             self._handshake_bound.cancel()
         if self._trace is not None:
             self._trace(f"connection with {self.peer}: both sides have proved that they know the secret")
-        self.authenticated.set_result(True)
+        if not self.authenticated.done():  # cancelled, if who dials has just stopped to wait: it aborts this connection
+            self.authenticated.set_result(True)
         self._receiver.opened(self)
 
     @property
