@@ -212,14 +212,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._error if isinstance(self._error, ProtocolError) else NoHandshakeError(self._why)
 
     def _open(self) -> None:
+        if self.authenticated.cancelled():  # who dialled has stopped to wait, a turn of the loop before it says so
+            self.abort("the dial was given up")
+            return
         self._is_opened = True
         self.opened_at = asyncio.get_running_loop().time()
         if self._handshake_bound is not None:
             self._handshake_bound.cancel()
         if self._trace is not None:
             self._trace(f"connection with {self.peer}: both sides have proved that they know the secret")
-        if not self.authenticated.done():  # cancelled, if who dials has just stopped to wait: it aborts this connection
-            self.authenticated.set_result(True)
+        self.authenticated.set_result(True)
         self._receiver.opened(self)
 
     @property

@@ -312,6 +312,21 @@ def test_dialling_a_silent_listener_ends_without_a_handshake() -> None:
     play(scene)
 
 
+def test_a_proof_that_comes_when_the_dial_was_just_given_up_opens_nothing() -> None:
+    """The wait for it is cancelled a turn of the loop before the dial can abort the connection."""
+
+    async def scene(there: Listening) -> None:
+        here = Recorder()
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: MAKE(Side.DIALLING, here), "127.0.0.1", there.port)
+        connection.authenticated.cancel()
+        await there.receiver.until(lambda: bool(there.receiver.closes))
+        assert here.opens == []
+        assert here.closes == []
+
+    play(scene)
+
+
 def test_an_agent_that_sends_what_is_no_message_is_cut_off() -> None:
     async def scene(there: Listening) -> None:
         here = Recorder()
