@@ -21,6 +21,7 @@ LAYERS = {
     "hpc_elastic": "base",
     "hpc_elastic.plan": "plan",
     "hpc_elastic.rundir": "rundir",
+    "hpc_elastic.failures": "failures",
     "hpc_elastic.job": "job",
     "hpc_elastic.site": "site",
     "hpc_elastic.resolve": "resolve",
@@ -40,19 +41,23 @@ MAY_IMPORT = {
     "base": "",
     "plan": "base",
     "rundir": "base plan",
+    "failures": "base rundir",
     "job": "base plan",
     "site": "base plan job",
     "resolve": "base plan job site",
     "render": "base plan rundir",
     "scheduler": "base plan rundir",
     "elastic": "base plan rundir",
-    "membership": "base plan rundir elastic",
-    "agent": "base plan rundir scheduler elastic membership",  # the scheduler: whether an older allocation still lives
-    "worker": "base plan rundir",
-    "observe": "base plan rundir scheduler",
-    "api": "base plan rundir job site resolve render scheduler observe",
-    "integrations": "base plan rundir job site resolve render scheduler elastic membership agent worker observe api",
-    "cli": "base plan rundir job site resolve render scheduler observe api",
+    "membership": "base plan rundir failures elastic",
+    # The scheduler: whether an older allocation still lives.
+    "agent": "base plan rundir failures scheduler elastic membership",
+    "worker": "base plan rundir failures",
+    "observe": "base plan rundir failures scheduler",
+    "api": "base plan rundir failures job site resolve render scheduler observe",
+    "integrations": (
+        "base plan rundir failures job site resolve render scheduler elastic membership agent worker observe api"
+    ),
+    "cli": "base plan rundir failures job site resolve render scheduler observe api",
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -96,7 +101,7 @@ NEVER_LOADS = {
 # Arguments in, value out: no clock, environment, files, sockets, processes.
 PURE = (
     *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
-    "hpc_elastic.job_ids",
+    *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.failures"),
     *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
     "hpc_elastic.rundir.submissions",
     *(

@@ -133,7 +133,7 @@ def made_up(**sources: str) -> dict[str, Module]:
 def test_the_rules_catch_an_import_from_below() -> None:
     modules = made_up(observe__facts="def look():\n    from hpc_elastic.agent import policy\n", agent__policy="")
     (found,) = find_layer_breaks(modules)
-    expected = "observe may import base plan rundir scheduler only"
+    expected = "observe may import base plan rundir failures scheduler only"
     assert found == f"hpc_elastic.observe.facts:2 imports hpc_elastic.agent.policy: {expected}"
 
 

@@ -129,7 +129,8 @@ class AttemptClaim:
     `roles` names the roles whose workers start in this attempt; the others run on from an older one.
     `same_failures` counts how often in a row the run failed with `failure_signature` and no
     progress in between; it is compared with `restart.no_progress_limit`. `candidates` is None where an
-    older version wrote the claim: then `world.json` says the same.
+    older version wrote the claim: then `world.json` says the same. `root_cause` is why the attempt before ended, None
+    for the first one, and where no failure ended it.
     """
 
     format_version: int = FORMAT_VERSION
@@ -146,6 +147,7 @@ class AttemptClaim:
     same_failures: int = 0
     progress: str | None = None
     candidates: Candidates | None = None
+    root_cause: RootCause | None = None
     time: str
 
 
@@ -230,8 +232,9 @@ class World:
 class FailureRecord:
     """The failure of one worker; `exitcode` is negative for a signal, as in torch's ProcessFailure.
 
-    `failure_class` is `exception`, `exit_code`, `signal` or `start_failed`; `timestamp` is in Unix
-    seconds, with their fraction.
+    `failure_class` is a word of `hpc_elastic.failures.classes.FailureClass`; `timestamp` is in Unix seconds, with
+    their fraction. `frame` is the innermost frame of the user's own code, such as `train.py:88 in step`; `detail` is
+    what else is known, such as `251 of 256 GiB`. `is_after_stop`: the worker ended after its agent had sent TERM.
     """
 
     rank: int
@@ -246,6 +249,34 @@ class FailureRecord:
     message: str
     timestamp: float
     failure_class: str = field(metadata={"json": "class"})
+    frame: str = ""
+    detail: str = ""
+    is_after_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """The cause of an attempt's end, found among the failures of all its nodes (`hpc_elastic.failures.root_cause`).
+
+    `line` is the sentence for people. `rank`, `node`, `frame` and `failure_class` are those of the failure that it
+    names, `rank` None if it is about a node. `candidates` are all ranks that may be the cause, if they are several;
+    `failed`, `victims` and `silent` are the ranks that failed by themselves, that failed because another one did, and
+    that did neither and were stopped: each a set of ranks as text, such as `0-6,8`. `observed_first` is the rank
+    whose failure the head heard of first.
+    """
+
+    attempt: int
+    failure_class: str = field(metadata={"json": "class"})
+    line: str
+    rank: int | None = None
+    node: str = ""
+    frame: str = ""
+    timestamp: float = 0.0
+    candidates: str = ""
+    failed: str = ""
+    victims: str = ""
+    silent: str = ""
+    observed_first: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +319,8 @@ class RunResultRecord:
     All or nothing, as torch's RunResult: `return_values` only if it SUCCEEDED, `failures` only if not,
     and workers that the agents stopped are in neither. `return_values` names files, as a NodeResult's does.
     `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
-    worker failures that were answered with a restart; `written_by` is a node, `script` or `login`.
+    worker failures that were answered with a restart; `written_by` is a node, `script` or `login`. `root_cause` is why
+    the last attempt failed, None if it did not.
     """
 
     format_version: int = FORMAT_VERSION
@@ -305,6 +337,7 @@ class RunResultRecord:
     started: str | None
     ended: str
     written_by: str
+    root_cause: RootCause | None = None
 
     def is_failed(self) -> bool:
         """Return whether the state is FAILED, as torch's; a run that was cancelled neither failed nor succeeded."""
