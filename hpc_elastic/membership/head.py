@@ -177,7 +177,9 @@ class Head:
             self._fenced_by = min(self._fenced_by, min(now, lease_ended) + self._settings.timing.fences_within_s)
             actions += self._members.fence() if self._judge.verdict.is_final else []
         if (is_in_world and self.phase is not HeadPhase.GATHERING) or not self.gathering.can_be_enough():
-            actions += self._observe(Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why), now)
+            is_dead = is_gone and not may_return
+            seen = Seen(trigger=Trigger.NODE_LOST, nodes=(node,), detail=why, is_agent_dead=is_dead)
+            actions += self._observe(seen, now)
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now) + self._gather(now)

@@ -39,13 +39,17 @@ TOO_FEW = ("node_lost", "nodes_missing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """An event that the head saw on these nodes; `role` and `failure` are set where it is about workers."""
+    """An event that the head saw on these nodes; `role` and `failure` are set where it is about workers.
+
+    `is_agent_dead`: the kernel of a node that is lost says that its agent has ended, so the node itself lives.
+    """
 
     trigger: Trigger
     nodes: tuple[str, ...] = ()
     detail: str = ""
     role: str | None = None
     failure: FailureRecord | None = None
+    is_agent_dead: bool = False
 
 
 def seen_in(member: RosterEntry, message: Message) -> Seen | None:
@@ -194,7 +198,8 @@ class Judge:
             The decision if it ends the run, else None: this head goes on without the absent nodes.
         """
         nodes = absent or (succession.world.head,)
-        seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=succession.lost.why)
+        lost, is_dead = succession.lost, succession.lost.is_dead and not absent
+        seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=lost.why, is_agent_dead=is_dead)
         decision = self.decides(seen, now)
         if isinstance(decision, Finish):
             self.takes(seen, decision)
@@ -236,7 +241,7 @@ class Judge:
 
 def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> RootCause | None:
     """Return the root cause that an event is by itself; None if it is no failure, or one that is not settled."""
-    failure_class = _CLASSES.get(seen.trigger)
+    failure_class = FailureClass.AGENT_LOST if seen.is_agent_dead else _CLASSES.get(seen.trigger)
     if failure_class is None:
         return None
     return RootCause(

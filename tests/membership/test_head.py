@@ -255,7 +255,17 @@ def test_a_node_that_is_lost_while_workers_stop_is_the_cause_of_their_failures()
     claim = the_claim(script.stopped(1)).claim
     assert claim.reason == "node2 was lost: the connection closed"
     assert claim.root_cause is not None
-    assert (claim.root_cause.failure_class, claim.root_cause.node) == ("node_lost", "node2")
+    assert (claim.root_cause.failure_class, claim.root_cause.node) == ("agent_lost", "node2")
+
+
+@pytest.mark.parametrize(("is_gone", "failure_class"), [(True, "agent_lost"), (False, "node_lost")])
+def test_a_lost_agent_is_told_from_a_lost_node(is_gone: bool, failure_class: str) -> None:
+    script = HeadScript(3, min_nodes=3)
+    script.run()
+    actions = [*script.lose(2, is_gone=is_gone), *script.stopped(0), *script.stopped(1), *script.pass_time(600)]
+    cause = the_result(actions).root_cause
+    assert cause is not None
+    assert (cause.failure_class, cause.node) == (failure_class, "node2")
 
 
 def test_a_rank_that_exited_0_early_is_named_where_the_others_lost_their_peer() -> None:
