@@ -79,6 +79,7 @@ class Elastic(TypedDict, total=False):
     join_retries: int
     lease: Duration
     exit_timeout: Duration | None
+    after_exit_timeout: Literal["fail", "succeed"]
     rejoin: Literal["at_restart", "immediately"]
 
 

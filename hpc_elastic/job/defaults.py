@@ -40,7 +40,11 @@ DEFAULTS = JobDefaults(
         no_progress_limit=3,
     ),
     elastic=ElasticSpec(
-        join_timeout=timedelta(minutes=10), join_retries=3, lease=timedelta(seconds=10), rejoin="at_restart"
+        join_timeout=timedelta(minutes=10),
+        join_retries=3,
+        lease=timedelta(seconds=10),
+        after_exit_timeout="fail",
+        rejoin="at_restart",
     ),
     signals=SignalsSpec(
         notice="USR2",

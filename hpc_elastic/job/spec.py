@@ -98,6 +98,9 @@ class ElasticSpec(Section):
     join_retries: values.Count | None = _key("how often a join that failed is tried again")
     lease: values.Lease | None = _key("an agent that was silent for so long is taken for lost")
     exit_timeout: values.PositiveDuration | None = _key("once a rank ended well, the others have so long")
+    after_exit_timeout: Literal["fail", "succeed"] | None = _key(
+        "how a run ends whose ranks still run when exit_timeout is over: failed, or successfully as with torchrun"
+    )
     rejoin: Literal["at_restart", "immediately"] | None = _key(
         "when a node that came late or came back is taken in: at the next restart, or in one made for it at once"
     )
