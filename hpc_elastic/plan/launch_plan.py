@@ -157,6 +157,8 @@ class LaunchPlan:
     logs: LogsPlan
     log_level: str
     metrics_textfile: str | None = None
+    binding: Literal["none", "numa", "cores"] = "none"
+    virtual_local_rank: bool = False
     network: NetworkPlan
     sbatch: Mapping[str, str | None]
     srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim

@@ -102,6 +102,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         logs=resolve_logs(asked),
         log_level=_known(spec.log_level),
         metrics_textfile=_textfile(spec.metrics, submission.job_dir),
+        binding=_known(spec.binding),
+        virtual_local_rank=_known(spec.virtual_local_rank),
         network=_network(site.network),
         sbatch=_gang_start(job, site) | remaining_options(spec),
         srun=site.srun,

@@ -286,7 +286,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
         ("requeue.max", "1"),
         ("requeue.on", "[preempted]"),
         ("logs.per", "node"),
-        ("binding", "numa"),
         ("stage.source", "a"),
         ("stage.target", "b"),
         ("health", "{disk: false}"),
