@@ -12,6 +12,7 @@ _PUBLIC_NAMES = {
     "RunResult": "hpc_elastic.api.result",
     "RunFailed": "hpc_elastic.api.result",
     "HpcElasticError": "hpc_elastic.errors",
+    "RendezvousTimeoutError": "hpc_elastic.errors",
 }
 
 

@@ -157,6 +157,8 @@ def judge(evidence: Evidence) -> Outcome:
             state=RunState.SUCCEEDED, exit_code=ExitCode.SUCCESS, reason="succeeded", cause="every rank exited 0"
         )
     failures = {rank: failure for node in evidence.nodes for rank, failure in node.failures.items()}
+    # Where a node is UNHEALTHY at the end, the failures so far were ignored and its other workers ran on.
+    fatal = [failure for node in evidence.nodes if node.is_failed() for failure in node.failures.values()]
     ended = "and the agents ended before one could write a result"
     crash = next((node for node in evidence.nodes if node.detail), None)
     spent = evidence.latest.spend.restarts if evidence.latest is not None else 0
@@ -172,8 +174,8 @@ def judge(evidence: Evidence) -> Outcome:
         known = {one.value for one in ExitCode} - {ExitCode.SUCCESS.value}  # a launcher may lose the agents' status
         code = ExitCode(status) if status in known else ExitCode.RUN_DIRECTORY
         reason, cause = "agent_failed", evidence.complaint
-    elif failures and spent >= evidence.max_restarts:
-        first = min(failures.values(), key=lambda failure: failure.timestamp)
+    elif fatal and spent >= evidence.max_restarts:
+        first = min(fatal, key=lambda failure: failure.timestamp)
         what = f"rank {first.rank} on {first.node} failed: {first.message}"
         code, reason, cause = ExitCode.WORKERS_FAILED, "restarts_used_up", f"{what}; {ended.removeprefix('and ')}"
     if not reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.describe import describe_failure, failure_signature
@@ -18,10 +19,12 @@ class Policy:
     """The restart policy of one run: its limits, and the decisions that follow from them.
 
     `roles` has the restart policy of each role by its name, as `plan.launch_plan.RolePlan` has it.
+    `after_exit_timeout` says how a run ends whose ranks still run when `elastic.exit_timeout` is over.
     """
 
     restart: RestartPlan
     roles: Mapping[str, str] = field(default_factory=dict)
+    after_exit_timeout: Literal["fail", "succeed"] = "fail"
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         """Decide on one observation: restart, finish, or ignore it.
@@ -49,6 +52,8 @@ class Policy:
         if observation.trigger is Trigger.NODE_JOINED:
             reason = f"{', '.join(observation.nodes)} joined"
             return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+        if observation.trigger is Trigger.EXIT_TIMEOUT and self.after_exit_timeout == "succeed":
+            return _succeed_without_the_rest()
         return _finish(observation)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
@@ -112,6 +117,17 @@ def _history_after(history: History, observation: Observation, signature: str) -
 
 def _failed(reason: str, exit_code: ExitCode, cause: str, manner: StopManner = StopManner.RESTART) -> Finish:
     return Finish(state=RunState.FAILED, exit_code=exit_code, manner=manner, reason=reason, cause=cause)
+
+
+def _succeed_without_the_rest() -> Finish:
+    """Return the success of a run whose last ranks are stopped; the result's cause also names their nodes."""
+    return Finish(
+        state=RunState.SUCCEEDED,
+        exit_code=ExitCode.SUCCESS,
+        manner=StopManner.GRACE,
+        reason="exit_timeout",
+        cause="every rank exited 0 within elastic.exit_timeout",
+    )
 
 
 def _finish(observation: Observation) -> Finish:

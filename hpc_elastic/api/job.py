@@ -79,6 +79,7 @@ class Elastic(TypedDict, total=False):
     join_retries: int
     lease: Duration
     exit_timeout: Duration | None
+    after_exit_timeout: Literal["fail", "succeed"]
     rejoin: Literal["at_restart", "immediately"]
 
 
@@ -175,6 +176,7 @@ class Job:
     log_level: Literal["error", "warning", "info", "debug"] | None = None
     metrics: Metrics | None = None
     binding: Literal["none", "numa", "cores"] | None = None
+    virtual_local_rank: bool | None = None
     stage: Stage | None = None
     health: Mapping[str, bool] | None = None
     container: Container | None = None

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpc_elastic.api.missing_nodes import read_missing_nodes
 from hpc_elastic.codec import DecodeError, from_json
-from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.errors import ExitCode, HpcElasticError, MissingNode, RendezvousTimeoutError, RunDirectoryError
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
@@ -22,7 +23,8 @@ class RunResult:
 
     All or nothing: `return_values` has every rank of a function's run that SUCCEEDED (None for one that left by
     `sys.exit`) and is empty for scripts; `failures` has the ranks that failed in the last attempt of one that did
-    not. The rest is `result.json`'s, as docs/reference/run-directory.md says.
+    not. `missing` has the nodes that did not join, where that ended the run. The rest is `result.json`'s,
+    as docs/reference/run-directory.md says.
     """
 
     run_dir: str
@@ -37,6 +39,7 @@ class RunResult:
     nodes: tuple[str, ...]
     started: str | None
     ended: str
+    missing: tuple[MissingNode, ...] = ()
 
     def is_failed(self) -> bool:
         """Return whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
@@ -56,7 +59,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
         lines = [f"{name} {result.state.value}: {result.cause}"]
         if traceback:
             lines += ["", traceback.rstrip()]
-        super().__init__("\n".join(lines), tip=f"the logs are in {result.run_dir}")
+        HpcElasticError.__init__(self, "\n".join(lines), tip=f"the logs are in {result.run_dir}")
         self.name = name
         self.result = result
         self.traceback = traceback
@@ -65,7 +68,15 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments to make it again: process pools pickle exceptions."""
-        return RunFailed, (self.name, self.result, self.traceback)
+        return type(self), (self.name, self.result, self.traceback)
+
+
+class NodesMissing(RunFailed, RendezvousTimeoutError):  # noqa: N818 - as its base
+    """A run is over because too few nodes joined; `missing` has each of the others, with its cause. Exit code 6."""
+
+    def __init__(self, name: str, result: RunResult, traceback: str | None) -> None:
+        RunFailed.__init__(self, name, result, traceback)
+        self.missing = result.missing
 
 
 def read_result(layout: RunLayout) -> RunResult:
@@ -93,6 +104,7 @@ def read_result(layout: RunLayout) -> RunResult:
         nodes=record.nodes,
         started=record.started,
         ended=record.ended,
+        missing=read_missing_nodes(layout, record.written_by) if record.reason == "nodes_missing" else (),
     )
 
 
@@ -100,10 +112,12 @@ def raise_unless_succeeded(name: str, result: RunResult) -> RunResult:
     """Return the result if the run succeeded.
 
     Raises:
-        RunFailed: the run did not succeed.
+        NodesMissing: too few nodes joined; both a RunFailed and a RendezvousTimeoutError.
+        RunFailed: the run did not succeed for another reason.
     """
     if result.state is not RunState.SUCCEEDED:
-        raise RunFailed(name, result, _first_traceback(result))
+        error = NodesMissing if result.reason == "nodes_missing" else RunFailed
+        raise error(name, result, _first_traceback(result))
     return result
 
 

@@ -108,6 +108,7 @@ class Run:
 
         Raises:
             RunFailed: the run did not succeed; with the cause, and the traceback of the rank that failed first.
+            RendezvousTimeoutError: too few nodes joined, `missing` says which and why; a RunFailed as well.
             TimeoutError: the run is not over by then; it goes on.
         """
         self.wait(timeout_s)

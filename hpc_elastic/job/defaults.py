@@ -40,7 +40,11 @@ DEFAULTS = JobDefaults(
         no_progress_limit=3,
     ),
     elastic=ElasticSpec(
-        join_timeout=timedelta(minutes=10), join_retries=3, lease=timedelta(seconds=10), rejoin="at_restart"
+        join_timeout=timedelta(minutes=10),
+        join_retries=3,
+        lease=timedelta(seconds=10),
+        after_exit_timeout="fail",
+        rejoin="at_restart",
     ),
     signals=SignalsSpec(
         notice="USR2",
@@ -53,6 +57,7 @@ DEFAULTS = JobDefaults(
     logs=LogsSpec(per="rank", tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
     log_level="info",
     binding="none",
+    virtual_local_rank=False,
 )
 
 # A site's default of nodes and workers_per_node, which here is the same as ours, is each role's as well.
@@ -67,7 +72,6 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "requeue.max": (5,),
     "requeue.on": (("preempted", "time_limit", "node_loss"),),
     "logs.per": ("rank",),
-    "binding": ("none",),
     "stage.source": (),
     "stage.target": (),
     "health": ({},),

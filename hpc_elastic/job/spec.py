@@ -98,6 +98,9 @@ class ElasticSpec(Section):
     join_retries: values.Count | None = _key("how often a join that failed is tried again")
     lease: values.Lease | None = _key("an agent that was silent for so long is taken for lost")
     exit_timeout: values.PositiveDuration | None = _key("once a rank ended well, the others have so long")
+    after_exit_timeout: Literal["fail", "succeed"] | None = _key(
+        "how a run ends whose ranks still run when exit_timeout is over: failed, or successfully as with torchrun"
+    )
     rejoin: Literal["at_restart", "immediately"] | None = _key(
         "when a node that came late or came back is taken in: at the next restart, or in one made for it at once"
     )
@@ -242,7 +245,12 @@ class JobDefaults(Section):
     logs: LogsSpec | None = _key("where the output of workers goes")
     log_level: Literal["error", "warning", "info", "debug"] | None = _key("how much the agents say")
     metrics: MetricsSpec | None = _key("numbers for monitoring")
-    binding: Literal["none", "numa", "cores"] | None = _key("what a worker is bound to")
+    binding: Literal["none", "numa", "cores"] | None = _key(
+        "the CPUs that a worker is bound to: all, those of a NUMA node (its GPU's), or cores there that no other has"
+    )
+    virtual_local_rank: values.Switch | None = _key(
+        "each worker sees its own GPU only, as device 0, and LOCAL_RANK is 0, as by torchrun's --virtual-local-rank"
+    )
     stage: StageSpec | None = _key("a copy to the node's own disk before the workers start")
     health: Mapping[str, values.Switch] | None = _key("checks of a node before it joins, switched on or off")
     container: ContainerSpec | None = _key("the image that workers run in")

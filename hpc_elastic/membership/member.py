@@ -214,7 +214,7 @@ class Member:
         return [
             event,
             SendToHead(message=messages.Failed(attempt=failure.attempt, failure=failure)),
-            *self._check_all_over(),
+            *(self._check_all_over() or self._note_unhealthy()),
         ]
 
     def _check_all_over(self) -> list[Action]:
@@ -228,12 +228,25 @@ class Member:
             return []
         return self._record(WorkerState.FAILED, f"{len(failures)} of {assign.workers} workers failed, which is ignored")
 
+    def _note_unhealthy(self) -> list[Action]:
+        """Record that a worker failed and the others run on, because failures of their role are ignored.
+
+        Other roles' workers are stopped in a moment: a record on disk would only delay the next attempt's claim.
+        """
+        assign, failures = self._assign, self._exits.failures
+        if assign is None or not assign.is_failure_ignored or not self._pids:
+            return []
+        why = f"{len(failures)} of {assign.workers} workers failed, which is ignored; the others run on"
+        return self._record(WorkerState.UNHEALTHY, why)
+
     def node_result_written(self, result: NodeResult) -> list[Action]:
         """Tell the head that every worker has started or ended, once the node's record of it is durable."""
         if result.attempt != self.attempt or self.phase is not MemberPhase.WORKING:
             return []
         if result.state is WorkerState.HEALTHY:
             return [SendToHead(message=messages.Started(attempt=self.attempt))]
+        if result.state is WorkerState.UNHEALTHY:
+            return []
         self.phase = MemberPhase.FINISHED
         self._is_finished = True
         return [SendToHead(message=messages.Finished(attempt=self.attempt))]

@@ -59,13 +59,14 @@ class RestartPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticPlan:
-    """The time-outs of membership, in seconds."""
+    """The time-outs of membership, in seconds; after `exit_timeout_s` the run is to `fail` or to `succeed`."""
 
     join_timeout_s: float
     join_retries: int
     lease_s: float
     exit_timeout_s: float | None
     rejoin: Literal["at_restart", "immediately"]
+    after_exit_timeout: Literal["fail", "succeed"] = "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,8 @@ class LaunchPlan:
     logs: LogsPlan
     log_level: str
     metrics_textfile: str | None = None
+    binding: Literal["none", "numa", "cores"] = "none"
+    virtual_local_rank: bool = False
     network: NetworkPlan
     sbatch: Mapping[str, str | None]
     srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim

@@ -102,6 +102,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         logs=resolve_logs(asked),
         log_level=_known(spec.log_level),
         metrics_textfile=_textfile(spec.metrics, submission.job_dir),
+        binding=_known(spec.binding),
+        virtual_local_rank=_known(spec.virtual_local_rank),
         network=_network(site.network),
         sbatch=_gang_start(job, site) | remaining_options(spec),
         srun=site.srun,
@@ -137,6 +139,10 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
     work = check_entrypoint(asked.entrypoint) if asked.roles is None else check_roles(roles)
     for conflict in (*work, *find_conflicts(asked)):
         yield f"{format_path(conflict.path)}: {conflict.message}"
+    elastic = asked.elastic  # checked here, because a site may have a default of either key
+    if elastic is not None and elastic.after_exit_timeout == "succeed" and elastic.exit_timeout is None:
+        why = "without it nobody is stopped while ranks still run"
+        yield f"elastic.after_exit_timeout: expected elastic.exit_timeout beside it: {why}"
 
 
 def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
@@ -212,6 +218,7 @@ def _elastic(spec: JobSpec) -> ElasticPlan:
         lease_s=_known(elastic.lease).total_seconds(),
         exit_timeout_s=_seconds(elastic.exit_timeout),
         rejoin=_known(elastic.rejoin),
+        after_exit_timeout=_known(elastic.after_exit_timeout),
     )
 
 

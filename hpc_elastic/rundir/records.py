@@ -283,12 +283,13 @@ class RootCause:
 class NodeResult:
     """`attempts/NNNN/nodes/<node>.json`: one node's part in an attempt, as torch's RunResult of an agent.
 
-    All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that
-    failed of one that FAILED; a worker that the agent stopped is in neither. Where a function returned, its value's
+    All or nothing: `return_values` has the global ranks of a node that SUCCEEDED, `failures` those that failed of one
+    that FAILED or is UNHEALTHY; a worker that the agent stopped is in neither. Where a function returned, its value's
     pickle is the file that `return_values` names, by its path in the run directory; scripts have none.
-    The state is HEALTHY, with no end, from when every worker has its process until they are gone. `pids` are
-    the workers' process ids by global rank; `unkillable` lists process ids that survived KILL. `detail`
-    is the traceback of an agent that itself failed, else empty.
+    The state is HEALTHY, with no end, from when every worker has its process until they are gone, and UNHEALTHY if one
+    of them has failed and the others run on, because failures of the role are ignored. `pids` are the workers' process
+    ids by global rank; `unkillable` lists process ids that survived KILL. `detail` is the traceback of an agent that
+    itself failed, else empty.
     """
 
     format_version: int = FORMAT_VERSION

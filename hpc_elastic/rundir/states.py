@@ -48,7 +48,7 @@ class WorkerState(str, _Running, Enum):
     """A worker group's state, with torch.distributed.elastic's members and meaning.
 
     UNKNOWN: the agent lost track of its workers, which cannot be mended. INIT: not started yet.
-    HEALTHY: the workers run. UNHEALTHY: they run, and something is wrong with them. STOPPED: the agent
+    HEALTHY: the workers run. UNHEALTHY: one of them has failed, and the others run still. STOPPED: the agent
     stopped them, for a restart perhaps. SUCCEEDED: every worker exited 0. FAILED: one did not.
 
     `is_running`: whether there are worker processes, as in torch: in HEALTHY and UNHEALTHY.

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hpc_elastic.cpu_binding import bind_this_process
 from hpc_elastic.worker import main_module
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
@@ -110,6 +111,7 @@ def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
         deadline: the descriptor of the node's deadline, which is read once and closed.
     """
     die_if_late(deadline)
+    bind_this_process(os.environ)
     reporter = ErrorReporter.from_environment(os.environ)
     ending.begin()
     if target.kind == "--command":

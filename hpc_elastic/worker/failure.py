@@ -12,6 +12,7 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
 
+from hpc_elastic.cpu_binding import REAL_LOCAL_RANK
 from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.error_file import FailedWorker, FailureClass, build_error, merge_error, read_log_tail
@@ -38,7 +39,7 @@ class ErrorReporter:
         """
         worker = FailedWorker(
             rank=int(environ.get("RANK", "0")),
-            local_rank=int(environ.get("LOCAL_RANK", "0")),
+            local_rank=int(environ.get(REAL_LOCAL_RANK) or environ.get("LOCAL_RANK", "0")),
             pid=os.getpid(),
             node=environ.get("HPC_ELASTIC_NODE", ""),
             attempt=int(environ.get("HPC_ELASTIC_ATTEMPT", "1")),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hpc_elastic
 from hpc_elastic.api.result import RunFailed, RunResult, raise_unless_succeeded, read_result
 from hpc_elastic.codec import to_json
-from hpc_elastic.errors import ExitCode, RunDirectoryError
+from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, RendezvousTimeoutError, RunDirectoryError
+from hpc_elastic.membership.actions import Note
+from hpc_elastic.membership.gathering import timeout_announcement
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
@@ -110,6 +114,70 @@ def test_a_run_without_a_traceback_says_its_cause_alone() -> None:
     with pytest.raises(RunFailed) as caught:
         raise_unless_succeeded("a", result)
     assert (str(caught.value), caught.value.tip) == ("a CANCELLED: cancelled by me@here", "the logs are in /runs/a")
+
+
+MISSING = (
+    MissingNode(node="node3", cause=RendezvousCause.CANNOT_ROUTE, detail="cannot route to node1"),
+    MissingNode(node="node4", cause=RendezvousCause.NEVER_STARTED, detail="has never started its agent"),
+)
+
+
+def write_end_without_nodes(folder: Path) -> RunLayout:
+    cause = "2 of at least 4 nodes joined; missing: node3 (cannot route), node4 (never started)"
+    return write_result(folder, state=RunState.FAILED, exit_code=6, reason="nodes_missing", cause=cause)
+
+
+def timeout_event(missing: tuple[MissingNode, ...], attempt: int) -> str:
+    """Return the line that the head writes: its metadata are made by the head's own code."""
+    actions = timeout_announcement(RendezvousTimeoutError("too few", missing), attempt)
+    (note,) = [action for action in actions if isinstance(action, Note)]
+    event = records.Event(
+        time_ns=1,
+        run="train",
+        node="node1",
+        allocation=1,
+        attempt=attempt,
+        name=note.name,
+        message=note.message,
+        metadata=note.metadata,
+    )
+    return json.dumps(to_json(event)) + "\n"
+
+
+def test_a_run_that_missed_nodes_raises_a_rendezvous_time_out_with_each_of_them(tmp_path: Path) -> None:
+    layout = write_end_without_nodes(tmp_path)
+    events = Path(layout.events("node1"))
+    events.parent.mkdir(parents=True)
+    events.write_text(timeout_event(MISSING[:1], 1) + "rendezvous.timeout, torn {\n" + timeout_event(MISSING, 2))
+    with pytest.raises(hpc_elastic.RendezvousTimeoutError) as caught:
+        raise_unless_succeeded("train", read_result(layout))
+    error = caught.value
+    assert isinstance(error, hpc_elastic.RunFailed)
+    assert error.missing == error.result.missing == MISSING
+    assert (str(error), error.exit_code) == (f"train FAILED: {error.result.cause}", ExitCode.NODES_MISSING)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.missing, str(again)) == (type(error), MISSING, str(error))
+
+
+def test_a_run_that_missed_nodes_reads_their_own_records_if_the_events_are_gone(tmp_path: Path) -> None:
+    layout = write_end_without_nodes(tmp_path)
+    for node, content in {
+        "node2": {"node": "node2", "cause": "of_a_later_version", "detail": "x"},
+        "node3": {"node": "node3", "cause": "cannot_route", "detail": "cannot route to node1"},
+        "node5": ["no", "record"],
+    }.items():
+        Path(layout.rendezvous(node)).parent.mkdir(parents=True)
+        store.write_json(layout.rendezvous(node), content)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        raise_unless_succeeded("train", read_result(layout))
+    assert caught.value.missing == MISSING[:1]
+
+
+def test_a_run_that_failed_otherwise_raises_no_rendezvous_time_out(tmp_path: Path) -> None:
+    layout = write_result(tmp_path, state=RunState.FAILED, exit_code=7, reason="node_lost", cause="node2 was lost")
+    with pytest.raises(RunFailed) as caught:
+        raise_unless_succeeded("train", read_result(layout))
+    assert not isinstance(caught.value, RendezvousTimeoutError)
 
 
 def test_a_run_that_is_not_over_has_no_result(tmp_path: Path) -> None:

@@ -107,6 +107,15 @@ if rank == 3:  # goes on until the agents have said that they wait
     assert run.result()["state"] == "SUCCEEDED"
 
 
+def test_a_run_succeeds_without_the_rank_that_outlasts_exit_timeout_if_it_is_to(door: Door) -> None:
+    door.write("endless.py", "import os, signal\nif os.environ['RANK'] == '3':\n    signal.pause()\n")
+    run = submit(door, "{script: endless.py}", more="elastic: {exit_timeout: 1s, after_exit_timeout: succeed}")
+    result = run.result()
+    assert (result["state"], result["exit_code"], result["reason"]) == ("SUCCEEDED", 0, "exit_timeout")
+    assert result["cause"].endswith("elastic.exit_timeout, but for those that still ran on local1, which is ignored")
+    assert run.read(run.layout.node_result(1, "local1"))["state"] == "STOPPED"
+
+
 def test_a_failure_restarts_ranks_that_had_succeeded(door: Door) -> None:
     door.write(
         "late.py",

@@ -54,7 +54,8 @@ def test_the_example_of_the_design_is_read_but_for_what_is_not_built() -> None:
           no_progress_limit: 3
           max_node_losses: 64
         progress: {file: null}
-        elastic: {join_timeout: 10m, join_retries: 3, lease: 10s, exit_timeout: null, rejoin: at_restart}
+        elastic: {join_timeout: 10m, join_retries: 3, lease: 10s, exit_timeout: null, rejoin: at_restart,
+                  after_exit_timeout: fail}
         signals: {notice: USR2, lead: 2m, grace: 60s, restart_grace: 5s}
         stall_timeout: null
         requeue: {max: 5, on: [preempted, time_limit, node_loss]}
@@ -285,7 +286,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
         ("requeue.max", "1"),
         ("requeue.on", "[preempted]"),
         ("logs.per", "node"),
-        ("binding", "numa"),
         ("stage.source", "a"),
         ("stage.target", "b"),
         ("health", "{disk: false}"),

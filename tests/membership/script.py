@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.errors import ExitCode
@@ -134,6 +134,7 @@ class HeadScript:
         roles: Mapping[int, str] | None = None,
         restarts: Mapping[str, str] | None = None,
         exit_timeout_s: float | None = None,
+        after_exit_timeout: Literal["fail", "succeed"] = "fail",
         role_nodes: Mapping[str, int] | None = None,
         role_max_nodes: Mapping[str, int] | None = None,
         rejoin: str = "at_restart",
@@ -157,7 +158,9 @@ class HeadScript:
             role_max_nodes=role_max_nodes or {},
             rejoin=rejoin,
         )
-        policy = Policy(restart=restart or a_restart_plan(), roles=restarts or {})
+        policy = Policy(
+            restart=restart or a_restart_plan(), roles=restarts or {}, after_exit_timeout=after_exit_timeout
+        )
         self.roles = roles or {}
         self.attempts: dict[int, int] = {}  # by node, what its workers belong to
         self.nodes = nodes

@@ -175,11 +175,33 @@ def test_works_on_after_a_failure_that_is_ignored() -> None:
     member.received(an_assign(is_failure_ignored=True), 0)
     member.worker_exited(1, 0, 1, 1)
     failure = a_failure(2)
-    assert told(member.failure_recorded(failure)) == [Failed(attempt=1, failure=failure)]
+    actions = member.failure_recorded(failure)
+    assert told(actions) == [Failed(attempt=1, failure=failure)]
+    assert of_kind(actions, WriteNodeResult) == []  # not before every worker of the node has its process
     assert member.phase is MemberPhase.WORKING
     (write,) = of_kind(member.worker_exited(1, 1, 0, 2), WriteNodeResult)
     assert (write.result.state, list(write.result.failures)) == (WorkerState.FAILED, ["2"])
     assert told(member.node_result_written(write.result)) == [Finished(attempt=1)]
+
+
+def test_records_a_node_as_unhealthy_while_the_others_run_on_after_an_ignored_failure() -> None:
+    member = parked()
+    member.received(an_assign(is_failure_ignored=True), 0)
+    member.workers_started(1, {"2": 100, "3": 101})
+    member.worker_exited(1, 0, 1, 1)
+    (write,) = of_kind(member.failure_recorded(a_failure(2)), WriteNodeResult)
+    record = write.result
+    assert (record.state, record.ended, list(record.failures)) == (WorkerState.UNHEALTHY, None, ["2"])
+    assert record.reason == "1 of 2 workers failed, which is ignored; the others run on"
+    assert member.node_result_written(record) == []
+    assert member.phase is MemberPhase.WORKING
+
+
+def test_writes_no_record_of_a_failure_that_stops_all_others_at_once() -> None:
+    member = working()
+    member.workers_started(1, {"2": 100, "3": 101})
+    member.worker_exited(1, 0, 1, 1)
+    assert of_kind(member.failure_recorded(a_failure(2)), WriteNodeResult) == []
 
 
 def test_is_not_finished_before_an_ignored_failure_is_written_down() -> None:

@@ -8,6 +8,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Log, Note
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.rundir.states import RunState
 from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
@@ -254,6 +255,31 @@ def test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout() -> None:
     result = the_result(script.stopped(1))
     assert (result.reason, result.exit_code) == ("exit_timeout", int(ExitCode.STALLED))
     assert "node1" in result.cause
+
+
+def test_a_run_succeeds_after_exit_timeout_if_it_is_to_and_names_who_was_stopped() -> None:
+    script = HeadScript(2, exit_timeout_s=50, after_exit_timeout="succeed")
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(0)
+    stops = sent(script.pass_time(51), Stop)
+    assert {node: stop.manner for node, stop in stops.items()} == dict.fromkeys(("node0", "node1"), StopManner.GRACE)
+    script.stopped(0)
+    result = the_result(script.stopped(1))
+    assert (result.state, result.exit_code, result.reason) == (RunState.SUCCEEDED, 0, "exit_timeout")
+    within = "every rank exited 0 within elastic.exit_timeout"
+    assert result.cause == f"{within}, but for those that still ran on node1, which is ignored"
+
+
+def test_a_failure_while_the_last_ranks_have_time_restarts_them_also_if_the_run_is_to_succeed() -> None:
+    script = HeadScript(2, exit_timeout_s=50, after_exit_timeout="succeed")
+    script.run()
+    script.start(0)
+    script.start(1)
+    script.finish(0)
+    stops = sent(script.fail(1), Stop)
+    assert {stop.manner for stop in stops.values()} == {StopManner.RESTART}
 
 
 def test_a_worker_that_failed_in_a_role_that_is_ignored_does_not_start_exit_timeout() -> None:

@@ -325,6 +325,15 @@ def test_a_plan_rejects_what_is_impossible_only_with_the_sites_defaults() -> Non
         resolve("signals: {grace: 40s}", "defaults: {time: 1m}")
 
 
+def test_what_happens_after_exit_timeout_wants_one_of_the_job_or_of_the_site() -> None:
+    succeed = "elastic: {after_exit_timeout: succeed}"
+    with pytest.raises(JobError, match=r"^elastic\.after_exit_timeout: expected elastic\.exit_timeout beside it"):
+        resolve(succeed)
+    plan = resolve(succeed, "defaults: {elastic: {exit_timeout: 1m}}").elastic
+    assert (plan.exit_timeout_s, plan.after_exit_timeout) == (60.0, "succeed")
+    assert resolve().elastic.after_exit_timeout == "fail"
+
+
 def test_a_list_under_tee_is_of_global_ranks_and_anything_else_of_local_ones() -> None:
     ranks, local = resolve("logs: {tee: [0, 4]}").logs, resolve("logs: {tee: '0:3,1:2'}").logs
     assert (ranks.tee_ranks, ranks.tee) == ((0, 4), NO_STREAMS)

@@ -166,7 +166,7 @@ class Conduct:
         assert world is not None
         ranks = tuple(rank.rank for rank in world.ranks if rank.node == record.node)
         require(record.ranks == ranks, f"{what} has the ranks {record.ranks}, not {ranks}")
-        has_ended = record.state is not WorkerState.HEALTHY
+        has_ended = not record.state.is_running
         require((record.ended is not None) == has_ended, f"{what} ends at {record.ended}, and is {record.state.value}")
         well = run.witness.ended_well.get((record.role, record.attempt), set())
         has_finished = (record.node, record.attempt) in self._finished and record.state is not WorkerState.FAILED
@@ -174,10 +174,11 @@ class Conduct:
         require(is_success or not has_finished, f"{what} was of a success, and is {record.state.value} now")
         if record.state is WorkerState.SUCCEEDED:
             require(set(ranks) <= well, f"{what} is of a success, and not all of {ranks} have exited 0")
-        if record.state is WorkerState.HEALTHY:
+        if record.state.is_running:
             is_there = (record.node, record.attempt) in run.witness.started_in
             require(is_there, f"{what} says that its workers run, and they were never started")
-        require(bool(record.failures) == (record.state is WorkerState.FAILED), f"{what} names failures falsely")
+        has_failed = record.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
+        require(bool(record.failures) == has_failed, f"{what} names failures falsely")
         require({*map(int, record.failures)} <= set(ranks), f"{what} names failures of other nodes")
         false = [rank for rank in record.failures if int(rank) in well]
         require(not false, f"{what} names failures of {false}, which have exited 0")

@@ -105,7 +105,9 @@ class HeadStart:
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
-        decide = self._decide or Policy(restart=plan.restart, roles=settings.restarts).decide
+        after = plan.elastic.after_exit_timeout
+        policy = Policy(restart=plan.restart, roles=settings.restarts, after_exit_timeout=after)
+        decide = self._decide or policy.decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
         findings = Findings(plan, place)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.cpu_binding import CPUS_VARIABLE, REAL_LOCAL_RANK
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.job_ids import ARRAY_MARK
 from hpc_elastic.membership.messages import Assign
@@ -16,7 +17,8 @@ from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
 
-_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK)
+_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK, CPUS_VARIABLE)
+_GPUS = "CUDA_VISIBLE_DEVICES"  # AMD's runtime takes it too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +26,14 @@ class NodeFacts:
     """The facts about this node that every worker's environment depends on.
 
     `gloo_interface` is the interface that holds the published address; `threads` is a worker's share of the local
-    backend's machine.
+    backend's machine; `cpus` are the CPUs that each worker is bound to, empty if they are not bound.
     """
 
     node: str
     role: RolePlan
     gloo_interface: str | None
     threads: int | None = None
+    cpus: tuple[str, ...] = ()
 
 
 def worker_environment(
@@ -49,7 +52,7 @@ def worker_environment(
         local_rank: the worker's number on this node.
 
     Raises:
-        AllocationError: `env` names a variable that is not set.
+        AllocationError: `env` names a variable that is not set, or there is no GPU for this worker alone.
     """
     world = world_variables(plan, assign, facts, local_rank)
     inherited = {name: value for name, value in base.items() if not name.startswith(_AGENTS_OWN)}
@@ -59,7 +62,8 @@ def worker_environment(
         inherited |= rank_variables(world)
     defaults = {name: value for name, value in _defaults(plan, assign, facts).items() if name not in inherited}
     environment = inherited | defaults | world
-    return environment | _asked_variables(plan, facts.role, environment) | world
+    environment |= _asked_variables(plan, facts.role, environment) | world
+    return environment | _virtual_variables(environment, local_rank) if plan.virtual_local_rank else environment
 
 
 def worker_target(
@@ -78,6 +82,8 @@ def worker_target(
     """
     entrypoint = role.entrypoint
     target = entrypoint.target
+    if REAL_LOCAL_RANK in environment:  # `${LOCAL_RANK}` is torch's `macros.local_rank`, which stays the real one
+        environment = {**environment, "LOCAL_RANK": environment[REAL_LOCAL_RANK]}
     if entrypoint.kind == "script":
         target = os.path.join(worker_directory(plan, environment), target)
     elif entrypoint.kind == "function":
@@ -103,7 +109,8 @@ def worker_directory(plan: LaunchPlan, environment: Mapping[str, str]) -> str:
 def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_rank: int) -> dict[str, str]:
     """Return the variables that make a worker part of its world, which no setting can override."""
     rank = assign.first_rank + local_rank
-    return {
+    bound = {CPUS_VARIABLE: facts.cpus[local_rank]} if facts.cpus else {}
+    return bound | {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(assign.world_size),
@@ -124,6 +131,21 @@ def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_ra
         ATTEMPT_VARIABLE: str(assign.attempt),
         NODE_VARIABLE: facts.node,
     }
+
+
+def _virtual_variables(environment: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """Return what differs where each worker sees one GPU, as device 0: as torch's `_set_local_rank_env` (2.13)."""
+    visible = environment.get(_GPUS)
+    if visible is None:
+        return {"LOCAL_RANK": "0", _GPUS: str(local_rank), REAL_LOCAL_RANK: str(local_rank)}
+    gpus = [word.strip() for word in visible.split(",")]
+    if local_rank >= len(gpus):
+        found = f"{_GPUS} is {visible!r}: none for local rank {local_rank}"
+        raise AllocationError(
+            f"virtual_local_rank wants a GPU for each worker, and {found}",
+            tip="ask for as many GPUs as workers: resources.gpus_per_node, workers_per_node",
+        )
+    return {"LOCAL_RANK": "0", _GPUS: gpus[local_rank], REAL_LOCAL_RANK: str(local_rank)}
 
 
 def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpc_elastic import __version__
+from hpc_elastic.agent.node.binding import choose_cpus
 from hpc_elastic.agent.node.cpus import threads_of_worker
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
@@ -62,15 +63,21 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
     A problem is reported, not raised: the head has to learn of it, or it would wait for this node.
     """
     address, interface = "", None
+    cpus: tuple[str, ...] = ()
     try:
         address = own_address(allocation, plan.network)
         interface = interface_of(address)
+        cpus = choose_cpus(plan, allocation, environ)
         problem = _workers_problem(plan, allocation, environ)
     except HpcElasticError as error:
         problem = f"{error.message}; {error.tip}" if error.tip else error.message
     role = _role(plan, allocation)
     facts = NodeFacts(
-        node=allocation.node, role=role, gloo_interface=interface, threads=threads_of_worker(plan, allocation)
+        node=allocation.node,
+        role=role,
+        gloo_interface=interface,
+        threads=threads_of_worker(plan, allocation),
+        cpus=cpus,
     )
     return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=problem)
 
@@ -115,6 +122,7 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
     rehearsal = rehearse(plan, allocation)
     role = _role(plan, allocation)
     facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
+    worker_environment(environ, plan, rehearsal, facts, rehearsal.workers - 1)  # the last has a GPU too
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
     worker_target(plan, role, environment, is_restart=True)  # a restart has all arguments
     directory = worker_directory(plan, environment)

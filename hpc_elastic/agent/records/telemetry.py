@@ -125,7 +125,7 @@ class Telemetry:
             self._begin("stop_workers", "restart_workers")
         elif isinstance(action, WriteNodeResult) and action.result.state is WorkerState.HEALTHY:
             self._started(action.result)
-        elif isinstance(action, WriteNodeResult):
+        elif isinstance(action, WriteNodeResult) and not action.result.state.is_running:
             self._ended(action.result)
         elif isinstance(action, Leave):
             self._left(action)
@@ -137,6 +137,8 @@ class Telemetry:
             self._begin("initialize_workers", "rendezvous")
         elif isinstance(action, SendToHead) and _is_failed_start(action.message):
             self._end("start_workers", "initialize_workers", "restart_workers", is_success=False)
+        elif isinstance(action, SendToHead) and isinstance(action.message, Failed):
+            self._fell_ill()
 
     @contextlib.contextmanager
     def measuring(self, step: str) -> Iterator[None]:
@@ -191,6 +193,14 @@ class Telemetry:
             ]
         )
         self._enter(WorkerState.HEALTHY)
+
+    def _fell_ill(self) -> None:
+        """Record that a worker failed and those of this node have not been stopped yet; once for a group."""
+        if self.group.state is not WorkerState.HEALTHY:
+            return
+        state, source = WorkerState.UNHEALTHY, EventSource.AGENT
+        self._append_events([construct_event(self.group, self._moment(), state=state.value, source=source)])
+        self._enter(state)
 
     def _ended(self, result: NodeResult) -> None:
         """Record how each of the node's workers ended, when the node's part in an attempt is over."""

@@ -92,6 +92,39 @@ def test_a_worker_sees_all_that_torchrun_sets_and_ours() -> None:
     }
 
 
+def test_with_virtual_local_rank_a_worker_has_local_rank_0_and_one_gpu() -> None:
+    virtual = plan(virtual_local_rank=True)
+    changed = {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1", "HPC_ELASTIC_LOCAL_RANK": "1"}
+    assert environment(virtual) == environment() | changed
+    seen = {"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b,GPU-c,GPU-d"}
+    assert environment(virtual, base=seen)["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    asked = plan(virtual_local_rank=True, env={"CUDA_VISIBLE_DEVICES": "4,5,6,7", "MINE": "${LOCAL_RANK}"})
+    assert (environment(asked, local=3)["CUDA_VISIBLE_DEVICES"], environment(asked, local=3)["MINE"]) == ("7", "3")
+
+
+def test_the_local_rank_in_arguments_is_the_real_one_with_virtual_local_rank() -> None:
+    role = make_role(entrypoint=EntrypointPlan(kind="command", target="a", args=("${LOCAL_RANK}",)))
+    asked = plan(virtual_local_rank=True, roles=(role,))
+    assert worker_target(asked, role, environment(asked, local=3), is_restart=False) == ("a", ["3"])
+
+
+def test_virtual_local_rank_rejects_fewer_gpus_than_workers() -> None:
+    with pytest.raises(AllocationError, match="CUDA_VISIBLE_DEVICES is '0,1': none for local rank 3"):
+        environment(plan(virtual_local_rank=True), base={"CUDA_VISIBLE_DEVICES": "0,1"}, local=3)
+
+
+def test_the_step_of_srun_python_keeps_its_own_local_ids_with_virtual_local_rank() -> None:
+    asked = plan(virtual_local_rank=True, worker_env_slurm="rank")
+    assert environment(asked, base=STEP, local=3)["SLURM_LOCALID"] == "3"
+
+
+def test_a_worker_is_told_its_own_cpus_and_never_another_runs() -> None:
+    facts = replace(FACTS, cpus=("0-1", "2-3", "4-5", "6-7"))
+    assert worker_environment({}, plan(), ASSIGN, facts, 2)["HPC_ELASTIC_CPUS"] == "4-5"
+    outer = {"HPC_ELASTIC_CPUS": "0", "HPC_ELASTIC_LOCAL_RANK": "5"}
+    assert not outer.keys() & environment(base=outer).keys()
+
+
 @pytest.mark.parametrize(("cpus", "workers", "threads"), [(8, 4, "8"), (None, 4, "1"), (None, 1, None), (2, 1, "2")])
 def test_threads_are_the_workers_cpus_else_one_if_there_are_several(
     cpus: int | None, workers: int, threads: str | None

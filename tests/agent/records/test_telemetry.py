@@ -178,7 +178,34 @@ def test_states_are_told_with_the_restarts_that_are_left(node: Node) -> None:
     assert node.metrics("workers.default.healthy") == [1, 1]
     assert node.metrics("workers.default.failed") == [1]
     assert node.metrics("workers.default.succeeded") == [1]
-    assert node.metrics("workers.default.remaining_restarts") == [3, 3, 2, 2]
+    assert node.metrics("workers.default.unhealthy") == [1]
+    assert node.metrics("workers.default.remaining_restarts") == [3, 3, 3, 2, 2]
+
+
+def test_a_group_is_unhealthy_from_its_first_failure_until_its_workers_have_stopped(node: Node) -> None:
+    node.start()
+    for rank in (1, 0):
+        node.show(node.member.worker_exited(1, rank, 1, 0))
+        node.show(node.member.failure_recorded(a_failure(rank)))
+        assert node.telemetry.group.state is WorkerState.UNHEALTHY
+    node.show(node.member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="rank 1 failed"), 0))
+    assert node.telemetry.group.state is WorkerState.UNHEALTHY
+    node.show(node.member.workers_stopped(1, (), 25001))
+    assert node.telemetry.group.state is WorkerState.FAILED
+    node.close()
+    assert node.told()[3:] == [("UNHEALTHY", "AGENT", None), ("FAILED", "WORKER", 0), ("FAILED", "WORKER", 1)]
+
+
+def test_a_group_whose_failures_are_ignored_stays_unhealthy_to_its_end(node: Node) -> None:
+    node.show(node.member.received(replace(an_assign(group_rank=0), is_failure_ignored=True), 0))
+    node.show(node.member.workers_started(1, {"0": 100, "1": 101}))
+    node.show(node.member.worker_exited(1, 1, 1, 0))
+    node.show(node.member.failure_recorded(a_failure(1)))
+    assert node.told()[3:] == []  # neither worker has ended as far as the events say
+    assert node.telemetry.group.state is WorkerState.UNHEALTHY
+    node.show(node.member.worker_exited(1, 0, 0, 0))
+    assert node.telemetry.group.state is WorkerState.FAILED
+    node.close()
 
 
 def test_workers_that_a_stop_from_outside_ended_were_terminated(node: Node) -> None:
