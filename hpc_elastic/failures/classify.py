@@ -1,0 +1,172 @@
+"""Decides what a worker's failure was: its class, a message, the frame of the user's code, and what else is known.
+
+Theory of operation. An exception has a chain (`traceback_text`): each member is held against the rules for exceptions,
+and the member that began it is the failure, because what `finally` raises on the way out is a consequence. A worker
+without an exception of its own is held against the rules for ends of processes. Both are tables in an order; the first
+rule that holds is the answer, and each has a last rule that always holds. Types of exceptions count before texts, and
+where an exception was raised before what it says: a user's ValueError("Connection closed by peer") is a ValueError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd
+from hpc_elastic.failures.evidence import FailureEvidence
+from hpc_elastic.failures.exception_rules import RULES_FOR_EXCEPTIONS, Occurrence, describe, is_consequence
+from hpc_elastic.failures.traceback_text import (
+    Frame,
+    Raised,
+    innermost_of_user,
+    name_frame,
+    parse_fault,
+    parse_traceback,
+    parse_tracebacks,
+)
+
+VICTIMS = (FailureClass.PEER_LOST, FailureClass.COLLECTIVE_TIMEOUT, FailureClass.RENDEZVOUS)
+NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classified:
+    """What a failure was: its class, a line for people, where in the user's code, what else is known, by which rule."""
+
+    failure_class: FailureClass
+    message: str
+    frame: str = ""
+    detail: str = ""
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """An exception of the chain, and the answer of the first rule that holds for it."""
+
+    raised: Raised
+    failure_class: FailureClass
+    rule: str
+    detail: str
+
+
+def classify(evidence: FailureEvidence) -> Classified:
+    """Return the class, message, frame and details of a worker's failure; any evidence has an answer."""
+    chain = _chain_of(evidence)
+    end = WorkerEnd(evidence=evidence, has_exception=bool(chain))
+    for rule in RULES_FOR_ENDS:
+        if rule.holds(end):
+            if rule.failure_class is FailureClass.EXCEPTION and chain:
+                return _of_exception(evidence, chain)
+            frames = parse_fault(evidence.stderr_tail)
+            return Classified(
+                failure_class=rule.failure_class,
+                message=rule.say(end),
+                frame=_name(next((f for f in reversed(frames) if f.is_users), None), frames, evidence),
+                detail=rule.tell(end),
+                rule=rule.name,
+            )
+    raise AssertionError("unreachable: the last rule always holds")
+
+
+def _chain_of(evidence: FailureEvidence) -> tuple[Raised, ...]:
+    """Return the exceptions that ended the worker: those of its error file, else those at the end of its output."""
+    if evidence.written_by:
+        chain = parse_traceback(evidence.traceback)
+        if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
+            return chain
+        name, _, text = evidence.message.partition(": ")
+        written = Raised(type_name=evidence.exception_type or name, text=text)
+        return (*chain[:-1], written) if chain else (written,)
+    if evidence.signal_name is None and evidence.exit_code == 1:
+        return _chain_in(evidence.stderr_tail)
+    return ()
+
+
+def _is_same(raised: Raised, message: str) -> bool:
+    return message.startswith(raised.short_type)
+
+
+def _chain_in(tail: str) -> tuple[Raised, ...]:
+    """Return the chain of the traceback with which a program's output ends, () if it ends with something else."""
+    chains = parse_tracebacks(tail)
+    if not chains:
+        return ()
+    if chains[-1][-1].short_type == "ChildFailedError":  # of a torchrun inside: what its workers printed says more
+        own = [chain for chain in chains if chain[-1].short_type != "ChildFailedError"]
+        firsts = [chain for chain in own if not _is_victims(chain)] or own
+        return firsts[0] if firsts else chains[-1]
+    last = chains[-1][-1]
+    after = [line for line in last.text.split("\n")[1:] if line.strip()]
+    return chains[-1] if len(after) <= NOISE_LINES or "Traceback" in last.text else ()
+
+
+def _is_victims(chain: tuple[Raised, ...]) -> bool:
+    return _hold(FailureEvidence(), chain)[0].failure_class in VICTIMS
+
+
+def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Classified:
+    held = _hold(evidence, chain)
+    chosen = _choose(held)
+    message = describe(chosen.raised)
+    if chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
+        message = _as_written(evidence.message) or message
+    others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
+    after = f"then {describe(others[-1].raised)}" if others and chosen is not held[-1] else ""
+    return Classified(
+        failure_class=chosen.failure_class,
+        message=message,
+        frame=_name(innermost_of_user(chain, chosen.raised), chosen.raised.frames, evidence),
+        detail="; ".join(part for part in (chosen.detail, after) if part),
+        rule=chosen.rule,
+    )
+
+
+def _as_written(message: str) -> str:
+    """Return an error file's message without the lines before its first word."""
+    name, colon, text = message.partition(":")
+    return f"{name}: {text.lstrip()}" if colon and text[:2].strip(" ") == "" and text.strip() else message
+
+
+def _hold(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> list[_Held]:
+    found = []
+    for raised in chain:
+        occurrence = Occurrence(raised=raised, evidence=evidence)
+        rule = next(rule for rule in RULES_FOR_EXCEPTIONS if rule.holds(occurrence))
+        detail = rule.tell(occurrence)
+        found.append(_Held(raised=raised, failure_class=rule.failure_class, rule=rule.name, detail=detail))
+    return found
+
+
+def _choose(held: list[_Held]) -> _Held:
+    """Return the exception of a chain that is the failure.
+
+    A loss of a peer that comes first is it, whatever the script makes of it. One that comes later, and what torch's
+    own code complains of on the way out, follow from what came before. Of the rest it is the last, as Python shows
+    it, unless an earlier one is of a more telling class.
+    """
+    if held[0].failure_class in VICTIMS:
+        return held[0]
+    own = [
+        held[0],
+        *(each for each in held[1:] if each.failure_class not in VICTIMS and not is_consequence(each.raised)),
+    ]
+    last = own[-1]
+    if last.failure_class is not FailureClass.EXCEPTION:
+        return last
+    return next((each for each in own if _is_more_telling(each, last)), last)
+
+
+def _is_more_telling(earlier: _Held, last: _Held) -> bool:
+    if earlier.failure_class is FailureClass.EXCEPTION:
+        return False
+    if earlier.failure_class is not FailureClass.IMPORT_ERROR or last.raised.link == "cause":
+        return True
+    # `except ImportError:` with other code below it is usual: it counts if the handler itself raised what came then.
+    inner, other = last.raised.innermost, earlier.raised.innermost
+    return inner is not None and other is not None and (inner.file, inner.function) == (other.file, other.function)
+
+
+def _name(frame: Frame | None, frames: tuple[Frame, ...], evidence: FailureEvidence) -> str:
+    outermost = next((each for each in frames if each.is_users), None)
+    return name_frame(frame, outermost, evidence.directory)

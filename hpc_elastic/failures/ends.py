@@ -1,0 +1,292 @@
+"""The rules that give the end of a process its class, in their order: by exit code or signal, and its last output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.evidence import FailureEvidence
+from hpc_elastic.failures.exception_rules import tell_memory
+
+_SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
+# What bash prints of a command that a signal ended (glibc, strsignal).
+_SHELL_WORDS = {
+    "SIGKILL": "Killed",
+    "SIGSEGV": "Segmentation fault",
+    "SIGABRT": "Aborted",
+    "SIGBUS": "Bus error",
+    "SIGTERM": "Terminated",
+}
+# A line of torch's log, or what libstdc++ prints of a C++ exception that nothing caught.
+_LOGGED = r"(?m)^(?:\[rank\d+\]:)?(?:\[[A-Z]\d{3,4} [^\]\n]{1,200}\]|  what\(\): )[^\n]*?"
+_TIMEOUTS = re.compile(
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, checkTimeout, and its heartbeat monitor (Megatron-LM#935).
+    _LOGGED + r"(?:Watchdog caught collective operation timeout|Received a dump signal due to a collective timeout|"
+    r"ProcessGroupNCCL's watchdog got stuck|Process group watchdog .*wait timeout)"
+)
+_LOST = re.compile(
+    _LOGGED + r"(?:remote process exited or there was a network error|ncclRemoteError|Connection closed by remote peer|"
+    r"Failed to recv, got 0 bytes|Connection closed by peer|Connection reset by peer)"
+)
+_CUDA = {
+    FailureClass.CUDA_HARDWARE: r"uncorrectable (?:ECC|NVLink) error|hardware stack error|fallen off the bus"
+    r"|GPU is lost",
+    FailureClass.CUDA_ILLEGAL_ACCESS: r"illegal memory access|device-side assert|misaligned address|illegal instruction"
+    r"|unspecified launch failure",
+    FailureClass.CUDA_OUT_OF_MEMORY: r"CUDA error: out of memory|CUDA out of memory",
+    FailureClass.CUDA_ERROR: r"CUDA error: ",
+}
+# The lines that say why native code gave up (libstdc++, glibc's malloc and assert, Python, torch).
+_ABORT_LINES = re.compile(
+    r"^(?:\s*what\(\):|terminate called|free\(\)|malloc\(\)|malloc_|double free|munmap_chunk|corrupted |realloc\(\)|"
+    r"\*\*\* |Fatal Python error: (?!Aborted)|.*: Assertion `|OMP: Error|OpenBLAS )"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnd:
+    """The end of a worker: what is known of it, and whether an exception that ended it is."""
+
+    evidence: FailureEvidence
+    has_exception: bool = False
+
+    @property
+    def signal_name(self) -> str:
+        """The signal that ended the worker, or the program that a shell ran as the worker; "" for none."""
+        evidence = self.evidence
+        if evidence.signal_name is not None:
+            return evidence.signal_name
+        for name, code in _SHELL_SIGNALS.items():
+            if evidence.exit_code == code and (self._shell_says(name) or (code == 137 and self._has_oom_kill)):
+                return name
+        return ""
+
+    def _shell_says(self, name: str) -> bool:
+        word = _SHELL_WORDS.get(name)
+        if word is None:
+            return False
+        return re.search(rf"(?m): line \d+: +\d+ {word}\b", self.evidence.stderr_tail) is not None
+
+    @property
+    def _has_oom_kill(self) -> bool:
+        return self.evidence.memory is not None and self.evidence.memory.oom_kills > 0
+
+    def is_killed(self, name: str) -> bool:
+        """Return whether this signal ended it, and it left no exception."""
+        return not self.has_exception and self.signal_name == name
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a text that is not empty, "" if there is none."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    if found is None:
+        return ""
+    end = text.find("\n", found.start())
+    return text[found.start() : end if end >= 0 else None].strip()
+
+
+def _say_signal(end: WorkerEnd) -> str:
+    return f"killed by {end.signal_name}"
+
+
+def _say_exit(end: WorkerEnd) -> str:
+    return last_line(end.evidence.stderr_tail) or f"exit code {end.evidence.exit_code}"
+
+
+def _say_message(end: WorkerEnd) -> str:
+    return end.evidence.message or "it could not be started"
+
+
+def _tell_nothing(_: WorkerEnd) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRule:
+    """A rule for ends of processes: its name and reason for people, its class, and when it holds."""
+
+    name: str
+    reason: str
+    failure_class: FailureClass
+    holds: Callable[[WorkerEnd], bool]
+    say: Callable[[WorkerEnd], str] = _say_signal
+    tell: Callable[[WorkerEnd], str] = _tell_nothing
+
+
+def _is_oom_by_cgroup(end: WorkerEnd) -> bool:
+    memory = end.evidence.memory
+    return end.is_killed("SIGKILL") and memory is not None and memory.oom_kills > 0
+
+
+def _is_oom_by_host(end: WorkerEnd) -> bool:
+    # The node's counter has the kills of other jobs' cgroups too: it counts only where the own cgroup is not known.
+    evidence = end.evidence
+    return end.is_killed("SIGKILL") and evidence.memory is None and evidence.host_oom_kills > 0
+
+
+def _say_oom(end: WorkerEnd) -> str:
+    amount = tell_memory(end.evidence)
+    return f"killed by the out-of-memory killer: {amount}" if amount else "killed by the out-of-memory killer"
+
+
+def _tell_host_oom(end: WorkerEnd) -> str:
+    count = end.evidence.host_oom_kills
+    return f"the kernel of the node killed {count} process{'es' if count > 1 else ''} for memory meanwhile"
+
+
+def _logs(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], bool]:
+    return lambda end: end.is_killed("SIGABRT") and pattern.search(end.evidence.stderr_tail) is not None
+
+
+def _says(pattern: re.Pattern[str]) -> Callable[[WorkerEnd], str]:
+    return lambda end: _without_stamp(_first(pattern, end.evidence.stderr_tail))
+
+
+def _without_stamp(line: str) -> str:
+    return re.sub(r"^(?:\[rank\d+\]:)?(?:\[[^\]]*\] ?|what\(\): *)", "", line).strip()
+
+
+def _logs_cuda(failure_class: FailureClass) -> EndRule:
+    pattern = re.compile(_LOGGED + f"(?:{_CUDA[failure_class]})")
+    return EndRule(
+        name=f"abort by an error of CUDA: {failure_class.value.removeprefix('cuda_').replace('_', ' ')}",
+        reason="SIGABRT, and torch's log or the C++ exception says which error of CUDA it was",
+        failure_class=failure_class,
+        holds=_logs(pattern),
+        say=_says(pattern),
+    )
+
+
+def _say_abort(end: WorkerEnd) -> str:
+    lines = [line.strip() for line in end.evidence.stderr_tail.splitlines() if _ABORT_LINES.match(line)]
+    told = [line for line in lines if not line.startswith("terminate called")] or lines
+    return f"aborted: {_without_stamp(told[0])}" if told else "killed by SIGABRT"
+
+
+def _is_shared_memory_full(end: WorkerEnd) -> bool:
+    return end.is_killed("SIGBUS") and end.evidence.full("/dev/shm") is not None
+
+
+_OWN_FAULTS = {
+    "SIGILL": "an instruction that this processor does not have",
+    "SIGFPE": "an integer division by zero, or the like, in native code",
+    "SIGXCPU": "the limit of CPU time (ulimit -t)",
+    "SIGXFSZ": "the limit of a file's size (ulimit -f)",
+    "SIGSYS": "a system call that is not allowed here",
+    "SIGPIPE": "written to a pipe or connection that nobody reads any more",
+}
+
+
+def _tell_signal(end: WorkerEnd) -> str:
+    return _OWN_FAULTS.get(end.signal_name, "")
+
+
+RULES_FOR_ENDS: tuple[EndRule, ...] = (
+    EndRule(
+        name="could not be started",
+        reason="there is no process, or the worker's bootstrap says that there was nothing to run",
+        failure_class=FailureClass.START_FAILED,
+        holds=lambda end: not end.evidence.is_started or end.evidence.failure_class == "start_failed",
+        say=_say_message,
+    ),
+    EndRule(
+        name="survived KILL",
+        reason="the process was still there some time after the agent's KILL",
+        failure_class=FailureClass.UNKILLABLE,
+        holds=lambda end: end.evidence.has_survived_kill,
+        say=lambda _: "still there after KILL",
+    ),
+    EndRule(
+        name="exception",
+        reason="an exception was recorded, or ends its output: the rules for exceptions decide",
+        failure_class=FailureClass.EXCEPTION,
+        holds=lambda end: end.has_exception,
+        say=_say_message,
+    ),
+    EndRule(
+        name="stopped by its agent",
+        reason="the signal that ended it is the one that its agent had sent",
+        failure_class=FailureClass.TORN_DOWN,
+        holds=lambda end: bool(end.evidence.sent_signal) and end.signal_name == end.evidence.sent_signal,
+        say=lambda end: f"stopped by its agent with {end.signal_name}",
+    ),
+    EndRule(
+        name="out of memory",
+        reason="SIGKILL, and its memory cgroup counts a kill for memory since the start of the attempt",
+        failure_class=FailureClass.OUT_OF_MEMORY,
+        holds=_is_oom_by_cgroup,
+        say=_say_oom,
+        tell=lambda end: tell_memory(end.evidence),
+    ),
+    EndRule(
+        name="out of memory of the node",
+        reason="SIGKILL, its memory cgroup cannot be read, and the node counts a kill for memory meanwhile",
+        failure_class=FailureClass.OUT_OF_MEMORY,
+        holds=_is_oom_by_host,
+        say=lambda _: "killed by SIGKILL, probably by the out-of-memory killer",
+        tell=_tell_host_oom,
+    ),
+    EndRule(
+        name="segmentation fault",
+        reason="SIGSEGV",
+        failure_class=FailureClass.SEGMENTATION_FAULT,
+        holds=lambda end: end.is_killed("SIGSEGV"),
+        say=lambda _: "segmentation fault (SIGSEGV)",
+    ),
+    EndRule(
+        name="shared memory full",
+        reason="SIGBUS, and nothing is free in /dev/shm",
+        failure_class=FailureClass.SHARED_MEMORY_FULL,
+        holds=_is_shared_memory_full,
+        say=lambda _: "bus error (SIGBUS): nothing is free in /dev/shm",
+    ),
+    EndRule(
+        name="bus error",
+        reason="SIGBUS",
+        failure_class=FailureClass.BUS_ERROR,
+        holds=lambda end: end.is_killed("SIGBUS"),
+        say=lambda _: "bus error (SIGBUS)",
+    ),
+    *(_logs_cuda(failure_class) for failure_class in _CUDA),
+    EndRule(
+        name="abort by a timed-out collective",
+        reason="SIGABRT, and the watchdog of NCCL says that a collective timed out",
+        failure_class=FailureClass.COLLECTIVE_TIMEOUT,
+        holds=_logs(_TIMEOUTS),
+        say=_says(_TIMEOUTS),
+    ),
+    EndRule(
+        name="abort by a lost peer",
+        reason="SIGABRT, and torch's log says that a connection to another rank broke",
+        failure_class=FailureClass.PEER_LOST,
+        holds=_logs(_LOST),
+        say=_says(_LOST),
+    ),
+    EndRule(
+        name="abort",
+        reason="SIGABRT: an assertion, a C++ exception that nothing caught, a corrupt heap",
+        failure_class=FailureClass.ABORTED,
+        holds=lambda end: end.is_killed("SIGABRT"),
+        say=_say_abort,
+    ),
+    EndRule(
+        name="signal",
+        reason="any other signal",
+        failure_class=FailureClass.SIGNAL,
+        holds=lambda end: bool(end.signal_name),
+        tell=_tell_signal,
+    ),
+    EndRule(
+        name="exit code",
+        reason="an exit code, and no exception",
+        failure_class=FailureClass.EXIT_CODE,
+        holds=lambda _: True,
+        say=_say_exit,
+    ),
+)

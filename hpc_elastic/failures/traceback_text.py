@@ -1,0 +1,208 @@
+"""Reads the traceback that Python printed: its chain of exceptions, and the innermost frame of the user's own code.
+
+A traceback is read line by line and never evaluated; any text gives a result, at worst an empty one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from posixpath import dirname, relpath
+
+CAUSE = "The above exception was the direct cause of the following exception:"
+CONTEXT = "During handling of the above exception, another exception occurred:"
+_HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
+_FRAME = re.compile(r'  ?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')
+_THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
+_RAISED = re.compile(r"([A-Za-z_][\w.]{0,300}|[A-Za-z_][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
+_RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]: ?")  # torch's excepthook (torch/distributed/distributed_c10d.py, 2.13)
+_GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
+# Code that is not the user's: Python's own, installed packages, torch in a checkout, and this package.
+_FOREIGN = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d\.\d+/|^<|/torch/(?:_\w+|distributed|nn|utils|autograd|cuda|"
+    r"optim|multiprocessing|serialization)\b|/hpc_elastic/(?:worker|memory|launch|last_word|failures|rundir)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A line of a traceback: the file as printed, the line's number, the function, and the line's source."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the file is the user's own: no installed package, not Python's library, torch or this package."""
+        return not _FOREIGN.search(self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An exception of a chain.
+
+    `type_name` is as printed, such as `torch.distributed.DistNetworkError`; `link` says how it belongs to the one
+    before it in the chain: `cause`, `context`, or "" for the first.
+    """
+
+    type_name: str
+    text: str
+    frames: tuple[Frame, ...] = ()
+    link: str = ""
+
+    @property
+    def short_type(self) -> str:
+        """The type's name without its module, as in error files."""
+        return self.type_name.rpartition(".")[2]
+
+    @property
+    def innermost(self) -> Frame | None:
+        """The frame in which it was raised, as far as Python knows."""
+        return self.frames[-1] if self.frames else None
+
+    @property
+    def was_raised_by_user(self) -> bool:
+        """Whether a `raise` in the user's own code made it, and no code that torch compiled."""
+        frame = self.innermost
+        return frame is not None and frame.is_users and frame.source.split(" ")[0] == "raise"
+
+
+@dataclass(slots=True)
+class _Block:
+    """The exception that is being read."""
+
+    link: str
+    frames: list[Frame] = field(default_factory=list)
+    raised: str | None = None  # the line with type and text, once it was read
+    more: list[str] = field(default_factory=list)
+
+    def finish(self) -> Raised | None:
+        if self.raised is None:
+            return None
+        found = _RAISED.match(self.raised)
+        if found is None:
+            return None
+        text = "\n".join([found[2] or "", *self.more]).strip("\n ")
+        return Raised(type_name=found[1], text=text, frames=tuple(self.frames), link=self.link)
+
+
+def parse_traceback(text: str) -> tuple[Raised, ...]:
+    """Return the chain of exceptions of the last traceback in a text, in the order in which they were raised."""
+    chains = parse_tracebacks(text)
+    return chains[-1] if chains else ()
+
+
+def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
+    """Return the chains of all tracebacks in a text, such as the end of a log, from the first to the last."""
+    chains: list[list[Raised]] = []
+    block: _Block | None = None
+    link = ""
+    for line in _lines(text):
+        stripped = line.strip()
+        if stripped in (CAUSE, CONTEXT):
+            _close(block, chains)
+            block, link = None, "cause" if stripped == CAUSE else "context"
+        elif line.startswith(_HEADS):
+            _close(block, chains)
+            if not link:
+                chains.append([])
+            block, link = _Block(link=link if chains and chains[-1] else ""), ""
+        elif block is not None:
+            _read(block, line)
+        elif _FRAME.match(line):  # a syntax error, or the rest of a traceback whose beginning is cut off
+            chains.append([])
+            block, link = _Block(link=""), ""
+            _read(block, line)
+        elif link and _RAISED.match(line):  # an exception that has no frames has no head either
+            block, link = _Block(link=link, raised=line), ""
+    _close(block, chains)
+    return tuple(tuple(chain) for chain in chains if chain)
+
+
+def _lines(text: str) -> list[str]:
+    return [_GROUP_MARGIN.sub("", _RANK_PREFIX.sub("", line)) for line in text.split("\n")]
+
+
+def _close(block: _Block | None, chains: list[list[Raised]]) -> None:
+    raised = block.finish() if block is not None else None
+    if raised is not None:
+        if not chains:
+            chains.append([])
+        chains[-1].append(raised)
+
+
+def _read(block: _Block, line: str) -> None:
+    if block.raised is not None:
+        block.more.append(line)
+        return
+    found = _FRAME.match(line)
+    if found:
+        function = found[3] or ""
+        block.frames.append(Frame(file=found[1], line=int(found[2]), function=function))
+    elif line[:1] not in ("", " "):
+        block.raised = line
+    elif line.startswith("    ") and block.frames and not block.frames[-1].source:
+        last = block.frames[-1]
+        block.frames[-1] = Frame(file=last.file, line=last.line, function=last.function, source=line.strip())
+
+
+def parse_fault(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the thread that failed, from the outermost in, of what faulthandler printed."""
+    frames: list[Frame] = []
+    is_current = False
+    for line in _lines(text):
+        if line.startswith(("Current thread ", "Stack (most recent call first):")):
+            is_current, frames = True, []
+        elif is_current:
+            found = _THREAD_FRAME.match(line)
+            if found is None:
+                is_current = False
+            else:
+                frames.append(Frame(file=found[1], line=int(found[2]), function=found[3]))
+    return tuple(reversed(frames))
+
+
+def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None:
+    """Return the innermost frame of the user's own code at which an exception of a chain was raised.
+
+    An exception that another process raised (a data loader's worker, a pool) has that process's traceback in its
+    text, or in that of the exception before it; then the frame is the one there.
+    """
+    remote = [raised for raised in chain if raised.short_type in ("_RemoteTraceback", "RemoteTraceback")]
+    for text in (chosen.text, *(raised.text for raised in remote)):
+        inner = parse_embedded(text)
+        frame = _last_of_user(inner)
+        if frame is not None:
+            return frame
+    return _last_of_user(chosen.frames)
+
+
+def parse_embedded(text: str) -> tuple[Frame, ...]:
+    """Return the frames of a traceback inside an exception's text, such as that of a data loader's worker."""
+    if "Traceback (most recent call last):" not in text:
+        return ()
+    found = (_FRAME.match(line) for line in text.split("\n"))
+    return tuple(Frame(file=each[1], line=int(each[2]), function=each[3] or "") for each in found if each)
+
+
+def _last_of_user(frames: tuple[Frame, ...]) -> Frame | None:
+    return next((frame for frame in reversed(frames) if frame.is_users), None)
+
+
+def name_frame(frame: Frame | None, outermost: Frame | None, directory: str = "") -> str:
+    """Return a frame as a person names it, such as `train.py:88 in step`; "" for None.
+
+    The file is named from the worker's directory if it is below that, else from the outermost frame's.
+    """
+    if frame is None:
+        return ""
+    bases = [directory, dirname(outermost.file) if outermost is not None else ""]
+    name = next((relpath(frame.file, base) for base in bases if base and _is_below(frame.file, base)), frame.file)
+    where = f"{name}:{frame.line}"
+    return where if frame.function in ("", "<module>") else f"{where} in {frame.function}"
+
+
+def _is_below(file: str, directory: str) -> bool:
+    return file.startswith(directory.rstrip("/") + "/")
