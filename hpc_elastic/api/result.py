@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
@@ -56,7 +57,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
         lines = [f"{name} {result.state.value}: {result.cause}"]
         if traceback:
             lines += ["", traceback.rstrip()]
-        super().__init__("\n".join(lines), tip=f"the logs are in {result.run_dir}")
+        super().__init__(printable("\n".join(lines)), tip=f"the logs are in {result.run_dir}")
         self.name = name
         self.result = result
         self.traceback = traceback
