@@ -91,6 +91,7 @@ THIRD_PARTY = {
 NEVER_LOADS = {
     "hpc_elastic.observe": "agent membership worker job site resolve render integrations",
     "hpc_elastic.cli.status": "agent membership worker job site resolve render integrations",
+    "hpc_elastic.cli.explain": "agent membership worker job site resolve render integrations",
     "hpc_elastic.cli.logs": "agent membership worker job site resolve render integrations",
     "hpc_elastic.cli.list_runs": "agent membership worker job site resolve render integrations",
     "hpc_elastic.elastic": "job site resolve render observe cli torch yaml pydantic jinja2 rich submitit agent",
@@ -101,7 +102,7 @@ NEVER_LOADS = {
 # Arguments in, value out: no clock, environment, files, sockets, processes.
 PURE = (
     *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
-    *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.failures"),
+    *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.printable", "hpc_elastic.failures"),
     *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
     "hpc_elastic.rundir.submissions",
     *(
@@ -124,6 +125,8 @@ PURE = (
         "hpc_elastic.scheduler.slurm.step",
         "hpc_elastic.agent.policy",
         "hpc_elastic.observe.diagnosis",
+        "hpc_elastic.observe.explain",
+        "hpc_elastic.observe.explain_facts",
     ),
 )
 _IMPURE_MODULES = (

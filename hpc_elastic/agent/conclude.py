@@ -33,6 +33,7 @@ from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
@@ -94,13 +95,16 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cause = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:
-        print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error.message}", file=sys.stderr)
+        print(
+            f"hpc_elastic: no agent wrote a result, and the script cannot: {printable_line(error.message)}",
+            file=sys.stderr,
+        )
         return int(error.exit_code)
     except Exception as error:  # whatever the records contain, people get one line
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error!r}"[:500], file=sys.stderr)
         return int(ExitCode.RUN_DIRECTORY)
     if cause:
-        print(f"hpc_elastic: {cause}", file=sys.stderr)
+        print(f"hpc_elastic: {printable_line(cause)}", file=sys.stderr)
     return int(ExitCode.SUCCESS)
 
 

@@ -24,6 +24,7 @@ from hpc_elastic.errors import ExitCode, FileSystemError, HpcElasticError, RunDi
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import SECRET_BYTES
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, WorkerState
@@ -166,7 +167,7 @@ def _read_secret(layout: RunLayout) -> bytes:
 def _record_crash(layout: RunLayout, plan: LaunchPlan, allocation: Allocation, journal: Journal) -> None:
     """Record that this agent crashed, in the node's result; the guard kills the workers when this process ends."""
     detail = traceback.format_exc()
-    print(detail, file=sys.stderr, flush=True)
+    print(printable(detail), file=sys.stderr, flush=True)
     attempt = 0
     with contextlib.suppress(RunDirectoryError):
         attempt = (list_numbers(layout.attempts) or [0])[-1]

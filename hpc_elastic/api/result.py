@@ -11,6 +11,7 @@ from typing import Any
 from hpc_elastic.api.missing_nodes import read_missing_nodes
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import ExitCode, HpcElasticError, MissingNode, RendezvousTimeoutError, RunDirectoryError
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
@@ -59,7 +60,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
         lines = [f"{name} {result.state.value}: {result.cause}"]
         if traceback:
             lines += ["", traceback.rstrip()]
-        HpcElasticError.__init__(self, "\n".join(lines), tip=f"the logs are in {result.run_dir}")
+        HpcElasticError.__init__(self, printable("\n".join(lines)), tip=f"the logs are in {result.run_dir}")
         self.name = name
         self.result = result
         self.traceback = traceback

@@ -10,6 +10,7 @@ from hpc_elastic.observe.display import open_display
 from hpc_elastic.observe.follow import follow
 from hpc_elastic.observe.narrate import narrate_end
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.layout import RunLayout
 
 
@@ -27,7 +28,7 @@ def attend(layout: RunLayout, snapshots: Iterable[Snapshot], *, is_followed: boo
             return _exit_code(follow(layout, snapshots, display))
     last = _wait(snapshots)
     for line in narrate_end(last):
-        print(line, file=sys.stderr)
+        print(printable_line(line), file=sys.stderr)
     return _exit_code(last)
 
 
@@ -37,7 +38,7 @@ def _wait(snapshots: Iterable[Snapshot]) -> Snapshot:
     for snapshot in snapshots:
         if snapshot.note and snapshot.note not in said:
             said.add(snapshot.note)
-            print(f"hpc-elastic: {snapshot.note}", file=sys.stderr)
+            print(f"hpc-elastic: {printable(snapshot.note)}", file=sys.stderr)
     return snapshot
 
 

@@ -12,6 +12,7 @@ from hpc_elastic.cli.look import look
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.narrate import describe_counts
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.rundir.states import RunState
 
@@ -58,7 +59,7 @@ def _cancel_array(layout: ArrayLayout) -> int:
 
 def _report(snapshot: Snapshot, verb: str) -> int:
     if snapshot.state.value == "CANCELLED":
-        print(f"{snapshot.name} {verb}: CANCELLED, {snapshot.cause}")
+        print(f"{snapshot.name} {verb}: CANCELLED, {printable_line(str(snapshot.cause))}")
         return 0
     raise RunDirectoryError(
         f"{snapshot.name} {verb}: {snapshot.state.value}, {snapshot.cause}", tip="there is nothing to cancel"
@@ -66,4 +67,4 @@ def _report(snapshot: Snapshot, verb: str) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

@@ -10,11 +10,11 @@ from hpc_elastic.api.find import NONE_HERE, find_to_stop, layout_of
 from hpc_elastic.api.known_runs import is_of_this_folder
 from hpc_elastic.api.look_at_many import look_at_many
 from hpc_elastic.cli.look import warn
-from hpc_elastic.cli.printable import printable
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.narrate import count
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 

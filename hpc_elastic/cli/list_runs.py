@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from itertools import islice
@@ -12,6 +11,7 @@ from hpc_elastic.api.known_runs import known_runs
 from hpc_elastic.api.look_at_many import look_at_many
 from hpc_elastic.cli.arguments import VerbParser, add_json, terminal_width
 from hpc_elastic.cli.look import warn
+from hpc_elastic.cli.output import print_json
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.array import ArraySnapshot, array_to_json
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.tasks:
         listed = [one for item in listed for one in (item.tasks if isinstance(item, ArraySnapshot) else (item,))]
     if arguments.json:
-        print(json.dumps([_to_json(item) for item in listed], indent=2, ensure_ascii=False))
+        print_json([_to_json(item) for item in listed])
     elif not entries:
         print("no runs yet; `hpc-elastic submit job.yaml` starts one", file=sys.stderr)
     elif listed and sys.stdout.isatty():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from hpc_elastic.api.look import look_once
-from hpc_elastic.cli.printable import printable
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir.layout import RunLayout
 
 

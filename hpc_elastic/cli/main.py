@@ -12,9 +12,9 @@ from hpc_elastic import __version__
 from hpc_elastic.api.identity import working_directory
 from hpc_elastic.cli import INTERRUPTED
 from hpc_elastic.cli.output import drop_output, is_output_error, make_streams_tolerant, replace_closed_streams
-from hpc_elastic.cli.printable import printable
 from hpc_elastic.cli.verbs import MODULES, PROGRAM, help_text
 from hpc_elastic.errors import HpcElasticError, UsageError
+from hpc_elastic.printable import printable
 
 # EX_SOFTWARE and EX_IOERR of sysexits.h; none of the documented codes is a lie then
 INTERNAL_ERROR = 70
@@ -98,7 +98,7 @@ def _explain(error: Exception) -> HpcElasticError | None:
 
 
 def _internal_error(error: Exception) -> int:
-    print(f"{PROGRAM}: internal error: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"{PROGRAM}: internal error: {type(error).__name__}: {printable(str(error))}", file=sys.stderr)
     if os.environ.get("HPC_ELASTIC_DEBUG"):
         import traceback
 

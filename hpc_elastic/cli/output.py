@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,14 @@ def _escape_and_keep_bytes(error: UnicodeError) -> tuple[str | bytes, int]:
     if isinstance(error, UnicodeEncodeError):
         error.end = error.start + 1
     return _escape(error)
+
+
+def print_json(data: Any) -> None:
+    """Print a value as JSON, with the characters that control a terminal as JSON's own escapes."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    if not text.replace("\n", "").isprintable():
+        text = "".join(char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    print(text)
 
 
 def is_output_error(error: BaseException) -> bool:

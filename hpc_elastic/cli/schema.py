@@ -17,13 +17,14 @@ def make_parser() -> VerbParser:
     parser = VerbParser(
         "schema",
         usage="[--record NAME | --list]",
-        description="Print the JSON Schema of job files, for editors, or of a record of a run.",
+        description="Print the JSON Schema of job files, for editors, of a record of a run, or of\n"
+        "what `explain --json` prints.",
         examples="  hpc-elastic schema > job.schema.json\n  hpc-elastic schema --record result.json\n\n"
         "Then, as the first line of job.yaml:\n  # yaml-language-server: $schema=job.schema.json\n",
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--record", metavar="NAME", help="the schema of this record, not of job files")
-    chosen.add_argument("--list", action="store_true", help="the names of the records")
+    chosen.add_argument("--list", action="store_true", help="the names of these")
     return parser
 
 
@@ -31,9 +32,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     if arguments.list:
-        from hpc_elastic.observe.schemas import RECORD_NAMES
+        from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES
 
-        print("\n".join(RECORD_NAMES))
+        print("\n".join((*RECORD_NAMES, EXPLANATION)))
         return 0
     print(json.dumps(_schema(arguments.record), indent=2, ensure_ascii=False))
     return 0
@@ -45,10 +46,10 @@ def _schema(record: str | None) -> dict[str, Any]:
         from hpc_elastic.job.schema import job_schema
 
         return job_schema()
-    from hpc_elastic.observe.schemas import RECORD_NAMES, record_schema
+    from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES, record_schema
 
     # The folder may be left out: every record's file has a name of its own.
-    found = [name for name in RECORD_NAMES if record in (name, name.rpartition("/")[2])]
+    found = [name for name in (*RECORD_NAMES, EXPLANATION) if record in (name, name.rpartition("/")[2])]
     if not found:
         raise UsageError(f"there is no record {record!r}", tip=f"`{_LIST}` prints the names")
     return record_schema(found[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look, note
+from hpc_elastic.cli.output import print_json
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
 from hpc_elastic.rundir.layout import ArrayLayout
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         return show_array(found, is_json=arguments.json)
     snapshot = look(found)
     if arguments.json:
-        print(json.dumps(snapshot_to_json(snapshot), indent=2, ensure_ascii=False))
+        print_json(snapshot_to_json(snapshot))
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":  # which rich takes for 80 columns wide
         _draw(snapshot)
     else:

@@ -20,6 +20,7 @@ from hpc_elastic.job.parameters import parse_parameters
 from hpc_elastic.job_ids import array_task_id
 from hpc_elastic.observe.narrate import count, describe_counts, describe_parameters
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable
 from hpc_elastic.rundir.layout import ArrayLayout
 from hpc_elastic.rundir.records import Submission
 from hpc_elastic.rundir.states import RunState
@@ -108,4 +109,4 @@ def _describe_end(task: Snapshot) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

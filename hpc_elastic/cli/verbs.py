@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
+        "explain": ("explain", "say why a run failed or restarted, and what to do"),
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
         "cancel": ("cancel", "stop a run gracefully"),

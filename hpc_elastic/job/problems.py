@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpc_elastic.printable import printable_line
+
 KeyPath = tuple[str | int, ...]
 
 _EXPECTED = {  # pydantic's error types; the value that was found completes the message
@@ -37,19 +39,14 @@ class Problem:
     def __str__(self) -> str:
         key = format_path(self.path)
         if not self.file:
-            return _printable(f"{key}: {self.message}".removeprefix(": "))
+            return printable_line(f"{key}: {self.message}".removeprefix(": "))
         place = f"{self.file}:{self.line}: {key}" if self.line is not None else f"--set {key}"
-        return _printable(f"{place.removesuffix(': ')}: {self.message}")
+        return printable_line(f"{place.removesuffix(': ')}: {self.message}")
 
 
 def format_path(path: Sequence[str | int]) -> str:
     """Return a path as people write it: `logs.tee[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-
-
-def _printable(text: str) -> str:
-    """Return the text in one line, without characters that control a terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def format_problems(problems: Iterable[Problem]) -> list[str]:

@@ -114,3 +114,21 @@ def array_to_json(snapshot: ArraySnapshot) -> dict[str, Any]:
         "exit_code": snapshot.exit_code,
         "tasks": [snapshot_to_json(task) for task in snapshot.tasks],
     }
+
+
+def explained_array_to_json(snapshot: ArraySnapshot) -> dict[str, Any]:
+    """Return the object of `explain --json` for an array; `tasks` has what one line about each task says."""
+    whole = array_to_json(snapshot)
+    keys = (
+        "job_id",
+        "array_task",
+        "parameters",
+        "run_dir",
+        "state",
+        "exit_code",
+        "reason",
+        "cause",
+        "root_cause",
+        "attempts",
+    )
+    return {**whole, "tasks": [{key: task[key] for key in keys} for task in whole["tasks"]]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from hpc_elastic.observe.narrate import count, describe_state, of_limit
 from hpc_elastic.observe.present import state_style
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable_line, printable_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpc_elastic.observe.follow import Display
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")  # keeps tab and the escapes of colours
 
 
 class PlainDisplay:
@@ -32,7 +30,7 @@ class PlainDisplay:
 
     def say(self, line: str) -> None:
         """Show a line of this package about the run."""
-        print(f"{_mark()} {line}", file=self._progress, flush=True)
+        print(f"{_mark()} {printable_line(line)}", file=self._progress, flush=True)
 
     def output(self, line: str) -> None:
         """Show a line that rank 0 wrote."""
@@ -54,13 +52,13 @@ class LiveDisplay:
         """Show a line of this package about the run."""
         from rich.text import Text
 
-        self._console.print(Text(f"{_mark()} {line}", style="cyan"), soft_wrap=True)
+        self._console.print(Text(f"{_mark()} {printable_line(line)}", style="cyan"), soft_wrap=True)
 
     def output(self, line: str) -> None:
         """Show a line that rank 0 wrote, with its colours."""
         from rich.text import Text
 
-        self._console.print(Text.from_ansi(_CONTROL.sub("", line)), soft_wrap=True)
+        self._console.print(Text.from_ansi(printable_output(line)), soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Update the live line."""
@@ -72,7 +70,7 @@ class LiveDisplay:
         from rich.text import Text
 
         line = Text()
-        line.append(describe_state(snapshot), style=state_style(snapshot.state))
+        line.append(printable_line(describe_state(snapshot)), style=state_style(snapshot.state))
         minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
         line.append(f"  {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
         if snapshot.attempts:

@@ -6,6 +6,7 @@ importing those takes more time than `status` may take in all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, read_record
+from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
 _RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
@@ -27,6 +28,7 @@ class AttemptFacts:
     """One attempt, from its claim and its roster; `workers` is None until the roster is there.
 
     `roles` are those whose workers started in it while the others ran on; empty if every worker started.
+    `root_cause` is why the attempt before ended, as the claim has it; None if no failure ended it, and in old runs.
     """
 
     number: int
@@ -39,6 +41,7 @@ class AttemptFacts:
     node_losses: int = 0
     allocation: int = 0
     head: str = ""
+    root_cause: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +68,16 @@ class Facts:
 
 
 class FactReader:
-    """Reads a run directory repeatedly; files that cannot change any more are read once."""
+    """Reads a run directory repeatedly; files that cannot change any more are read once.
 
-    def __init__(self, layout: RunLayout) -> None:
+    Args:
+        layout: the run's.
+        is_tolerant: take a record that cannot be read for an absent one, and name it in `Facts.unreadable`.
+    """
+
+    def __init__(self, layout: RunLayout, *, is_tolerant: bool = False) -> None:
         self.layout = layout
+        self._is_tolerant = is_tolerant
         self._plan: Mapping[str, Any] = {}
         self._complete: dict[int, AttemptFacts] = {}
         self._notes = NodeNotes(layout)
@@ -81,15 +90,15 @@ class FactReader:
             RunDirectoryError: the directory exists and cannot be read.
         """
         layout = self.layout
-        result = read_record(layout.result, RESULT, tip=_RESULT_TIP)  # first: what is read after a result is complete
-        self._plan = self._plan or read_record(layout.plan, PLAN, tip=_RECORD_TIP) or {}
+        self._unreadable = []
+        result = self._read(layout.result, RESULT, _RESULT_TIP)  # first: what is read after a result is complete
+        self._plan = self._plan or self._read(layout.plan, PLAN, _RECORD_TIP) or {}
         with store.file_system_errors(layout.root, "read"):
             allocations = store.list_numbers(layout.allocations)
             numbers = store.list_numbers(layout.attempts)
         allocation = self._allocation(allocations[-1]) if allocations else {}
-        submission = read_record(layout.submission, SUBMISSION, tip=_RECORD_TIP) or {}
+        submission = self._read(layout.submission, SUBMISSION, _RECORD_TIP) or {}
         job_id = _job_id(allocation, submission)
-        self._unreadable = []
         attempts = tuple(self._attempt(number) for number in numbers)
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
@@ -130,7 +139,26 @@ class FactReader:
             return {}
 
     def _allocation(self, number: int) -> Mapping[str, Any]:
-        return read_record(self.layout.allocation(number), ALLOCATION, tip=_RECORD_TIP) or {}
+        return self._read(self.layout.allocation(number), ALLOCATION, _RECORD_TIP) or {}
+
+    def _read(self, path: str, shape: Shape, tip: str) -> Mapping[str, Any] | None:
+        try:
+            return read_record(path, shape, tip=tip)
+        except RunDirectoryError as error:
+            if not self._is_tolerant:
+                raise
+            if error.message not in self._unreadable:
+                self._unreadable.append(error.message)
+            return None
+
+    def _world(self, number: int) -> Mapping[str, Any]:
+        try:
+            return _object(self.layout.world(number))
+        except RunDirectoryError as error:
+            if not self._is_tolerant:
+                raise
+            self._unreadable.append(error.message)
+            return {}
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
         claims = [AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
@@ -142,7 +170,7 @@ class FactReader:
         if number in self._complete:
             return self._complete[number]
         claim = self._claim(number)
-        world = _object(self.layout.world(number))
+        world = self._world(number)
         spend = claim.get("spend")
         ranks, roles = world.get("ranks"), tuple(claim.get("roles") or ())
         facts = AttemptFacts(
@@ -156,6 +184,7 @@ class FactReader:
             node_losses=_spent(spend, "node_losses"),
             allocation=int(claim.get("allocation") or 0),
             head=str(claim.get("head", "")),
+            root_cause=root_cause_of(claim),
         )
         if claim and world:
             self._complete[number] = facts
@@ -167,6 +196,12 @@ def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:
     world = _object(layout.world(attempt))
     role = next((item.get("role") for item in world.get("ranks", ()) if item.get("rank") == rank), None)
     return next((int(item["attempt"]) for item in world.get("roles", ()) if item.get("role") == role), attempt)
+
+
+def root_cause_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the root cause in a claim or a result as a JSON object; None if there is none, or none that says why."""
+    found = record.get("root_cause")
+    return found if isinstance(found, dict) and isinstance(found.get("line"), str) else None
 
 
 def latest_change(layout: RunLayout) -> float:
@@ -203,7 +238,9 @@ def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str
 
 
 def _object(path: str) -> Mapping[str, Any]:
-    data = store.read_json(path)
+    data = None
+    with contextlib.suppress(ValueError, RecursionError):  # nested too deep, or a number of thousands of digits
+        data = store.read_json(path)
     return data if isinstance(data, dict) else {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
@@ -72,11 +73,30 @@ def where_to_look(snapshot: Snapshot) -> list[str]:
         return [f"hpc-elastic logs {run} --follow", f"hpc-elastic cancel {run}"]
     if snapshot.state.value == "SUCCEEDED":
         return [f"hpc-elastic logs {run}"]
-    if snapshot.failures:
-        rank = min(snapshot.failures, key=lambda key: snapshot.failures[key].get("timestamp", 0.0))
-        path = snapshot.failures[rank].get("error_file")
-        return [f"hpc-elastic logs {run} --rank {rank}", *([path] if path else [])]
-    return [f"hpc-elastic logs {run}", f"{snapshot.run_dir}/"]
+    why = f"hpc-elastic explain {run}"
+    rank = _rank_of_cause(snapshot)
+    if rank is not None:
+        path = snapshot.failures.get(rank, {}).get("error_file")
+        return [why, f"hpc-elastic logs {run} --rank {rank}", *([path] if path else [])]
+    return [why, f"hpc-elastic logs {run}", f"{snapshot.run_dir}/"]
+
+
+def _rank_of_cause(snapshot: Snapshot) -> str | None:
+    """Return the rank that the result's root cause names; without one the rank that failed first, None without any."""
+    rank = (snapshot.root_cause or {}).get("rank")
+    if isinstance(rank, int):
+        return str(rank)
+    times = {key: failure.get("timestamp") for key, failure in snapshot.failures.items()}
+    return min(times, key=lambda key: moment if isinstance(moment := times[key], (int, float)) else 0.0, default=None)
+
+
+def unix_time(text: str | None) -> float | None:
+    """Return a record's time in Unix seconds; None if it is none."""
+    try:
+        moment = datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S.%fZ")
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=timezone.utc).timestamp()
 
 
 def describe_nodes(nodes: Sequence[str]) -> str:
@@ -95,3 +115,16 @@ def of_limit(number: int, limit: int | None) -> str:
 def count(number: int | None, noun: str) -> str:
     """Return the number with the noun in singular or plural: `1 worker`, `8 workers`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def describe_duration(seconds: float) -> str:
+    """Return a duration for people, in its two largest units: `45 s`, `2 min 3 s`, `3 h 20 min`, `2 d 4 h`."""
+    left = max(0, int(seconds))
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, size)
+        parts.append((number, unit))
+    first = next((at for at, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(
+        f"{number} {unit}" for number, unit in parts[first : first + 2] if number or unit == parts[first][1]
+    )

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import textwrap
+import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.narrate import (
     count,
     describe_counts,
+    describe_duration,
     describe_nodes,
     describe_parameters,
     describe_state,
     of_limit,
+    unix_time,
     where_to_look,
 )
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.states import RunState
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 15
 _FOR_COPYING = ("run directory", "next", "")  # paths and commands, with spaces in them perhaps
-_NARROW, _WIDE = 60, 100
+NARROW, _WIDE = 60, 100
 _STYLES = {
     RunState.SUCCEEDED: "bold green",
     RunState.FAILED: "bold red",
@@ -37,13 +41,15 @@ _STYLES = {
 LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
-def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Return the label and the text of each line of `status`."""
+def status_rows(snapshot: Snapshot, now: float | None = None) -> list[tuple[str, str]]:
+    """Return the label and the text of each line of `status`; `now` is in Unix seconds, by default by this clock."""
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
     rows = [
         ("state", f"{describe_state(snapshot)}{code}"),
         ("cause", snapshot.cause or ""),
+        ("root cause", _root_cause(snapshot)),
+        ("last restart", _last_restart(snapshot)),
         ("note", snapshot.note or ""),
         ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
@@ -55,21 +61,22 @@ def status_rows(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("job", " ".join(filter(None, (snapshot.job_id, f"on {snapshot.site}" if snapshot.site else "")))),
         ("submitted", readable_time(snapshot.submitted)),
         ("ended", readable_time(snapshot.ended)),
+        ("elapsed", _elapsed(snapshot, time.time() if now is None else now)),
         ("run directory", snapshot.run_dir),
     ]
     rows += [("next" if number == 0 else "", line) for number, line in enumerate(where_to_look(snapshot))]
-    return [(label, text) for label, text in rows if text]
+    return [(label, printable(text)) for label, text in rows if text]
 
 
 def plain_status(snapshot: Snapshot, width: int) -> str:
     """Return `status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
-    lines = [snapshot.name]
+    lines = [printable_line(snapshot.name)]
     for label, text in status_rows(snapshot):
         is_for_copying = label in _FOR_COPYING
-        if width < _NARROW:
-            lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else _wrap(text, width, "  "))
+        if width < NARROW:
+            lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else wrap(text, width, "  "))
         else:
-            first, *rest = [text] if is_for_copying else _wrap(text, width - _LABEL_WIDTH, "")
+            first, *rest = [text] if is_for_copying else wrap(text, width - _LABEL_WIDTH, "")
             lines.append(f"{label:<{_LABEL_WIDTH}}{first}")
             lines += [" " * _LABEL_WIDTH + line for line in rest]
     return "\n".join(lines)
@@ -86,12 +93,12 @@ def rich_status(snapshot: Snapshot) -> RenderableType:
     grid.add_column(overflow="fold")
     for label, text in status_rows(snapshot):
         grid.add_row(label, Text(text, style=state_style(snapshot.state) if label == "state" else ""))
-    return Group(Text(snapshot.name, style="bold"), grid)
+    return Group(Text(printable_line(snapshot.name), style="bold"), grid)
 
 
 def list_rows(listed: Sequence[Snapshot | ArraySnapshot]) -> list[tuple[str, ...]]:
     """Return the cells of `list`, under `LIST_HEADER`; an array has one row."""
-    return [
+    rows = [
         (
             _list_name(item),
             item.state.value if isinstance(item, Snapshot) else describe_counts(item.counts),
@@ -102,6 +109,7 @@ def list_rows(listed: Sequence[Snapshot | ArraySnapshot]) -> list[tuple[str, ...
         )
         for item in listed
     ]
+    return [tuple(map(printable_line, row)) for row in rows]
 
 
 def plain_list(listed: Sequence[Snapshot | ArraySnapshot]) -> str:
@@ -119,7 +127,7 @@ def list_columns(width: int) -> tuple[int, ...]:
     """Return the columns of `LIST_HEADER` for which a terminal of this width has room."""
     if width >= _WIDE:
         return tuple(range(len(LIST_HEADER)))
-    return (0, 1, 2, 3) if width >= _NARROW else (0, 1, 2)
+    return (0, 1, 2, 3) if width >= NARROW else (0, 1, 2)
 
 
 def rich_list(listed: Sequence[Snapshot | ArraySnapshot], width: int) -> RenderableType:
@@ -135,6 +143,27 @@ def rich_list(listed: Sequence[Snapshot | ArraySnapshot], width: int) -> Rendera
         state = item.state if isinstance(item, Snapshot) else _telling_state(item)
         table.add_row(*(Text(row[column], state_style(state) if column == 1 else "") for column in columns))
     return table
+
+
+def _root_cause(snapshot: Snapshot) -> str:
+    """Return the line of the result's root cause, unless the cause has it already."""
+    line = str((snapshot.root_cause or {}).get("line", ""))
+    return "" if line in (snapshot.cause or "") else line
+
+
+def _last_restart(snapshot: Snapshot) -> str:
+    """Return why the attempt before the latest one ended, of a run that goes on."""
+    if snapshot.is_over or len(snapshot.attempt_history) < 2:
+        return ""
+    latest = snapshot.attempt_history[-1]
+    why = (latest.root_cause or {}).get("line") or latest.reason
+    return f"{readable_time(latest.opened)}, after: {why}" if why else ""
+
+
+def _elapsed(snapshot: Snapshot, now: float) -> str:
+    begun = unix_time(snapshot.started)
+    ended = unix_time(snapshot.ended) if snapshot.is_over else now
+    return describe_duration(ended - begun) if begun and ended and ended >= begun else ""
 
 
 def _telling_state(array: ArraySnapshot) -> RunState:
@@ -163,16 +192,12 @@ def state_style(state: RunState) -> str:
 
 def readable_time(text: str | None) -> str:
     """Return a record's UTC time as this machine's local time, to the second; other text as it is."""
-    if not text:
-        return ""
-    try:
-        moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return text
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    moment = unix_time(text)
+    return text or "" if moment is None else datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _wrap(text: str, width: int, indent: str) -> list[str]:
+def wrap(text: str, width: int, indent: str) -> list[str]:
+    """Return a text as lines of at most `width` columns, broken between words; a longer word stays whole."""
     lines = [
         line
         for part in text.splitlines()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.narrate import describe_counts, describe_parameters, describe_state
-from hpc_elastic.observe.present import columns_of, readable_time, state_style
+from hpc_elastic.observe.present import columns_of, readable_time, state_style, wrap
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.states import RunState
 
 if TYPE_CHECKING:
@@ -23,18 +24,19 @@ def array_rows(snapshot: ArraySnapshot) -> list[tuple[str, str]]:
     """Return the label and the text of each line of an array's `status`, above its tasks."""
     limit = f", at most {snapshot.limit} at a time" if snapshot.limit else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
-    return [
+    rows = [
         ("state", describe_counts(snapshot.counts) + code),
         ("job", f"{snapshot.job_id} on {snapshot.site}{limit}"),
         ("submitted", readable_time(snapshot.submitted)),
         ("run directory", snapshot.run_dir),
         ("next", f"hpc-elastic {_next(snapshot)}"),
     ]
+    return [(label, printable_line(text)) for label, text in rows]
 
 
 def plain_array(snapshot: ArraySnapshot) -> str:
     """Return `status` of an array as text: the whole, then a line for each task."""
-    lines = [snapshot.name, *(f"{label:<{_LABEL_WIDTH}}{text}" for label, text in array_rows(snapshot))]
+    lines = [printable_line(snapshot.name), *(f"{label:<{_LABEL_WIDTH}}{text}" for label, text in array_rows(snapshot))]
     return "\n".join([*lines, "", *columns_of([_HEADER, *_task_rows(snapshot.tasks)])])
 
 
@@ -55,11 +57,32 @@ def rich_array(snapshot: ArraySnapshot) -> RenderableType:
     for task, row in zip(snapshot.tasks, _task_rows(snapshot.tasks), strict=True):
         cells = (Text(cell, state_style(task.state) if column == _STATE else "") for column, cell in enumerate(row))
         table.add_row(*cells)
-    return Group(Text(snapshot.name, style="bold"), grid, Text(""), table)
+    return Group(Text(printable_line(snapshot.name), style="bold"), grid, Text(""), table)
+
+
+def plain_array_explanation(snapshot: ArraySnapshot, width: int) -> str:
+    """Return `explain` of an array as text: for each task its state, and why."""
+    lines = [f"{printable_line(snapshot.name)}: {describe_counts(snapshot.counts)}"]
+    for task in snapshot.tasks:
+        varied = describe_parameters(task.parameters)
+        name = task.job_id or str(task.array_task)
+        line = f"{name}{f' ({varied})' if varied else ''}: {describe_state(task)}: {cause_of_task(task)}"
+        first, *rest = wrap(printable_line(line), width - 2, "")
+        lines += [first, *(f"  {each}" for each in rest)]
+    return "\n".join([*lines, f"next: hpc-elastic {_next(snapshot)}"])
+
+
+def cause_of_task(task: Snapshot) -> str:
+    """Return why a task ended, or what it does, in one line."""
+    if task.cause:
+        return task.cause
+    if task.attempt_history and task.attempt_history[-1].reason and len(task.attempt_history) > 1:
+        return f"attempt {task.attempts} runs; the one before ended: {task.attempt_history[-1].reason}"
+    return f"attempt {task.attempts} runs" if task.attempts else "it has not started"
 
 
 def _task_rows(tasks: Sequence[Snapshot]) -> list[tuple[str, ...]]:
-    return [
+    rows = [
         (
             task.job_id or str(task.array_task),
             describe_state(task),
@@ -69,10 +92,11 @@ def _task_rows(tasks: Sequence[Snapshot]) -> list[tuple[str, ...]]:
         )
         for task in tasks
     ]
+    return [tuple(map(printable_line, row)) for row in rows]
 
 
 def _next(snapshot: ArraySnapshot) -> str:
     failed = next((task for task in snapshot.tasks if task.state is RunState.FAILED), None)
     if failed is not None:
-        return f"status {failed.job_id}, or logs"
+        return f"explain {failed.job_id}, or logs"
     return f"logs {snapshot.job_id}_0" if snapshot.is_over else f"cancel {snapshot.job_id}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hpc_elastic.observe.explain import FORMAT_VERSION as EXPLANATION_FORMAT_VERSION
+from hpc_elastic.observe.explain import Explanation
 from hpc_elastic.rundir import records
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
@@ -25,10 +27,11 @@ RECORDS = {
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
 RECORD_NAMES = (*RECORDS, ERROR_FILE)
+EXPLANATION = "explain --json"  # no record: what the command prints about one run
 
 
 def record_schema(file: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of one kind of file, by its name in `RECORDS`, or `ERROR_FILE`.
+    """Return the JSON Schema (draft 2020-12) of one kind of file, by its name: `RECORDS`, `ERROR_FILE`, `EXPLANATION`.
 
     Every field is required, because a writer writes all of them; only in lines of scripts, which an older package may
     have rendered, one may be missing. Unknown fields are allowed: a newer writer may add some, and readers ignore them.
@@ -37,6 +40,11 @@ def record_schema(file: str) -> dict[str, Any]:
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "error.json", **_ERROR_SCHEMA}
     from pydantic import TypeAdapter
 
+    if file == EXPLANATION:
+        schema = TypeAdapter(Explanation).json_schema()
+        schema["properties"] = {"format_version": {"const": EXPLANATION_FORMAT_VERSION}, **schema["properties"]}
+        schema["required"] = list(schema["properties"])
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     cls = RECORDS[file]
     schema = TypeAdapter(cls).json_schema()
     definitions = schema.get("$defs", {})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.observe.diagnosis import decide_state
-from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts
+from hpc_elastic.observe.facts import AttemptFacts, FactReader, Facts, root_cause_of
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 
@@ -27,7 +27,8 @@ class Snapshot:
     `nodes` and `workers` are of the latest attempt; `spares` are the nodes of the job that are here and not
     in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
-    is something else that a person should know.
+    is something else that a person should know. `root_cause` is the result's record of why the last attempt
+    failed.
     """
 
     run: str
@@ -62,6 +63,7 @@ class Snapshot:
     array_task: int | None
     parameters: Mapping[str, str]
     note: str | None
+    root_cause: Mapping[str, Any] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -82,6 +84,14 @@ def take_snapshot(layout: RunLayout, scheduler: JobQuery | None) -> Snapshot:
     facts = FactReader(layout).read()
     job, note = ask_scheduler(facts, scheduler)
     return make_snapshot(facts, job, note)
+
+
+def take_tolerant_snapshot(layout: RunLayout) -> Snapshot:
+    """Read the run directory alone, without the records that cannot be read: the note of the snapshot names them."""
+    facts = FactReader(layout, is_tolerant=True).read()
+    snapshot = make_snapshot(facts, None, "; ".join(facts.unreadable) or None)
+    is_state_known = not any(layout.result in problem for problem in facts.unreadable)
+    return snapshot if is_state_known else replace(snapshot, state=RunState.UNKNOWN)
 
 
 def elsewhere(facts: Facts) -> str | None:
@@ -172,6 +182,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         array_task=submission.get("array_task"),
         parameters=submission.get("parameters") or {},
         note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
+        root_cause=root_cause_of(result),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from hpc_elastic.printable import printable_line
+
 _TAIL_BYTES = 8192
 _COMPLAINT = re.compile(r"hpc-elastic agent \(job (\S+), start (\d+)\): error: (.*)")
 
@@ -14,7 +16,9 @@ def complaint(message: str, start: tuple[str, int] | None) -> str:
 
     Later starts of a run append to the same file, and so do refused agents of another job.
     """
-    return f"hpc-elastic agent{f' (job {start[0]}, start {start[1]})' if start else ''}: error: {message}"
+    return (
+        f"hpc-elastic agent{f' (job {start[0]}, start {start[1]})' if start else ''}: error: {printable_line(message)}"
+    )
 
 
 def read_complaint(path: str, start: tuple[str, int]) -> str:

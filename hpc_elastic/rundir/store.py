@@ -214,7 +214,7 @@ def read_lines(path: str) -> Iterator[Any]:
         except (FileNotFoundError, NotADirectoryError):
             return
     for line in content.splitlines():
-        with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON, no UTF-8, or a number of thousands of digits
             yield json.loads(line)
 
 

@@ -125,10 +125,12 @@ def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["status", "--json"], ["logs"], ["status"], ["list"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["status", "--json"], ["explain", "--json"], ["explain"], ["logs"], ["status"], ["list"]]
+)
 def test_quick_verbs_import_little(arguments: list[str], tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).write_rank(1, 0, "epoch 1\n").end()
-    argv = [*arguments, run.layout.root] if arguments[0] in ("status", "logs") else arguments
+    argv = [*arguments, run.layout.root] if arguments[0] in ("status", "explain", "logs") else arguments
     code = (
         "import sys, json; before = set(sys.modules); from hpc_elastic.cli.main import main; code = main(sys.argv[1:]);"
         "json.dump(sorted(set(sys.modules) - before), sys.stderr); sys.exit(code)"

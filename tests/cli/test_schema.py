@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from hpc_elastic.cli.main import main
-from hpc_elastic.observe.schemas import RECORD_NAMES, RECORDS
+from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES, RECORDS
 from hpc_elastic.rundir import records
 
 Capture = pytest.CaptureFixture[str]
@@ -17,7 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 def test_list_prints_the_names_of_all_records(capsys: Capture) -> None:
     assert main(["schema", "--list"]) == 0
-    assert capsys.readouterr().out.split() == list(RECORD_NAMES)
+    assert capsys.readouterr().out.splitlines() == [*RECORD_NAMES, EXPLANATION]
 
 
 def test_every_record_that_is_a_file_of_its_own_has_a_schema() -> None:
@@ -27,7 +27,7 @@ def test_every_record_that_is_a_file_of_its_own_has_a_schema() -> None:
     assert files == set(RECORDS.values())
 
 
-@pytest.mark.parametrize("name", RECORD_NAMES)
+@pytest.mark.parametrize("name", [*RECORD_NAMES, EXPLANATION])
 def test_schema_of_a_record_is_printed_by_path_and_by_name(name: str, capsys: Capture) -> None:
     assert main(["schema", "--record", name]) == 0
     by_path = json.loads(capsys.readouterr().out)

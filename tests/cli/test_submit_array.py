@@ -248,7 +248,7 @@ def test_status_of_an_array_says_where_each_task_stands(
     assert main(["status", "42"]) == 0
     told = capsys.readouterr().out
     assert "state          1 SUCCEEDED, 2 PENDING, 1 FAILED\n" in told
-    assert "next           hpc-elastic status 42_1, or logs\n" in told
+    assert "next           hpc-elastic explain 42_1, or logs\n" in told
     assert "42_1  FAILED                       lr=1e-3 env.SEED=1  1         rank 0 failed\n" in told
     assert main(["status", "42_1"]) == 0
     assert f"task           1 of {folder.name}: lr=1e-3 env.SEED=1" in " ".join(capsys.readouterr().out.split(" " * 15))

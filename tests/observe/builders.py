@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from hpc_elastic.rundir.records import (
     Endpoint,
     Event,
     FailureRecord,
+    NodeResult,
     Request,
+    RootCause,
     RunResultRecord,
     RunState,
     Spend,
     Submission,
+    WorkerState,
     World,
     WorldNode,
     WorldRank,
@@ -34,20 +38,32 @@ ENDPOINT = Endpoint(address="127.0.0.2", port=20000)
 
 
 def make_plan(
-    run_dir: Path | str, *, name: str = "digits", scheduler: SchedulerName = "slurm", grace_s: float = 60.0
+    run_dir: Path | str,
+    *,
+    name: str = "digits",
+    scheduler: SchedulerName = "slurm",
+    grace_s: float = 60.0,
+    max_restarts: int = 3,
 ) -> LaunchPlan:
     make = plans.make_plan if scheduler == "slurm" else plans.make_local_plan
     signals = SignalsPlan(notice="USR2", lead_s=120.0, grace_s=grace_s, restart_grace_s=5.0)
-    return make(run=f"{name}-20260102-030405-abcd", name=name, run_dir=str(run_dir), created=TIME, signals=signals)
+    plan = make(run=f"{name}-20260102-030405-abcd", name=name, run_dir=str(run_dir), created=TIME, signals=signals)
+    return replace(plan, restart=replace(plan.restart, max_restarts=max_restarts))
 
 
 class RunBuilder:
     """A run directory that is written step by step, as a run would."""
 
     def __init__(
-        self, root: Path, *, name: str = "digits", scheduler: SchedulerName = "slurm", grace_s: float = 60.0
+        self,
+        root: Path,
+        *,
+        name: str = "digits",
+        scheduler: SchedulerName = "slurm",
+        grace_s: float = 60.0,
+        max_restarts: int = 3,
     ) -> None:
-        self.plan = make_plan(root, name=name, scheduler=scheduler, grace_s=grace_s)
+        self.plan = make_plan(root, name=name, scheduler=scheduler, grace_s=grace_s, max_restarts=max_restarts)
         create_run_directory(str(root), job_yaml="name: digits\n", plan=self.plan, script="#!/bin/bash\n")
         self.layout = RunLayout(root)
         self.job_id = ""
@@ -125,6 +141,8 @@ class RunBuilder:
         nodes: tuple[str, str] = ("node1", "node2"),
         node_losses: int = 0,
         allocation: int = 1,
+        root_cause: RootCause | None = None,
+        time: str = TIME,
     ) -> RunBuilder:
         """Two nodes with two workers each: of one role, or each of its own, and when that started.
 
@@ -142,7 +160,8 @@ class RunBuilder:
             roles=tuple(role for role, attempt in started.items() if attempt == number),
             reason=reason,
             spend=Spend(restarts=restarts, node_losses=node_losses),
-            time=TIME,
+            root_cause=root_cause,
+            time=time,
         )
         self._write(self.layout.claim(number), claim)
         world = World(
@@ -202,8 +221,66 @@ class RunBuilder:
             store.append_line(self.layout.events(head), to_json(event))
         return self
 
-    def request_stop(self) -> RunBuilder:
-        store.append_line(self.layout.requests, to_json(Request(kind="stop", by="ada@login1", time=TIME)))
+    def end_node(
+        self,
+        attempt: int,
+        node: str = "node2",
+        *failures: FailureRecord,
+        state: WorkerState = WorkerState.FAILED,
+        detail: str = "",
+    ) -> RunBuilder:
+        """Write a node's record of its part in an attempt."""
+        record = NodeResult(
+            run=self.plan.run,
+            attempt=attempt,
+            node=node,
+            state=state,
+            role="default",
+            ranks=(2, 3) if node == "node2" else (0, 1),
+            pids={},
+            reason="",
+            failures={str(failure.rank): failure for failure in failures},
+            return_values={},
+            detail=detail,
+            started=TIME,
+            ended=TIME,
+        )
+        self._write(self.layout.node_result(attempt, node), record)
+        return self
+
+    def write_error(
+        self,
+        attempt: int,
+        rank: int,
+        *,
+        failure_class: str = "exception",
+        message: str = "ValueError: no such batch",
+        callstack: str = "",
+        stderr_tail: str = "",
+        time_ns: int = 1_767_323_060_000_000_000,
+    ) -> RunBuilder:
+        """Write a rank's error file, as the bootstrap or the agent does."""
+        error = {
+            "message": {"message": message, "extraInfo": {"py_callstack": callstack, "timestamp": "0"}},
+            "format_version": 1,
+            "class": failure_class,
+            "exit_code": 1,
+            "signal": None,
+            "rank": rank,
+            "local_rank": rank % 2,
+            "pid": 4711,
+            "node": f"node{1 + rank // 2}",
+            "attempt": attempt,
+            "time_ns": time_ns,
+            "stderr_tail": stderr_tail,
+        }
+        self._write(self.layout.error(attempt, rank), error)
+        return self
+
+    def request_stop(self, reason: str | None = None) -> RunBuilder:
+        store.append_line(
+            self.layout.requests, to_json(Request(kind="stop", by="ada@login1", time=TIME, reason=reason))
+        )
         return self
 
     def end(
@@ -215,6 +292,10 @@ class RunBuilder:
         cause: str = "every rank exited 0",
         failures: Mapping[str, FailureRecord] | None = None,
         nodes: Sequence[str] = ("node1", "node2"),
+        root_cause: RootCause | None = None,
+        written_by: str = "node1",
+        time: str = TIME,
+        restarts: int | None = None,
     ) -> RunBuilder:
         attempts = store.list_numbers(self.layout.attempts)
         result = RunResultRecord(
@@ -224,13 +305,14 @@ class RunBuilder:
             reason=reason,
             cause=cause,
             attempts=len(attempts),
-            restarts=max(0, len(attempts) - 1),
+            restarts=max(0, len(attempts) - 1) if restarts is None else restarts,
             failures=failures or {},
             return_values={},
             nodes=tuple(nodes),
             started=TIME,
-            ended=TIME,
-            written_by="node1",
+            ended=time,
+            written_by=written_by,
+            root_cause=root_cause,
         )
         store.claim(self.layout.result, to_json(result))
         return self

@@ -116,6 +116,7 @@ def test_end_of_a_failed_run_names_the_first_failed_rank(tmp_path: Path) -> None
     run.end(RunState.FAILED, exit_code=1, reason="restarts_used_up", cause="rank 3 failed", failures=failures)
     assert narrate_end(take_snapshot(run.layout, None)) == [
         "FAILED (exit code 1): rank 3 failed",
+        "see: hpc-elastic explain 42",
         "see: hpc-elastic logs 42 --rank 3",
         "see: " + run.layout.error(1, 3),
     ]
@@ -126,12 +127,12 @@ def test_many_nodes_are_counted_and_the_first_named() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_plain_status_fits_its_width_apart_from_paths(tmp_path: Path, width: int) -> None:
+def test_plain_status_fits_its_width_apart_from_paths_and_commands(tmp_path: Path, width: int) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     run.end(RunState.FAILED, exit_code=1, cause="rank 3 on node2 was killed by SIGKILL, three restarts were spent")
     text = plain_status(take_snapshot(run.layout, None), width)
     too_long = [line for line in text.splitlines() if len(line) > max(width, 22)]
-    assert all(len(line.split()) == 1 or str(tmp_path) in line for line in too_long)
+    assert all(len(line.split()) == 1 or str(tmp_path) in line or "hpc-elastic" in line for line in too_long)
     for word in ("FAILED", "SIGKILL,", "restarts", "2026-01-02", run.layout.root):
         assert word in text
 

@@ -19,6 +19,7 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from tests.observe.builders import TIME, RunBuilder
+from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS
 
 
 class SilentScheduler:
@@ -103,7 +104,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "format_version", "run", "name", "run_dir", "site", "scheduler", "job_id", "state", "exit_code", "reason",
         "cause", "job_state", "job_reason", "job_nodes", "submitted", "started", "ended", "allocations", "attempts",
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "workers",
-        "attempt_history", "failures", "array", "array_task", "parameters", "note",
+        "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
@@ -184,3 +185,30 @@ def test_job_that_the_scheduler_has_forgotten_is_told_so(tmp_path: Path) -> None
     gone = JobStatus(job_id="42", state=JobState.GONE, native_state="")
     snapshot = make_snapshot(FactReader(run.layout).read(), gone)
     assert snapshot.note == "the job is not known to the scheduler any more; its result is not there yet"
+
+
+def test_complaint_of_several_lines_is_found_again_as_one_that_is_safe() -> None:
+    line = complaint("no\x1b[2J\nroom", ("42", 0))
+    assert line == "hpc-elastic agent (job 42, start 0): error: no\\x1b[2J\\nroom"
+
+
+def test_status_of_a_run_that_restarted_says_when_and_why_and_for_how_long(tmp_path: Path) -> None:
+    run = KINDS["out_of_memory"](tmp_path / "run")
+    snapshot = take_snapshot(run.layout, None)
+    rows = dict(status_rows(snapshot, now=BEGAN_S + 7200))
+    assert "out-of-memory killer: 251 of 256 GiB" in rows["last restart"]
+    assert rows["elapsed"] == "1 h 59 min"
+    assert "last restart" not in dict(status_rows(take_snapshot(KINDS["succeeded"](tmp_path / "over").layout, None)))
+
+
+def test_status_shows_the_root_cause_unless_the_cause_has_it(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.end(RunState.FAILED, exit_code=1, cause="the time limit ended the run", root_cause=CAUSE)
+    assert dict(status_rows(take_snapshot(run.layout, None)))["root cause"] == CAUSE.line
+    other = KINDS["exception"](tmp_path / "other")
+    assert "root cause" not in dict(status_rows(take_snapshot(other.layout, None)))
+
+
+def test_status_names_the_logs_of_the_rank_in_the_root_cause(tmp_path: Path) -> None:
+    run = KINDS["segmentation_fault"](tmp_path / "run")
+    assert ("", "hpc-elastic logs 42 --rank 2") in status_rows(take_snapshot(run.layout, None))

@@ -21,6 +21,7 @@ from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.printable import printable_line
 from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
@@ -286,7 +287,7 @@ class Journal:
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{text}"
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{printable_line(text)}"
         with contextlib.suppress(OSError):
             print(line, flush=True, file=self.log)
         if self.is_head:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hpc_elastic.printable import printable_line
+
 _PREFIX = re.compile(r"^(?:s[a-z]+|slurm_\w+)(?:: | )(?:error|fatal): ", re.MULTILINE)
 
 _MOST_CHARACTERS = 1000
@@ -67,7 +69,7 @@ def slurm_words(stderr: str) -> str:
 
 def printable(text: str, most: int) -> str:
     """Return the text with unprintable characters escaped, cut after `most` characters."""
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:most])
+    shown = printable_line(text[:most])
     return shown if len(text) <= most else f"{shown}..."
 
 

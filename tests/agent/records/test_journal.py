@@ -444,6 +444,17 @@ def test_only_the_head_speaks_into_the_scripts_output(runs: Runs, capsys: pytest
     assert "as a member" in capsys.readouterr().out
 
 
+def test_what_a_worker_wrote_cannot_control_the_terminal_of_who_reads_the_logs(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.makedirs(runs.layout.root)
+    journal = runs.journal()
+    journal.is_head = True
+    journal.say("rank 0 failed: \x1b[2J\udcff\n2026-01-02 hpc-elastic node1: it succeeded")
+    for text in (capsys.readouterr().out, Path(runs.layout.script_output("42")).read_text()):
+        assert text.endswith("rank 0 failed: \\x1b[2J\\udcff\\n2026-01-02 hpc-elastic node1: it succeeded\n")
+
+
 @pytest.mark.parametrize(
     ("log_level", "heard"),
     [

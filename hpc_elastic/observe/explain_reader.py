@@ -1,0 +1,400 @@
+"""Reads what an explanation needs of a run directory, and no more: of 10,000 ranks not one error file too many.
+
+Theory of operation. The root cause is in a claim or in the result, which the snapshot has; then one node's record and
+one error file are read. Where no root cause was recorded, the failures come from the result, else from the nodes'
+records, else from the error files that were written first; for these two there is a limit of number and of time.
+Whatever cannot be read is a note. A worker may have written anything: only regular files are read, and only so much of
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.explain_facts import (
+    Excerpt,
+    ExplainFacts,
+    FailureFacts,
+    NodeLoss,
+    StopWish,
+    attempt_after,
+    find_culprit,
+    number_of,
+    root_cause_of_attempt,
+    text_of,
+    unix_seconds,
+)
+from hpc_elastic.observe.facts import AttemptFacts
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.printable import without_colours
+from hpc_elastic.rundir.error_file import read_log_tail, read_tail
+from hpc_elastic.rundir.layout import RunLayout
+
+MOST_ERROR_FILES = 32
+SEARCH_S = 0.6  # for the records of all nodes of an attempt, and again for its error files
+_LONGEST_RECORD = 16 * 1024 * 1024  # bytes
+_EVENTS_BYTES = 4 * 1024 * 1024  # of a head's events, from their end
+_TRACEBACK_LINES, _STDERR_LINES, _LOG_LINES = 14, 10, 8
+_LONGEST_LINE = 400  # characters
+_FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
+_NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "hpc_elastic/", "<frozen", "<string>")
+_NODE_REASONS = ("setup_failed", "nodes_missing", "no_result", "agent_failed", "unkillable", "terminated")
+
+
+def read_explain_facts(layout: RunLayout, snapshot: Snapshot, wanted: int | None = None) -> ExplainFacts:
+    """Read the facts for the explanation of a run, or of one attempt.
+
+    Args:
+        layout: the run's.
+        snapshot: the run now.
+        wanted: the attempt; None for the one that a person most likely means: the last one, or, while the run goes on,
+            the last one that has ended.
+
+    Raises:
+        UsageError: there is no such attempt.
+    """
+    numbers = [attempt.number for attempt in snapshot.attempt_history]
+    if wanted is not None and wanted not in numbers:
+        found = f"attempts {numbers[0]} to {numbers[-1]}" if numbers else "no attempt yet"
+        raise UsageError(f"there is no attempt {wanted}: {layout.root} has {found}")
+    reader = _Reader(layout, snapshot)
+    if wanted is not None:
+        return reader.read(wanted)
+    if not numbers or snapshot.state.value == "SUCCEEDED":
+        return reader.read(None)
+    if snapshot.is_over:
+        return reader.read(numbers[-1])
+    if snapshot.note is not None and (latest := reader.read(numbers[-1])).culprit is not None:
+        return latest  # its job may be gone, and what failed last is what people want to know
+    return reader.read(numbers[-2] if len(numbers) > 1 else None)
+
+
+class _Reader:
+    def __init__(self, layout: RunLayout, snapshot: Snapshot) -> None:
+        self._layout = layout
+        self._snapshot = snapshot
+        self._notes: list[str] = []
+
+    def read(self, attempt: int | None) -> ExplainFacts:
+        snapshot = self._snapshot
+        self._notes = []
+        later = attempt_after(snapshot, attempt)
+        has_ended = later is not None or snapshot.is_over
+        root_cause = root_cause_of_attempt(snapshot, attempt)
+        losses = tuple(self._losses(attempt, later)) if attempt is not None else ()
+        is_about_failure = not (later is None and snapshot.state.value in ("CANCELLED", "SUCCEEDED"))
+        failures: Sequence[FailureFacts] = ()
+        if attempt is not None and (root_cause is not None or (is_about_failure and not losses)):
+            failures = self._failures(attempt, root_cause, is_last=later is None)
+        culprit = find_culprit(root_cause, failures)
+        error = self._error(culprit, attempt or 0) if culprit is not None else {}
+        if culprit is not None and error:
+            culprit = _completed(culprit, error)
+        excerpts, files, failed_agent = self._evidence(attempt, culprit, error, losses)
+        return ExplainFacts(
+            snapshot=snapshot,
+            attempt=attempt,
+            has_ended=has_ended,
+            failures=tuple(failures),
+            culprit=culprit,
+            failed_agent=failed_agent,
+            losses=losses,
+            stops=tuple(self._stops()) if snapshot.state.value == "CANCELLED" or not snapshot.is_over else (),
+            excerpts=tuple(excerpts),
+            files=tuple(dict.fromkeys(files)),
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    # Failures.
+
+    def _failures(self, attempt: int, root_cause: Mapping[str, Any] | None, *, is_last: bool) -> Sequence[FailureFacts]:
+        if is_last and self._snapshot.failures:
+            return list(_of_record(self._snapshot.failures))
+        if root_cause is not None:
+            node = text_of(root_cause, "node")
+            named = self._layout.node_result(attempt, node) if _is_name(node) else ""
+            return list(_of_record(self._object(named).get("failures"))) if named else []
+        return self._failures_of_nodes(attempt) or self._failures_of_error_files(attempt)
+
+    def _failures_of_nodes(self, attempt: int) -> list[FailureFacts]:
+        folder = os.path.dirname(self._layout.node_result(attempt, "node"))
+        paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
+        found: list[FailureFacts] = []
+        for path in self._within_time(sorted(paths), "the nodes' records"):
+            content = self._content(path)
+            if b'"failures": {}' not in content:
+                found += _of_record(_parse(content).get("failures"))
+        return found
+
+    def _failures_of_error_files(self, attempt: int) -> list[FailureFacts]:
+        """Return what the error files say that were written first: the oldest ones, by the file server's clock."""
+        ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
+        written = []
+        for rank in self._within_time(ranks, "the ranks' error files"):
+            with contextlib.suppress(OSError):
+                written.append((os.stat(self._layout.error(attempt, rank)).st_mtime_ns, rank))
+        if len(written) > MOST_ERROR_FILES:
+            self._notes.append(f"{len(written)} ranks left an error file; the {MOST_ERROR_FILES} oldest were read")
+        found = []
+        for _, rank in heapq.nsmallest(MOST_ERROR_FILES, written):
+            error = self._object(self._layout.error(attempt, rank))
+            if error:
+                blank = FailureFacts(rank=rank, node="", attempt=attempt, failure_class="", message="")
+                found.append(_completed(blank, error))
+        return found
+
+    def _error(self, culprit: FailureFacts, attempt: int) -> Mapping[str, Any]:
+        return self._object(self._layout.error(culprit.attempt or attempt, culprit.rank))
+
+    # Losses and requests.
+
+    def _losses(self, attempt: int, later: AttemptFacts | None) -> Iterator[NodeLoss]:
+        """Yield the losses of nodes in an attempt, as heads noted them; else as the worlds show them."""
+        own = next((each for each in self._snapshot.attempt_history if each.number == attempt), None)
+        if own is None:
+            return
+        is_charged = later is not None and later.node_losses > own.node_losses
+        is_end = later is None and self._snapshot.reason in ("node_lost", "node_losses_used_up")
+        if not (is_charged or is_end):
+            return
+        heads = dict.fromkeys(filter(_is_name, (own.head, later.head if later else "", *own.nodes[:2])))
+        noted = {loss.node: loss for head in heads for loss in self._loss_events(head, attempt)}
+        gone = set(own.nodes) - set(later.nodes) if later is not None else set(self._snapshot.lost_nodes)
+        for node in [*noted, *sorted(gone - noted.keys())]:
+            yield noted.get(node) or NodeLoss(node=node, message="", timestamp=0.0)
+
+    def _loss_events(self, head: str, attempt: int) -> Iterator[NodeLoss]:
+        for line in read_tail(self._layout.events(head), _EVENTS_BYTES).splitlines():
+            if '"node.lost"' not in line and '"head.lost"' not in line:
+                continue
+            event = _parse(line.encode("utf-8", "replace"))
+            metadata = event.get("metadata")
+            node = metadata.get("node", metadata.get("head")) if isinstance(metadata, dict) else None
+            moment = event.get("time_ns")
+            if event.get("attempt") == attempt and isinstance(node, str):
+                seconds = moment / 1e9 if isinstance(moment, int) and 0 < moment < 1 << 63 else 0
+                yield NodeLoss(node=node, message=str(event.get("message", "")), timestamp=unix_seconds(seconds))
+
+    def _stops(self) -> Iterator[StopWish]:
+        for line in read_tail(self._layout.requests, 64 * 1024).splitlines():
+            request = _parse(line.encode("utf-8", "replace"))
+            if request.get("kind") == "stop":
+                by, moment, reason = (request.get(key) for key in ("by", "time", "reason"))
+                yield StopWish(by=str(by or ""), time=str(moment or ""), reason=str(reason or ""))
+
+    # Evidence.
+
+    def _evidence(
+        self,
+        attempt: int | None,
+        culprit: FailureFacts | None,
+        error: Mapping[str, Any],
+        losses: Sequence[NodeLoss],
+    ) -> tuple[list[Excerpt], list[str], str]:
+        excerpts: list[Excerpt] = []
+        files: list[str] = []
+        failed_agent = ""
+        if culprit is not None:
+            number = culprit.attempt or attempt or 0
+            excerpts += self._excerpts_of_rank(number, culprit.rank, error)
+            paths = [self._layout.error, self._layout.stderr, self._layout.stdout]
+            files += [path for path in (path_of(number, culprit.rank) for path_of in paths) if os.path.exists(path)]
+        for loss in losses[:2]:
+            if _is_name(loss.node):
+                path = self._layout.agent_output(loss.node)
+                excerpts += _excerpt(f"the end of what the agent on {loss.node} wrote", path, read_tail(path))
+                files.append(path)
+        if attempt_after(self._snapshot, attempt) is None and not losses:
+            more_excerpts, more_files, failed_agent = self._evidence_of_job(attempt)
+            excerpts, files = [*excerpts, *more_excerpts], [*files, *more_files]
+        return excerpts, [path for path in files if os.path.exists(path)], failed_agent
+
+    def _excerpts_of_rank(self, attempt: int, rank: int, error: Mapping[str, Any]) -> Iterator[Excerpt]:
+        path = self._layout.error(attempt, rank)
+        callstack = _callstack(error)
+        has_traceback = "\n" in callstack.strip()
+        if has_traceback:
+            yield from _excerpt(f"the end of rank {rank}'s traceback", path, callstack, _TRACEBACK_LINES)
+        stored = error.get("stderr_tail")
+        tail = stored if isinstance(stored, str) and stored.strip() else ""
+        source = path if tail else self._layout.stderr(attempt, rank)
+        tail = tail or read_log_tail(self._layout.stderr(attempt, rank))
+        if not (has_traceback and _last_line(callstack) in tail):
+            yield from _excerpt(f"the end of rank {rank}'s standard error", source, tail, _STDERR_LINES)
+
+    def _evidence_of_job(self, attempt: int | None) -> tuple[list[Excerpt], list[str], str]:
+        """Return the ends of outputs, and the node whose agent failed, if not a worker's failure ended the run."""
+        snapshot = self._snapshot
+        excerpts: list[Excerpt] = []
+        files: list[str] = []
+        failed_agent = ""
+        if attempt is not None and snapshot.reason in ("agent_failed", "unkillable"):
+            failed_agent, details = self._failed_agent(attempt)
+            excerpts += details
+        is_before_attempts = not snapshot.attempts and snapshot.allocations > 0
+        if snapshot.job_id and (is_before_attempts or snapshot.reason in _NODE_REASONS):
+            path = self._layout.script_output(snapshot.job_id)
+            excerpts += _excerpt("the end of the script's output", path, read_tail(path))
+            files.append(path)
+        if snapshot.reason == "nodes_missing":
+            excerpts += self._missing_nodes()
+        if snapshot.reason in ("no_result", "agent_failed") and snapshot.attempt_history:
+            node = failed_agent or snapshot.attempt_history[-1].head
+            path = self._layout.agent_output(node)
+            if _is_name(node):
+                excerpts += _excerpt(f"the end of what the agent on {node} wrote", path, read_tail(path))
+                files.append(path)
+        return excerpts, files, failed_agent
+
+    def _failed_agent(self, attempt: int) -> tuple[str, list[Excerpt]]:
+        """Return the node whose agent left a traceback, and its end; empty if there is none."""
+        folder = os.path.dirname(self._layout.node_result(attempt, "node"))
+        paths = [os.path.join(folder, name) for name in self._names(folder) if name.endswith(".json")]
+        for path in self._within_time(sorted(paths), "the nodes' records"):
+            record = _parse(self._content(path))
+            node, detail = record.get("node"), record.get("detail")
+            if isinstance(detail, str) and detail.strip() and isinstance(node, str) and _is_name(node):
+                return node, list(_excerpt(f"the traceback of the agent on {node}", path, detail, _TRACEBACK_LINES))
+        return "", []
+
+    def _missing_nodes(self) -> Iterator[Excerpt]:
+        names = [name for name in sorted(self._names(self._layout.nodes)) if _is_name(name)][:1000]
+        for name in names:
+            path = self._layout.rendezvous(name)
+            record = self._object(path) if os.path.exists(path) else {}
+            if isinstance(record.get("detail"), str):
+                yield from _excerpt("why it did not join, as its own agent saw it", path, f"{name} {record['detail']}")
+
+    # Files.
+
+    def _within_time(self, items: Sequence[Any], what: str) -> Iterator[Any]:
+        deadline = time.monotonic() + SEARCH_S
+        for number, item in enumerate(items):
+            if time.monotonic() > deadline:
+                self._notes.append(f"of {what}, {number} of {len(items)} were looked at: reading them takes long")
+                return
+            yield item
+
+    def _names(self, folder: str) -> list[str]:
+        try:
+            return [name for name in os.listdir(folder) if not name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._notes.append(f"{folder} cannot be read: {error.strerror}")
+            return []
+
+    def _object(self, path: str) -> Mapping[str, Any]:
+        content = self._content(path)
+        found = _parse(content)
+        if content and not found:
+            self._notes.append(f"{path} is torn, or no record: it was left out")
+        return found
+
+    def _content(self, path: str) -> bytes:
+        """Return the content of a regular file; empty if there is none, with a note if it may not be read."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        except OSError as error:
+            self._notes.append(f"{path} cannot be read: {error.strerror}")
+            return b""
+        with open(descriptor, "rb") as file:
+            try:
+                return file.read(_LONGEST_RECORD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            except OSError as error:
+                self._notes.append(f"{path} cannot be read: {error.strerror}")
+                return b""
+
+
+def _parse(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _of_record(failures: object) -> Iterator[FailureFacts]:
+    """Yield the failures in a record, by global rank; what is of another shape is left out."""
+    if not isinstance(failures, dict):
+        return
+    for key, data in failures.items():
+        if key.isdecimal() and len(key) < 10 and isinstance(data, dict):
+            yield FailureFacts(
+                rank=int(key),
+                node=text_of(data, "node"),
+                attempt=number_of(data, "attempt") or 0,
+                failure_class=text_of(data, "class"),
+                message=text_of(data, "message"),
+                frame=text_of(data, "frame"),
+                detail=text_of(data, "detail"),
+                exitcode=number_of(data, "exitcode"),
+                signal_name=text_of(data, "signal_name") or None,
+                local_rank=number_of(data, "local_rank"),
+                pid=number_of(data, "pid"),
+                timestamp=unix_seconds(data.get("timestamp")),
+                is_after_stop=data.get("is_after_stop") is True,
+            )
+
+
+def _completed(failure: FailureFacts, error: Mapping[str, Any]) -> FailureFacts:
+    """Return the failure with what only the rank's error file says."""
+    message = error.get("message")
+    text = message.get("message") if isinstance(message, dict) else message
+    nanoseconds = number_of(error, "time_ns")
+    written = nanoseconds / 1e9 if nanoseconds and 0 < nanoseconds < 1 << 63 else 0.0
+    return FailureFacts(
+        rank=failure.rank,
+        node=failure.node or text_of(error, "node"),
+        attempt=failure.attempt,
+        failure_class=failure.failure_class or text_of(error, "class") or "exception",
+        message=failure.message or (text if isinstance(text, str) else ""),
+        frame=failure.frame or text_of(error, "frame") or _users_frame(_callstack(error)),
+        detail=failure.detail or text_of(error, "detail"),
+        exitcode=failure.exitcode if failure.exitcode is not None else number_of(error, "exit_code"),
+        signal_name=failure.signal_name or text_of(error, "signal") or None,
+        local_rank=failure.local_rank if failure.local_rank is not None else number_of(error, "local_rank"),
+        pid=failure.pid or number_of(error, "pid"),
+        timestamp=failure.timestamp or unix_seconds(written),
+        is_after_stop=failure.is_after_stop,
+    )
+
+
+def _callstack(error: Mapping[str, Any]) -> str:
+    message = error.get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    callstack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return callstack if isinstance(callstack, str) else ""
+
+
+def _users_frame(callstack: str) -> str:
+    """Return the innermost frame of the user's own code, such as `train.py:88 in step`; empty if there is none."""
+    frames = [match for match in _FRAME.finditer(callstack) if not any(word in match[1] for word in _NOT_THE_USERS)]
+    return f"{os.path.basename(frames[-1][1])}:{frames[-1][2]} in {frames[-1][3]}" if frames else ""
+
+
+def _excerpt(title: str, path: str, text: str, most: int = _LOG_LINES) -> Iterator[Excerpt]:
+    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in without_colours(text).split("\n")]
+    shown = [line for line in lines if line][-most:]
+    if shown:
+        clipped = (line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]" for line in shown)
+        yield Excerpt(title=title, path=path, lines=tuple(clipped))
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _is_name(node: object) -> bool:
+    return isinstance(node, str) and bool(node) and os.sep not in node and node not in (".", "..")

@@ -1,0 +1,217 @@
+"""Explanations of runs: whole texts for each kind of failure, and what is made of directories that are half there.
+
+`HPC_ELASTIC_WRITE_GOLDEN=1 python -m pytest tests/observe/test_explain.py` writes the texts anew, for a look at the
+difference with git: read them aloud.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from hpc_elastic.errors import UsageError
+from hpc_elastic.observe.explain import Explanation, explain, explanation_to_json
+from hpc_elastic.observe.explain_reader import read_explain_facts
+from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
+from hpc_elastic.observe.schemas import record_schema
+from hpc_elastic.observe.snapshot import take_tolerant_snapshot
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import RunState
+from tests.observe.failed_runs import BEGAN_S, CAUSE, KINDS, LATE, LATER, LINE, TRACEBACK, failure, start
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "explain"
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def explained(layout: RunLayout, attempt: int | None = None) -> Explanation:
+    return explain(read_explain_facts(layout, take_tolerant_snapshot(layout), attempt), BEGAN_S + 7200)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_explanation_is_the_golden_one(kind: str, tmp_path: Path) -> None:
+    run = KINDS[kind](tmp_path / "run")
+    text = plain_explanation(explained(run.layout), 80).replace(str(tmp_path), "/runs") + "\n"
+    if os.environ.get("HPC_ELASTIC_WRITE_GOLDEN") == "1":
+        (GOLDEN / f"{kind}.txt").write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / f"{kind}.txt").read_text(encoding="utf-8")
+
+
+def test_every_golden_explanation_is_made_by_a_test() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [40, 60, 200])
+def test_text_fits_its_width_apart_from_paths_commands_and_evidence(kind: str, width: int, tmp_path: Path) -> None:
+    text = plain_explanation(explained(KINDS[kind](tmp_path / "run").layout), width)
+    free = (str(tmp_path), "hpc-elastic ", "scontrol ")
+    lines = [line for line in text.splitlines() if not any(word in line for word in free)]
+    assert all(len(line) <= width for line in lines if not line.startswith(("    ", " " * 12)))
+    assert text.isprintable() or set(text) - set(text.replace("\n", "")) == {"\n"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_terminal_draws_it_without_a_control_of_the_workers(kind: str, tmp_path: Path) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=60, no_color=True, color_system=None, legacy_windows=False)
+    console.print(rich_explanation(explained(KINDS[kind](tmp_path / "run").layout)))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_is_valid_by_its_schema(kind: str, tmp_path: Path) -> None:
+    data = json.loads(json.dumps(explanation_to_json(explained(KINDS[kind](tmp_path / "run").layout))))
+    jsonschema.validate(data, record_schema("explain --json"))
+    assert next(iter(data)) == "format_version"
+
+
+def test_an_attempt_that_is_asked_for_is_explained(tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    first = explained(run.layout, 1)
+    assert (first.attempt, first.cause, first.rank, first.frame) == (1, LINE, 3, "train.py:88 in step")
+    assert first.next[0] == "hpc-elastic logs 42 --rank 3 --attempt 1"
+    with pytest.raises(UsageError, match=r"there is no attempt 3: .* has attempts 1 to 2"):
+        explained(run.layout, 3)
+
+
+def test_an_attempt_is_refused_if_there_is_none_yet(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no attempt yet"):
+        explained(KINDS["pending"](tmp_path / "run").layout, 1)
+
+
+def test_latest_attempt_of_a_run_that_goes_on_has_not_failed(tmp_path: Path) -> None:
+    run = KINDS["out_of_memory"](tmp_path / "run")
+    latest = explained(run.layout, 2)
+    assert latest.cause == "nothing is known to have failed in attempt 2, which still runs"
+    assert (latest.rank, latest.failure_class, latest.history[-1].cause) == (None, None, "")
+
+
+def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    run.end_node(1, "node1", failure(run, 0, "peer_lost", "reset", at=60))
+    run.end_node(1, "node2", failure(run, 2, "exit_code", "exit code 3", at=75))
+    run.end(RunState.UNKNOWN, exit_code=7, reason="no_result", cause="the job ended", time=LATE)
+    found = explained(run.layout)
+    assert (found.rank, found.node, found.is_guess) == (2, "node2", True)
+    assert (found.failed, found.victims, found.stopped) == ("2", "0", "1,3")
+
+
+def test_no_error_file_is_opened_but_that_of_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    for rank in (0, 1, 2):
+        os.mkfifo(_made(run.layout.error(2, rank)))  # to open one of these would block, or is refused
+        os.chmod(run.layout.error(2, rank), 0)
+    assert explained(run.layout).notes == ()
+
+
+def test_a_pipe_in_the_place_of_an_error_file_blocks_nobody(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    os.mkfifo(_made(run.layout.error(1, 3)))
+    run.end(RunState.FAILED, exit_code=1, reason="restarts_used_up", cause=LINE, root_cause=CAUSE, time=LATE)
+    assert explained(run.layout).cause == LINE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_a_note(tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    os.chmod(run.layout.error(2, 3), 0)
+    assert explained(run.layout).notes == (f"{run.layout.error(2, 3)} cannot be read: Permission denied",)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[" * 100_000, b'{"time_ns": ' + b"9" * 5000 + b"}", b"[1]"])
+def test_torn_records_hide_nothing_else(damage: bytes, tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    for path in (run.layout.error(2, 3), run.layout.world(1), run.layout.events("node1"), run.layout.requests):
+        Path(_made(path)).write_bytes(damage)
+    found = explained(run.layout)
+    assert found.cause.startswith(LINE)
+    assert found.rank == 3
+
+
+@pytest.mark.parametrize("name", ["result", "submission"])
+def test_a_record_that_cannot_be_read_is_named_and_left_out(name: str, tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    path = getattr(run.layout, name)
+    Path(path).write_bytes(b"{")
+    found = explained(run.layout)
+    assert f"{path} cannot be read" in "; ".join(found.notes)
+    assert found.state == ("UNKNOWN" if name == "result" else "FAILED")
+    assert found.history[0].cause == LINE
+
+
+def test_claims_that_are_missing_or_of_another_shape_are_left_out(tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    os.unlink(run.layout.claim(1))
+    claim = json.loads(Path(run.layout.claim(2)).read_text())
+    claim |= {"root_cause": {"line": "boom", "rank": "3", "failed": "x-", "timestamp": 1e300, "attempt": []}}
+    Path(run.layout.claim(2)).write_text(json.dumps(claim))
+    found = explained(run.layout, 1)
+    assert found.cause == f"boom; {LINE}"
+    assert plain_explanation(found, 80)
+
+
+def test_thousands_of_attempts_are_shown_as_a_few_lines(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    for number in range(2, 30):
+        run.open_attempt(number, reason=f"rank {number} failed", restarts=number - 1, time=LATER)
+    text = plain_explanation(explained(run.layout), 80)
+    assert "(21 attempts left out)" in text
+    assert len(text.splitlines()) < 40
+
+
+def test_long_rank_sets_are_cut(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    cause = CAUSE.__class__(
+        attempt=1, failure_class="exception", line=LINE, rank=3, victims=",".join(str(2 * n) for n in range(2, 2000))
+    )
+    run.end(RunState.FAILED, exit_code=1, reason="restarts_used_up", cause=LINE, root_cause=cause, time=LATE)
+    others = next(line for line in plain_explanation(explained(run.layout), 200).splitlines() if "others" in line)
+    assert others.startswith("others    1998 ranks (4,6,8,")
+    assert len(others) < 120
+
+
+def test_failure_in_the_last_attempt_goes_before_the_restart_if_the_job_is_gone(tmp_path: Path) -> None:
+    run = KINDS["out_of_memory"](tmp_path / "run").write_error(2, 3, callstack=TRACEBACK)
+    os.unlink(run.layout.submission)  # which is a note: nobody can say that the job lives
+    assert (explained(run.layout).attempt, explained(run.layout).rank) == (2, 3)
+
+
+_KEYS = (
+    *("message", "extraInfo", "py_callstack", "class", "time_ns", "timestamp", "stderr_tail", "rank", "frame", "pid"),
+    *("exit_code", "signal", "detail", "node"),
+)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=8),
+    max_leaves=12,
+)
+
+
+@given(content=st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=10))
+def test_no_error_file_makes_it_fail(content: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
+    run = start(tmp_path_factory.mktemp("explain") / "run")
+    Path(_made(run.layout.error(1, 3))).write_text(json.dumps(content))
+    run.end(RunState.UNKNOWN, exit_code=7, reason="no_result", cause="the job ended", time=LATE)
+    text = plain_explanation(explained(run.layout), 80)
+    assert text.replace("\n", "").isprintable()
+
+
+def _made(path: str) -> str:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
