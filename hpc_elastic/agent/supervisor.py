@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from hpc_elastic.agent.departure import Departure
@@ -20,9 +20,11 @@ from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.gpu_usage import GpuTool
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.samples import RankProgress, SampleFile, Sampler, no_progress
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
@@ -34,6 +36,7 @@ from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -49,6 +52,7 @@ class Supervisor:
         secret: the run's secret.
         journal: the run directory.
         can_end_job: returns whether this node could end a job of the scheduler; blocks for some seconds at most.
+        progress: returns what the heartbeats of this node's ranks say, by global rank, in any thread.
     """
 
     def __init__(
@@ -59,11 +63,14 @@ class Supervisor:
         secret: bytes,
         journal: Journal,
         can_end_job: Callable[[str], bool] = lambda _: False,
+        progress: Callable[[], Mapping[int, RankProgress]] = no_progress,
     ) -> None:
         self._plan = plan
         self._place = allocation
         self._journal = journal
         self._can_end_job = can_end_job
+        self._progress = progress
+        self._gpus = GpuTool(self._say)
         scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
         trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
         self._make_connection = connection_factory(secret, scope, trace=trace)
@@ -116,7 +123,7 @@ class Supervisor:
             report,
             thread=self._processes,
             start=self._start,
-            guard=self._guard.pids,
+            guard=lambda: [*self._guard.pids(), *self._gpus.pids()],
             say=self._say,
             on_exit=lambda attempt, rank, exitcode: self._part.member.worker_exited(attempt, rank, exitcode),
             on_broken=lambda reason: self._part.member.node_broke(reason),
@@ -153,6 +160,16 @@ class Supervisor:
             say=self._say,
         )
         self._part.serve(self._group, signals)
+        self._sampler = Sampler(
+            SampleFile(RunLayout(plan.run_dir).samples(place.node)),
+            run=plan.run,
+            node=place.node,
+            disk=self._disk,
+            workers=self._group.running,
+            gpus=self._gpus,
+            progress=self._progress,
+        )
+        self._sampler.start()
 
     def _move_deadline(self) -> None:
         self._guard.set_deadline(self._part.guard_deadline())
@@ -162,6 +179,7 @@ class Supervisor:
 
     async def _shut_down(self) -> None:
         """End all parts in order: membership first, in which a local head ends after its members, the threads last."""
+        self._sampler.stop()
         await self._part.close()
         await self._group.shut_down()
         await self._part.member.close()

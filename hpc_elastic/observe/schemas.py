@@ -21,6 +21,7 @@ RECORDS = {
     "attempts/NNNN/nodes/NODE.json": records.NodeResult,
     "nodes/NODE/events.jsonl": records.Event,
     "nodes/NODE/metrics.jsonl": records.MetricData,
+    "nodes/NODE/samples.jsonl": records.Sample,
     "nodes/NODE/rendezvous.json": records.RendezvousRecord,
     "budget.json": records.Budget,
     "result.json": records.RunResultRecord,

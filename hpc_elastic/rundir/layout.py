@@ -117,6 +117,10 @@ class RunLayout:
         """Return the file of one node's MetricData records, one on each line; only its agent writes them."""
         return os.path.join(self.nodes, node, "metrics.jsonl")
 
+    def samples(self, node: str) -> str:
+        """Return the file of one node's Sample records, one on each line; only its agent writes them."""
+        return os.path.join(self.nodes, node, "samples.jsonl")
+
     def rendezvous(self, node: str) -> str:
         """Return the RendezvousRecord of a node that has not found the head."""
         return os.path.join(self.nodes, node, "rendezvous.json")

@@ -405,3 +405,51 @@ class MetricData:
     node: str
     attempt: int
     role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSample:
+    """One rank in a Sample: the step of its last heartbeat, and the seconds since it; None without a heartbeat."""
+
+    rank: int
+    step: int | None
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One GPU in a Sample, as the vendor's tool numbers it; what the tool does not say is None."""
+
+    index: int
+    busy_percent: float | None
+    memory_used: int | None
+    memory_total: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A line of `nodes/<node>/samples.jsonl`: what the node and its ranks did at one moment.
+
+    Memory is in bytes, disk and network are in bytes a second since the sample before, and CPU is in percent: of all
+    cores of the node in `cpu_percent`, of one core in `workers_cpu_percent`. `workers_memory` is the sum of the
+    workers' resident sets. What could not be read is None, and so is a rate in the first sample. `gpus` is empty in
+    most lines: the vendor's tool is asked once a minute.
+    """
+
+    format_version: int = FORMAT_VERSION
+    time_ns: int
+    run: str
+    node: str
+    attempt: int
+    cpu_percent: float | None
+    load: float | None
+    memory_used: int | None
+    memory_total: int | None
+    disk_read: float | None
+    disk_written: float | None
+    network_received: float | None
+    network_sent: float | None
+    workers_cpu_percent: float | None
+    workers_memory: int | None
+    gpus: tuple[GpuSample, ...] = ()
+    ranks: tuple[RankSample, ...] = ()

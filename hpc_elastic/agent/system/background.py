@@ -51,9 +51,9 @@ class BackgroundThread:
         self._queue.put((urgency, next(self._numbers), function, future))
         return future
 
-    def best_effort(self, function: Callable[[], object]) -> None:
-        """Run a function in the thread and ignore its outcome; drop it if the queue is too long."""
-        if self._queue.qsize() < LONGEST_QUEUE:
+    def best_effort(self, function: Callable[[], object], *, most_queued: int = LONGEST_QUEUE) -> None:
+        """Run a function in the thread and ignore its outcome; drop it if `most_queued` functions wait already."""
+        if self._queue.qsize() < most_queued:
             self._queue.put((USUAL, next(self._numbers), function, None))
 
     def watch(self, look: Callable[[], bool], found: Callable[[], None], *, every_s: float) -> Callable[[], None]:

@@ -138,6 +138,11 @@ class LocalWorkers:
         """Return the process ids of the latest attempt's workers, by global rank."""
         return {str(self._orders[local_rank].rank): pid for local_rank, pid in self._pids.items()}
 
+    def running(self) -> tuple[int, tuple[int, ...]]:
+        """Return the latest attempt (0 before the first one) and its workers' process ids; any thread may ask."""
+        orders, pids = self._orders, self._pids
+        return max((order.attempt for order in list(orders.values())), default=0), tuple(pids.copy().values())
+
     def orders(self) -> list[WorkerOrder]:
         """Return the orders with which the workers of the latest attempt are started."""
         return list(self._orders.values())
