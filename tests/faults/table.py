@@ -45,7 +45,7 @@ _fault("raises_in_finally", "an error in finally replaces another one", "excepti
 _fault("raises_in_atexit", "an exception in atexit, which Python ignores", "", None, "", exit_code=0)
 _fault("raises_in_del", "an exception in __del__, which Python ignores", "", None, "", exit_code=0)
 _fault("chained", "an exception raised from another one", "exception", 1, "StepError: step 12 went wrong")
-_fault("group", "an ExceptionGroup of two", "exception", 3, "ExceptionGroup: .*2 of them")
+_fault("exception_group", "an ExceptionGroup of two", "exception", 3, "ExceptionGroup: .*2 of them")
 _fault("task_group", "an exception in an asyncio TaskGroup", "exception", 0, "ExceptionGroup|ConnectionError")
 _fault("str_raises", "an exception whose __str__ raises", "exception", 1, "StepError", is_quick=True)
 _fault("unpicklable", "an exception that holds a lock", "exception", 2, "StepError: held")
@@ -198,7 +198,8 @@ _fault(
     "out_of_memory",
     2,
     "(?i)memory",
-    act=("confine_node", "local1", "300M"),
+    around=("memory", "400M"),
+    act=("go",),
     script="eats_when_told_2",
 )
 _fault(
@@ -207,7 +208,7 @@ _fault(
     "out_of_memory",
     3,
     "(?i)memory",
-    act=("confine_node", "local1", "900M"),
+    around=("memory", "1500M"),
     script="loader_eats",
 )
 _fault("memory_limit", "MemoryError by RLIMIT_AS", "exception", 1, "MemoryError")
@@ -665,7 +666,7 @@ _fault(
     exit_code=7,
     script="waits",
     around=("network",),
-    act=("cut", "local1"),
+    act=("cut", "local0", "local1"),
 )
 _fault(
     "guard_killed",
@@ -743,10 +744,10 @@ _fault(
     "the time limit",
     "time_limit",
     None,
-    "(?i)time limit",
+    "(?i)^(?!.*scancel).*time limit",
     exit_code=10,
     script="waits",
-    job={"time": "4s"},
+    job={"time": "4s", "signals": {"grace": "1s", "restart_grace": "1s"}},
 )
 _fault(
     "exit_timeout",
