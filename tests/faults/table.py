@@ -264,12 +264,13 @@ _fault(
 # Starts.
 _fault(
     "wrong_interpreter",
-    "a Python that is missing on the node, below a wrapper",
-    "start_failed exit_code",
-    ANY_OF_4,
+    "a Python that is gone when the agents start",
+    "",
+    None,
     "(?i)no such file|not found|127",
+    exit_code=3,
     script="waits",
-    job={"python": "./python.sh", "start": "spawn"},
+    job={"python": "./python.sh", "setup": ["rm -f python.sh"]},
 )
 _fault(
     "exec_format",
@@ -372,7 +373,7 @@ _fault(
 _fault(
     "setup_fails",
     "a setup line that fails",
-    "start_failed exit_code",
+    "",
     None,
     "setup|exit",
     exit_code=3,
