@@ -48,10 +48,10 @@ def play(fault: Fault, folder: Path) -> Outcome:
         CannotBeMadeError: this machine lacks what the fault needs.
         AssertionError: the run did not get so far that the fault could be made, or did not end.
     """
-    project = folder / "project"
-    project.mkdir(parents=True)
+    door = prepare_door(folder)
+    project = door.folder
     around = Surroundings(fault.around, project)
-    door = Door(project, _environ(folder), command=(*around.prefix, sys.executable, "-m", "hpc_elastic"))
+    door.command = (*around.prefix, *door.command)
     _write_project(fault, project)
     began = time.monotonic()
     run: Run | None = None
@@ -78,11 +78,14 @@ def play(fault: Fault, folder: Path) -> Outcome:
         around.leave()
 
 
-def _environ(folder: Path) -> dict[str, str]:
+def prepare_door(folder: Path) -> Door:
+    """Make a project folder below `folder`, and return the command in it, in an environment of its own."""
+    project = folder / "project"
+    project.mkdir(parents=True)
     hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"  # for scripts that call python3
-    return {**environ, "XDG_STATE_HOME": str(folder / "state")}
+    return Door(project, {**environ, "XDG_STATE_HOME": str(folder / "state")})
 
 
 def _write_project(fault: Fault, project: Path) -> None:

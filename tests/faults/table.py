@@ -153,7 +153,7 @@ _fault("os_exit", "os._exit(7)", "exit_code", 3, "exit code 7")
 _fault("execs", "a rank that becomes another program, which exits with 6", "exit_code", 1, "exit code 6")
 _fault("usage", "argparse misses an option", "exit_code", 2, "required: --data|exit code 2")
 _fault("interrupt_self", "SIGINT to itself", "signal exception", 1, "SIGINT|KeyboardInterrupt")
-_fault("interrupt_main", "_thread.interrupt_main", "signal exception", 2, "SIGINT|KeyboardInterrupt")
+_fault("interrupt_by_thread", "_thread.interrupt_main", "signal exception", 2, "SIGINT|KeyboardInterrupt")
 
 # Signals and native code.
 for _name, _rank in (("KILL", 1), ("TERM", 2), ("USR1", 3), ("HUP", 0)):
@@ -356,7 +356,7 @@ _fault(
     "a bash script whose child has a segmentation fault",
     "exit_code segmentation_fault",
     1,
-    "139|(?i)segmentation fault",
+    "139|[Ss]egmentation fault",
     script="waits",
     job={"entrypoint": {"command": "./prog.sh"}},
     files={"prog.sh": "#!/bin/bash\nif [ \"$RANK\" = 1 ]; then bash -c 'kill -SEGV $$'; exit $?; fi\nexec sleep 600\n"},
@@ -437,7 +437,7 @@ _fault(
 _fault("victim_aborts", "a victim aborts, as NCCL's watchdog does", "exit_code", 3, "exit code 4")
 _fault("skips", "one rank skips a collective", "silent collective_timeout", Silent(2), "2", is_quick=True)
 _fault("deadlock", "each rank waits for another one", "collective_timeout", ANY_OF_4, "(?i)time")
-_fault("monitored_barrier", "one rank skips a monitored barrier", "silent collective_timeout", Silent(2), "2")
+_fault("skips_barrier", "one rank skips a monitored barrier", "silent collective_timeout", Silent(2), "2")
 _fault("shapes", "another shape in all_reduce", "exception aborted collective_timeout peer_lost", ANY_OF_4, "rank")
 _fault("early_exit", "one rank exits 0 while the others wait for it", "peer_lost silent", (0, 1, 2, 3), "1|peer")
 _fault(
@@ -465,7 +465,7 @@ _fault(
     "one rank never calls init_process_group",
     "silent rendezvous collective_timeout",
     Silent(3),
-    "3|(?i)time",
+    "(?i)3|time",
 )
 _fault(
     "wrong_world_size",
@@ -537,7 +537,7 @@ _fault(
     "a segmentation fault in a data loader's process",
     "exception segmentation_fault",
     3,
-    "DataLoader worker|(?i)segmentation",
+    "(?i)DataLoader worker|segmentation",
 )
 
 # GPUs: the texts and types that torch raises; there is no GPU here.
@@ -570,7 +570,7 @@ _fault(
     "NCCL's watchdog aborts all ranks but the one that did not come",
     "silent collective_timeout",
     Silent(2),
-    "2|(?i)time",
+    "(?i)2|time",
 )
 
 # Nodes, agents, and what stops a run from outside.
