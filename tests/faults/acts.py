@@ -65,8 +65,11 @@ class Hand:
         self._go()
 
     def _store(self, node: str, name: str) -> None:
-        stores = [seen for seen in self._patient.processes() if (seen.what, seen.node) == ("store", node)]
-        self._signal_all(stores[:1], name)
+        """Signals the store host of a node: a child of its agent, with nothing of the run in its environment."""
+        agent = self._patient.agents()[node]
+        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+            if b"hpc_elastic.worker.store_host" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(int(pid), _signal(name))
 
     def _cancel(self) -> None:
         self._door.run("cancel", self._run.job_id)
