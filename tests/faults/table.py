@@ -529,7 +529,7 @@ _fault(
     "SIGKILL to a data loader's process",
     "exception signal",
     2,
-    "(?i)DataLoader worker.*kill",
+    "(?i)DataLoader worker.*(kill|exited unexpectedly)",
     is_quick=True,
 )
 _fault("loader_exits", "a data loader's process calls os._exit", "exception", 1, "DataLoader worker")
