@@ -136,7 +136,7 @@ def moments_of(events: Iterable[Mapping[str, Any]], at: float, node: str) -> dic
             found.setdefault(event["name"], []).append(moment)
     names = {
         "detected": ("worker.exited", min),
-        "decided": ("attempt.failed", min),
+        "decided": ("failure.observed" if "failure.observed" in found else "attempt.failed", min),
         "opened": ("attempt.opened", min),
         "started": ("workers.started", max),
         "complete": ("attempt.started", max),

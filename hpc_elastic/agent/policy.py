@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.describe import describe_failure, failure_signature
 from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
-from hpc_elastic.rundir.records import FailureRecord, RunState
-
-LONGEST_WORDS = 500  # of an error message in the line about a failure; the error file has all of it
+from hpc_elastic.rundir.records import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +35,10 @@ class Policy:
         if failure is not None and self.roles.get(failure.role) == "ignore":
             return Ignore(reason=describe_failure(failure))
         if failure is not None and failure.failure_class == "start_failed":
-            return _failed("start_failed", ExitCode.WORKERS_FAILED, describe_failure(failure))
+            return _failed("start_failed", ExitCode.WORKERS_FAILED, observation.detail or describe_failure(failure))
         if observation.trigger is Trigger.WORKER_FAILED and failure is not None:
-            return self._restart(history, observation, describe_failure(failure), failure_signature(failure), now)
+            what = observation.detail or describe_failure(failure)
+            return self._restart(history, observation, what, failure_signature(failure), now)
         if observation.trigger is Trigger.NODE_BROKEN:
             if self._is_alone_with_ignored(observation.role):
                 return Ignore(reason=f"{observation.detail} on {', '.join(observation.nodes)}")
@@ -73,7 +72,7 @@ class Policy:
             cause = f"{what}; {spent} used up" if limit else what
             return _failed("restarts_used_up", ExitCode.WORKERS_FAILED, cause)
         after = _history_after(history, observation, signature)
-        if after.same_failures >= self.restart.no_progress_limit:
+        if observation.is_settled and after.same_failures >= self.restart.no_progress_limit:
             cause = f"{what}; the same failure came {after.same_failures} times with no progress in between"
             return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
         is_alone = observation.role is not None and self.roles.get(observation.role) == "restart_role"
@@ -93,28 +92,6 @@ class Policy:
         except OverflowError:
             return backoff.max_s
         return min(pause, backoff.max_s)
-
-
-def describe_failure(failure: FailureRecord) -> str:
-    """Describe a failure in one line: which rank, on which node, how it ended, and its error message."""
-    rank = f"rank {failure.rank} on {failure.node}"
-    if failure.failure_class == "start_failed":
-        return f"{rank} could not be started: {failure.message}"
-    if failure.signal_name:
-        return f"{rank} was killed by {failure.signal_name}"
-    number = f"exit code {failure.exitcode}"
-    first_line = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
-    if first_line in ("", number):  # it left no message
-        return f"{rank} failed with {number}"
-    if len(first_line) > LONGEST_WORDS:
-        first_line = f"{first_line[:LONGEST_WORDS]} [...]"
-    return f"{rank} failed with {number}: {first_line}"
-
-
-def failure_signature(failure: FailureRecord) -> str:
-    """Return a text that is equal for equal failures: class, exit code and message with its numbers masked."""
-    words = re.sub(r"0x[0-9a-f]+|\d+", "#", failure.message)[:500]
-    return f"{failure.failure_class}/{failure.exitcode}/{words}"
 
 
 def _history_after(history: History, observation: Observation, signature: str) -> History:

@@ -34,6 +34,8 @@ class Observation:
     `role` is the role of the node or worker that the event is about; `progress` a digest of the progress
     files, if there are any. After a loss `is_enough` says whether as many nodes as the run needs are
     still there or can still join, and `node_losses` how many nodes the run has lost, including this one.
+    `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
+    another one, of which the head will hear before the decision is carried out; then it is asked once more.
     """
 
     trigger: Trigger
@@ -45,6 +47,7 @@ class Observation:
     progress: str | None = None
     is_enough: bool = False
     node_losses: int = 0
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

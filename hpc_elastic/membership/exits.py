@@ -18,7 +18,7 @@ class Exits:
     the worker, and the agent may be about to get its own. A failure counts once its error file is written.
     """
 
-    __slots__ = ("_ended", "_held", "_recording", "failures", "judge_held_at")
+    __slots__ = ("_ended", "_ended_well", "_held", "_recording", "failures", "judge_held_at")
 
     def __init__(self) -> None:
         self.judge_held_at: float
@@ -28,13 +28,20 @@ class Exits:
         """Forget all exits, so that no worker counts as ended."""
         self.failures: dict[str, FailureRecord] = {}  # by global rank
         self._ended: set[int] = set()
+        self._ended_well: set[int] = set()
         self._recording: set[int] = set()
         self.forget_held()
 
     def ended_well(self, local_rank: int) -> bool:
         """Record that a worker exited 0, and return whether it is the first one of this node that has ended."""
         self._ended.add(local_rank)
+        self._ended_well.add(local_rank)
         return len(self._ended) == 1
+
+    @property
+    def ended_well_here(self) -> frozenset[int]:
+        """Return the local ranks of the workers that exited 0."""
+        return frozenset(self._ended_well)
 
     def hold(self, local_rank: int, exitcode: int, now: float) -> None:
         """Hold back the exit of a worker that ended by a TERM, which may have come from outside."""

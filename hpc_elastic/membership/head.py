@@ -28,7 +28,15 @@ from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
-from hpc_elastic.membership.rounds import HeadSettings, announcement, assignments, loss_note, opening, stops
+from hpc_elastic.membership.rounds import (
+    HeadSettings,
+    announcement,
+    assignments,
+    loss_note,
+    observation_note,
+    opening,
+    stops,
+)
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 
@@ -266,10 +274,11 @@ class Head:
         absent = self._members.losses.settle()
         if not absent:
             return []
-        decision = self._judge.decides(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)
+        seen = Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return")
+        decision = self._judge.decides(seen, now)
         if not isinstance(decision, Finish):
             return []
-        self._judge.verdict.take(decision)
+        self._judge.takes(seen, decision)
         return [*announcement(decision, self.attempt), *self._after_stop(now)]
 
     def _succeed(self, succession: Succession, now: float) -> list[Action]:
@@ -285,7 +294,7 @@ class Head:
 
     def _reported(self, member: RosterEntry, message: messages.Report, now: float) -> list[Action]:
         self._roster.reported(member, message)
-        self._tally.record(message)
+        self._tally.record(message, now)
         if isinstance(message, messages.Stopped):
             return self._observe(seen_in(member, message), now) + self._check_stopped(now)
         if isinstance(message, (messages.Failed, messages.Broken)):
@@ -307,19 +316,21 @@ class Head:
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):
             return announcement(decision, self.attempt)
-        standing = verdict.take(decision)
+        standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
         if seen.trigger is Trigger.SUCCEEDED:
             return self._after_stop(now)
-        told = announcement(standing, self.attempt)  # while a claim is under way, `claimed` carries it out
+        failure = self._judge.observed
+        told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)
+        # While a claim is under way, `claimed` carries the decision out.
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
         self.phase = HeadPhase.STOPPING
         self._barriers.clear()
-        return [*stops(self._stopping(), decision), *self._check_stopped(now)]
+        return [*stops(self._stopping(), decision, self._judge.observed), *self._check_stopped(now)]
 
     def _stopping(self) -> Iterator[RosterEntry]:
         """Return the members whose workers must be gone before the decision can be carried out further."""
@@ -335,6 +346,12 @@ class Head:
     # Between attempts, and the end.
 
     def _after_stop(self, now: float) -> list[Action]:
+        settled = self._judge.settles(self._tally, now)
+        told = [] if settled is None else announcement(settled, self.attempt)
+        return [*told, *self._carry_out(now)]
+
+    def _carry_out(self, now: float) -> list[Action]:
+        """Carry out the decision that stands, now that no worker is left that it is about."""
         decision, self._fenced_by = self._judge.verdict.decision, NEVER
         if isinstance(decision, Finish):
             return self._await_quorum(now) if self._judge.is_short_of_nodes else self._finish()

@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.root_cause import ObservedFailure, StoppedRanks, find_root_cause
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.decisions import Decide, Decision, Finish, History, Observation, RestartWorkers, Trigger
+from hpc_elastic.membership.decisions import (
+    Decide,
+    Decision,
+    Finish,
+    History,
+    Ignore,
+    Observation,
+    RestartWorkers,
+    Trigger,
+)
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.roster import RosterEntry
@@ -14,8 +25,15 @@ from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
 from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
-from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RunResultRecord, World
+from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RootCause, RunResultRecord, World
 
+# Events that are the cause themselves, whatever workers fail after them.
+_CLASSES = {
+    Trigger.NODE_LOST: FailureClass.NODE_LOST,
+    Trigger.UNKILLABLE: FailureClass.UNKILLABLE,
+    Trigger.EXIT_TIMEOUT: FailureClass.STALLED,
+    Trigger.NODES_MISSING: FailureClass.RENDEZVOUS,
+}
 TOO_FEW = ("node_lost", "nodes_missing")
 
 
@@ -71,6 +89,8 @@ class Judge:
         self.verdict = Verdict()
         self.progress = history.progress
         self.before: World | None = None  # the world before the latest one
+        self.root_cause: RootCause | None = None  # of the end of the latest attempt, once it is known
+        self._standing: Seen | None = None  # the event that the decision that stands is about
         self.because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
 
     @property
@@ -78,6 +98,59 @@ class Judge:
         """Return whether the run ends because nodes are lost or missing, which may go on under another head."""
         decision = self.verdict.decision
         return isinstance(decision, Finish) and decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
+
+    def takes(self, seen: Seen, decision: Decision) -> RestartWorkers | Finish | None:
+        """Take in a decision about an event; return the decision that stands now, None if nothing changes."""
+        standing = self.verdict.take(decision)
+        if standing is not None:
+            self._standing = seen
+            self.root_cause = _cause_in(seen, standing, self.history.attempts)
+        return standing
+
+    @property
+    def observed(self) -> FailureRecord | None:
+        """Return the failure that the decision that stands is about, until its cause is settled."""
+        is_about_failure = self._standing is not None and self._standing.trigger is Trigger.WORKER_FAILED
+        return self._standing.failure if self._standing is not None and is_about_failure else None
+
+    def settles(self, tally: Tally, now: float) -> RestartWorkers | Finish | None:
+        """Decide again about a worker's failure, by its cause, now that every node has stopped its workers.
+
+        Returns:
+            The decision, None if the one that stands is not about a worker's failure, or is settled.
+        """
+        seen, failure = self._standing, self.observed
+        self._standing = None
+        if seen is None or failure is None:
+            return None
+        found = find_root_cause(self.history.attempts, self._observed(tally, failure, now), self._stopped_ranks(tally))
+        if found is None:
+            return None
+        settled = replace(seen, failure=found.failure, role=found.failure.role, detail=found.cause.line)
+        decision = self.decides(settled, now, is_settled=True)
+        if isinstance(decision, Ignore):  # its role's failures are ignored, and others' are not: one of these decided
+            return None
+        self.root_cause = found.cause
+        self.verdict.settle(decision)
+        return self.verdict.decision
+
+    def _observed(self, tally: Tally, failure: FailureRecord, now: float) -> list[ObservedFailure]:
+        """Return the failures of the roles that were stopped and are not ignored, as the head heard of them."""
+        ignored = {role for role, restart in self._settings.restarts.items() if restart == "ignore"}
+        roles = self.verdict.roles
+        heard = [
+            each
+            for each in tally.observed()
+            if each.failure.role not in ignored and (roles is None or each.failure.role in roles)
+        ]
+        return heard or [ObservedFailure(failure=failure, at=now)]
+
+    def _stopped_ranks(self, tally: Tally) -> StoppedRanks:
+        world, roles, lost = self._members.world, self.verdict.roles, self._members.losses.nodes
+        if world is None:
+            return StoppedRanks(nodes={})
+        is_stopped = (each for each in world.ranks if (roles is None or each.role in roles) and each.node not in lost)
+        return StoppedRanks(nodes={each.rank: each.node for each in is_stopped}, succeeded=frozenset(tally.succeeded))
 
     def resumes(self, now: float) -> bool:
         """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back."""
@@ -90,8 +163,8 @@ class Judge:
         self.because = back.detail
         return True
 
-    def decides(self, seen: Seen, now: float) -> Decision:
-        """Return the policy's decision about an event that the head saw."""
+    def decides(self, seen: Seen, now: float, *, is_settled: bool = False) -> Decision:
+        """Return the policy's decision about an event that the head saw; `is_settled` once its cause is known."""
         is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
         if seen.trigger is Trigger.NODE_LOST and not is_enough:  # only all losses together made it too few
             nodes = tuple(sorted({*nodes, *self._members.losses.nodes}))
@@ -105,6 +178,7 @@ class Judge:
             progress=self.progress,
             is_enough=is_enough,
             node_losses=self._members.losses.count,
+            is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
         )
         return self._decide(self.history, observation, now)
 
@@ -120,11 +194,13 @@ class Judge:
             The decision if it ends the run, else None: this head goes on without the absent nodes.
         """
         nodes = absent or (succession.world.head,)
-        decision = self.decides(Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=succession.lost.why), now)
+        seen = Seen(trigger=Trigger.NODE_LOST, nodes=nodes, detail=succession.lost.why)
+        decision = self.decides(seen, now)
         if isinstance(decision, Finish):
-            self.verdict.take(decision)
+            self.takes(seen, decision)
             return decision
         if isinstance(decision, RestartWorkers):
+            self.root_cause = _cause_in(seen, decision, self.history.attempts)
             self.restarts(decision)
         return None
 
@@ -135,12 +211,14 @@ class Judge:
         members.losses.begin_attempt()
         self.history = replace(self.history, spend=spend)
         seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
-        claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles)
+        why = self.root_cause
+        claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, seats))
         return with_candidates(claim, world), world
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
+        self.root_cause = None
         self.history = replace(self.history, attempts=attempt)
 
     def result(self, tally: Tally) -> RunResultRecord:
@@ -153,4 +231,17 @@ class Judge:
             raise TypeError(f"the run goes on: {self.verdict.decision}")
         members, decision = self._members, self.verdict.decision
         running = tuple(members.roster.unfinished.of())
-        return run_result(self._settings, self.history, decision, members.world, tally, running)
+        return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
+
+
+def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> RootCause | None:
+    """Return the root cause that an event is by itself; None if it is no failure, or one that is not settled."""
+    failure_class = _CLASSES.get(seen.trigger)
+    if failure_class is None:
+        return None
+    return RootCause(
+        attempt=attempt,
+        failure_class=failure_class.value,
+        line=decision.cause if isinstance(decision, Finish) else decision.reason,
+        node=seen.nodes[0] if len(seen.nodes) == 1 else "",
+    )

@@ -44,6 +44,7 @@ from hpc_elastic.membership.lease import NEVER, Lease
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.reports import failure_note, node_result
 from hpc_elastic.membership.timing import Timing
+from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
@@ -277,8 +278,19 @@ class Member:
             return actions + self._discover_head(unkillable)
         self.phase = MemberPhase.PARKED
         failures, port = tuple(self._exits.failures.values()), self.join.store_port
-        stopped = messages.Stopped(attempt=self.attempt, failures=failures, unkillable=unkillable, store_port=port)
+        stopped = messages.Stopped(
+            attempt=self.attempt,
+            failures=failures,
+            unkillable=unkillable,
+            store_port=port,
+            succeeded=self._succeeded_ranks(),
+        )
         return [*actions, SendToHead(message=stopped)]
+
+    def _succeeded_ranks(self) -> str:
+        """Return the global ranks of the workers that exited 0, as a set of ranks."""
+        first = self._assign.first_rank if self._assign is not None else 0
+        return format_ranks(first + local_rank for local_rank in self._exits.ended_well_here)
 
     # Steps.
 

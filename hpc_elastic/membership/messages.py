@@ -194,10 +194,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Member to head: no worker of the attempt is left; `failures` are those from before the stop.
+    """Member to head: no worker of the attempt is left; `failures` are those of workers that failed by themselves.
 
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
-    node is to serve it.
+    node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`.
     """
 
     KIND: ClassVar[str] = "stopped"
@@ -205,6 +205,7 @@ class Stopped:
     failures: tuple[FailureRecord, ...]
     unkillable: tuple[int, ...]
     store_port: int
+    succeeded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

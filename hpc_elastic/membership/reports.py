@@ -44,5 +44,10 @@ def failure_note(failure: FailureRecord) -> Note:
         name="worker.failed",
         message=failure.message,
         attempt=failure.attempt,
-        metadata={"rank": failure.rank, "exitcode": failure.exitcode, "signal": failure.signal_name},
+        metadata={
+            "rank": failure.rank,
+            "exitcode": failure.exitcode,
+            "signal": failure.signal_name,
+            "class": failure.failure_class,
+        },
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
@@ -12,7 +13,15 @@ from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, 
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
-from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, RunState, World, WorldSpare
+from hpc_elastic.rundir.records import (
+    AttemptClaim,
+    FailureRecord,
+    RootCause,
+    RunResultRecord,
+    RunState,
+    World,
+    WorldSpare,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,7 @@ def open_attempt(
     reason: str,
     before: World | None = None,
     roles: frozenset[str] | None = None,
+    root_cause: RootCause | None = None,
 ) -> tuple[AttemptClaim, World]:
     """Return the claim of the next attempt, with its time left empty, and its world.
 
@@ -65,6 +75,7 @@ def open_attempt(
         before: the world of the attempt before, in which nodes that are still here keep their places; None
             for the first of an allocation.
         roles: the roles that start in it while the others run on; None: every worker starts.
+        root_cause: why the attempt before ended; None for the first one, and where no failure ended it.
     """
     attempt = history.attempts + 1
     if before is not None and roles is not None and roles < {role.role for role in before.roles}:
@@ -93,6 +104,7 @@ def open_attempt(
         failure_signature=history.failure_signature,
         same_failures=history.same_failures,
         progress=history.progress,
+        root_cause=root_cause,
         time="",
     )
     return claim, world
@@ -121,9 +133,16 @@ def starting_roles(world: World) -> tuple[str, ...]:
     return tuple(role.role for role in world.roles if role.attempt == world.attempt)
 
 
-def stops(members: Iterable[RosterEntry], decision: RestartWorkers | Finish) -> Iterator[SendToMember]:
-    """Yield the Stop of a decision for each of these members: the same message for all workers of one attempt."""
+def stops(
+    members: Iterable[RosterEntry], decision: RestartWorkers | Finish, observed: FailureRecord | None = None
+) -> Iterator[SendToMember]:
+    """Yield the Stop of a decision for each of these members: the same message for all workers of one attempt.
+
+    `observed` is the failure for which they are stopped, which may not be the cause.
+    """
     reason = decision.cause if isinstance(decision, Finish) else decision.reason
+    if observed is not None:
+        reason = f"first observed: {describe_failure(observed)}"
     is_term_coming = decision.reason == Trigger.TERMINATED.value
     words: dict[int, Stop] = {}
     for member in members:
@@ -176,6 +195,14 @@ def announcement(decision: RestartWorkers | Finish | Ignore, attempt: int) -> li
     return [Log(text=text), Note(name="attempt.failed", message=decision.reason, attempt=attempt)]
 
 
+def observation_note(failure: FailureRecord, attempt: int) -> list[Action]:
+    """Return the log line and the event of the failure for which a stop begins, which may not be the cause."""
+    what = describe_failure(failure)
+    text = f"attempt {attempt}: first observed: {what}; the cause is named when every node has stopped its workers"
+    note = Note(name="failure.observed", message=what, attempt=attempt, metadata={"rank": failure.rank})
+    return [Log(text=text, level="debug"), note]
+
+
 def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str, Assign]:
     """Return each starting node's own part of the world by node, in the order of the group ranks.
 
@@ -214,6 +241,7 @@ def run_result(
     world: World | None,
     tally: Tally,
     running: Sequence[RosterEntry] = (),
+    root_cause: RootCause | None = None,
 ) -> RunResultRecord:
     """Return the run's result, with its end time left empty; a success names no failures, as in torch's RunResult.
 
@@ -234,6 +262,7 @@ def run_result(
         started=settings.started,
         ended="",
         written_by=settings.node,
+        root_cause=root_cause if decision.state is RunState.FAILED else None,
     )
 
 

@@ -1,34 +1,49 @@
-"""The tally of failures, by global rank, that the members of a world reported of their workers."""
+"""The tally of what the members of a world reported of their workers: failures by global rank, and successes."""
 
 from __future__ import annotations
 
+from hpc_elastic.failures.root_cause import ObservedFailure
 from hpc_elastic.membership import messages
+from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.rundir.records import FailureRecord, World
 
 
 class Tally:
     """The failures of the workers that run or ran last, which are forgotten role by role."""
 
-    __slots__ = ("failures",)
+    __slots__ = ("_heard_at", "failures", "succeeded")
 
     def __init__(self) -> None:
         self.failures: dict[str, FailureRecord] = {}
+        self.succeeded: set[int] = set()  # global ranks that had exited 0 when their node was stopped
+        self._heard_at: dict[str, float] = {}
 
-    def record(self, message: messages.Report) -> None:
-        """Record the failures in a member's report.
+    def record(self, message: messages.Report, now: float) -> None:
+        """Record the failures in a member's report, which came at `now`, in monotonic seconds.
 
         The report after all its workers have stopped replaces earlier ones: a worker that failed may have ended with
         another exit code.
         """
         if isinstance(message, messages.Failed):
             self.failures.setdefault(str(message.failure.rank), message.failure)
+            self._heard_at.setdefault(str(message.failure.rank), now)
         elif isinstance(message, messages.Stopped):
-            self.failures.update({str(failure.rank): failure for failure in message.failures})
+            self.succeeded.update(parse_ranks(message.succeeded))
+            for failure in message.failures:
+                self.failures[str(failure.rank)] = failure
+                self._heard_at.setdefault(str(failure.rank), now)
+
+    def observed(self) -> list[ObservedFailure]:
+        """Return the failures in the order in which they were heard of."""
+        heard = sorted(self.failures, key=lambda rank: self._heard_at[rank])
+        return [ObservedFailure(failure=self.failures[rank], at=self._heard_at[rank]) for rank in heard]
 
     def forget(self, world: World) -> None:
         """Forget the failures of the roles whose workers start again in the attempt of this world."""
+        self.succeeded.clear()
         if not self.failures:
             return
         running = {role.role for role in world.roles if role.attempt != world.attempt}
         kept = {str(rank.rank) for rank in world.ranks if rank.role in running}
         self.failures = {rank: failure for rank, failure in self.failures.items() if rank in kept}
+        self._heard_at = {rank: at for rank, at in self._heard_at.items() if rank in kept}

@@ -41,6 +41,17 @@ class Verdict:
         self.decision = None
         self._roles = frozenset()
 
+    def settle(self, decision: RestartWorkers | Finish) -> None:
+        """Replace the decision about a failure by the one about its cause, once the workers are stopped for it.
+
+        A restart keeps its roles, its time and its manner, which were carried out already.
+        """
+        standing = self.decision
+        if isinstance(standing, RestartWorkers) and isinstance(decision, RestartWorkers):
+            decision = replace(decision, roles=standing.roles, at=standing.at, manner=standing.manner)
+        self.decision = decision
+        self._roles = decision.roles if isinstance(decision, RestartWorkers) else None
+
     def take(self, decision: Decision) -> RestartWorkers | Finish | None:
         """Take in a decision, and return the decision that stands from now on; None if nothing changes."""
         if isinstance(decision, Ignore) or self.is_final:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.agent.policy import Policy, describe_failure, failure_signature
+from hpc_elastic.agent.policy import Policy
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
@@ -284,27 +284,6 @@ def test_who_may_save_before_the_end(trigger: Trigger, state: RunState, manner: 
     assert isinstance(decision, Finish)
     assert (decision.state, decision.manner) == (state, manner)
     assert decision.cause
-
-
-@pytest.mark.parametrize(
-    ("failure", "text"),
-    [
-        (VALUE_ERROR, "rank 1 on node0 failed with exit code 1: ValueError: no"),
-        (a_failure(1, exitcode=3, message=" \n"), "rank 1 on node0 failed with exit code 3"),
-        (a_failure(1, exitcode=3, message="exit code 3"), "rank 1 on node0 failed with exit code 3"),
-        (a_failure(1, message="x" * 501), f"rank 1 on node0 failed with exit code 1: {'x' * 500} [...]"),
-        (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
-        (KILLED, "rank 2 on node0 was killed by SIGKILL"),
-        (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
-    ],
-)
-def test_a_failure_is_told_in_one_line(failure: FailureRecord, text: str) -> None:
-    assert describe_failure(failure) == text
-
-
-def test_failures_differ_by_their_words_and_by_their_exit_code() -> None:
-    signatures = {failure_signature(failure) for failure in (VALUE_ERROR, KEY_ERROR, KILLED, NO_START)}
-    assert len(signatures) == 4
 
 
 def test_the_cause_names_the_budget_that_is_spent() -> None:

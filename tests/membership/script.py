@@ -57,6 +57,8 @@ def a_failure(
     message: str = "ValueError: no",
     node: str = "node0",
     role: str = "default",
+    timestamp: float = 1.0,
+    is_after_stop: bool = False,
 ) -> FailureRecord:
     return FailureRecord(
         rank=rank,
@@ -69,8 +71,9 @@ def a_failure(
         signal_name="SIGKILL" if exitcode == -9 else None,
         error_file="error.json",
         message=message,
-        timestamp=1.0,
+        timestamp=timestamp,
         failure_class=failure_class,
+        is_after_stop=is_after_stop,
     )
 
 
@@ -194,6 +197,10 @@ class HeadScript:
         failure = a_failure(rank, attempt=attempt, node=f"node{node_id}", role=self.role_of(node_id))
         return self.say(node_id, Failed(attempt=attempt, failure=failure))
 
+    def report(self, node_id: int, failure: FailureRecord) -> list[Action]:
+        """One of the node's workers failed, in this way."""
+        return self.say(node_id, Failed(attempt=self.attempts[node_id], failure=failure))
+
     def finish(self, node_id: int) -> list[Action]:
         """Every worker of the node exited 0; a member tells of the first one by itself."""
         self.end(node_id)
@@ -205,9 +212,15 @@ class HeadScript:
     def end(self, node_id: int) -> list[Action]:
         return self.say(node_id, Ended(attempt=self.attempts[node_id]))
 
-    def stopped(self, node_id: int, *failures: FailureRecord, unkillable: tuple[int, ...] = ()) -> list[Action]:
+    def stopped(
+        self, node_id: int, *failures: FailureRecord, unkillable: tuple[int, ...] = (), succeeded: str = ""
+    ) -> list[Action]:
         message = Stopped(
-            attempt=self.attempts[node_id], failures=failures, unkillable=unkillable, store_port=26000 + node_id
+            attempt=self.attempts[node_id],
+            failures=failures,
+            unkillable=unkillable,
+            store_port=26000 + node_id,
+            succeeded=succeeded,
         )
         return self.say(node_id, message)
 

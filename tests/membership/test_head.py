@@ -38,7 +38,7 @@ from hpc_elastic.membership.messages import (
 )
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import CLOSING_BOUND_S
-from hpc_elastic.rundir.records import RunState, Spend
+from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
 from tests.membership.script import (
     HeadScript,
     a_failure,
@@ -176,6 +176,107 @@ def test_failures_of_two_nodes_at_once_spend_one_restart() -> None:
     assert script.fail(1) == []
     script.stopped(1)
     assert the_claim(script.stopped(0)).claim.spend == Spend(restarts=1)
+
+
+CLOSED = "RuntimeError: Connection closed by peer"
+
+
+def a_victim(rank: int, node: str) -> FailureRecord:
+    return a_failure(rank, node=node, message=CLOSED, failure_class="peer_lost")
+
+
+def test_the_claim_names_the_culprit_that_was_heard_of_last() -> None:
+    script = HeadScript(2)
+    script.run()
+    stops = sent(script.report(0, a_victim(0, "node0")), Stop)
+    assert set(stops) == {"node0", "node1"}, "the restart must not wait for the cause"
+    assert stops["node0"].reason.startswith("first observed: rank 0 on node0")
+    culprit = a_failure(3, node="node1", message="KeyError: 'lr'")
+    script.stopped(0, a_victim(0, "node0"), a_victim(1, "node0"))
+    claim = the_claim(script.stopped(1, culprit)).claim
+    assert claim.reason == "rank 3 on node1 failed with exit code 1: KeyError: 'lr'"
+    assert claim.failure_signature == "exception/1/KeyError: 'lr'"
+    cause = claim.root_cause
+    assert cause is not None
+    assert (cause.rank, cause.attempt, cause.failed, cause.victims, cause.observed_first) == (3, 1, "3", "0-1", 0)
+    script.claimed()
+    script.fail(0)
+    script.stopped(0)
+    again = the_claim(script.stopped(1)).claim.root_cause
+    assert again is not None
+    assert (again.attempt, again.failed, again.victims) == (2, "0", ""), "the failures of attempt 1 are forgotten"
+
+
+def test_the_log_names_the_cause_once_and_the_first_observed_only_at_debug_level() -> None:
+    script = HeadScript(2)
+    script.run()
+    before = of_kind(script.report(0, a_victim(0, "node0")), Log)
+    assert [log.level for log in before] == ["debug"]
+    script.stopped(0)
+    said = [log.text for log in of_kind(script.stopped(1, a_failure(2, node="node1")), Log) if log.level == "info"]
+    assert said == ["attempt 1: rank 2 on node1 failed with exit code 1: ValueError: no; restarting all ranks"]
+
+
+def test_the_result_names_the_culprit_of_the_last_attempt() -> None:
+    script = HeadScript(2, restart=a_restart_plan(0))
+    script.run()
+    script.report(0, a_victim(0, "node0"))
+    script.stopped(0, a_victim(0, "node0"))
+    result = the_result(script.stopped(1, a_failure(2, node="node1")))
+    assert (result.reason, result.cause) == (
+        "restarts_used_up",
+        "rank 2 on node1 failed with exit code 1: ValueError: no",
+    )
+    assert result.root_cause is not None
+    assert (result.root_cause.rank, result.root_cause.victims) == (2, "0")
+
+
+def test_no_progress_is_judged_by_the_culprits_and_not_by_their_victims() -> None:
+    script = HeadScript(2, restart=a_restart_plan(10, no_progress_limit=2))
+    script.run()
+    script.head.progress_seen("p")
+    for message in ("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'"):  # the victim says the same each time
+        script.report(0, a_victim(0, "node0"))
+        script.stopped(0)
+        the_claim(script.stopped(1, a_failure(3, node="node1", message=message)))
+        script.claimed()
+    script.report(1, a_victim(2, "node1"))
+    script.stopped(1)
+    result = the_result(script.stopped(0, a_failure(1, node="node0", message="KeyError: 'c'")))
+    assert result.reason == "no_progress"
+
+
+def test_a_node_that_is_lost_while_workers_stop_is_the_cause_of_their_failures() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.report(0, a_victim(0, "node0"))
+    script.lose(2)
+    script.stopped(0)
+    claim = the_claim(script.stopped(1)).claim
+    assert claim.reason == "node2 was lost: the connection closed"
+    assert claim.root_cause is not None
+    assert (claim.root_cause.failure_class, claim.root_cause.node) == ("node_lost", "node2")
+
+
+def test_a_rank_that_exited_0_early_is_named_where_the_others_lost_their_peer() -> None:
+    script = HeadScript(2)
+    script.run()
+    script.report(0, a_victim(0, "node0"))
+    script.stopped(0, a_victim(0, "node0"))
+    claim = the_claim(script.stopped(1, succeeded="3")).claim
+    assert claim.reason.startswith(
+        "rank 3 had ended with exit code 0 while others still worked; rank 0 on node0 failed"
+    )
+
+
+def test_a_failure_in_a_role_that_is_ignored_is_never_the_cause() -> None:
+    restarts = {"trainer": "restart_all", "watcher": "ignore"}
+    script = HeadScript(2, roles={0: "trainer", 1: "watcher"}, restarts=restarts)
+    script.run()
+    script.report(1, a_failure(2, node="node1", role="watcher", message="KeyError: 'x'"))
+    script.report(0, a_failure(0, node="node0", role="trainer", failure_class="peer_lost", message=CLOSED))
+    script.stopped(0)
+    assert "rank 0 on node0" in the_claim(script.stopped(1)).claim.reason
 
 
 def test_a_failure_of_an_older_attempt_changes_nothing() -> None:

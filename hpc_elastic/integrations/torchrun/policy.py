@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpc_elastic.agent.policy import Policy, describe_failure
+from hpc_elastic.agent.policy import Policy
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.membership.decisions import Decision, Finish, History, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
@@ -32,7 +33,7 @@ class TorchrunPolicy:
                 exit_code=ExitCode.WORKERS_FAILED,
                 manner=StopManner.RESTART,
                 reason="restarts_used_up",
-                cause=f"{describe_failure(failure)}; its torchrun has no restart left",
+                cause=f"{observation.detail or describe_failure(failure)}; its torchrun has no restart left",
             )
         if observation.trigger is Trigger.NODE_BROKEN:
             spend = replace(history.spend, restarts=history.spend.restarts + 1)

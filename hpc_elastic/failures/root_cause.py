@@ -1,0 +1,183 @@
+"""Finds the failure that caused the others of an attempt, among what all nodes report.
+
+Theory of operation. When one rank fails, the others fail after it, because their collectives and connections break,
+and the failure that the head hears of first is often one of theirs. So the choice waits until every node has stopped
+its workers, which the next attempt waits for in any case, and goes by blame first:
+
+1. Failures of ranks that failed by themselves go before those of victims (`classes.Blame`), and of these a rank that
+   could not be started goes first: it never was a peer of the others.
+2. Among the former, those that happened before the rank's agent sent its TERM go before those after it, which may be
+   reactions to it.
+3. Among these, the one that the head heard of first; on one node, where there is one clock, the earliest. Clocks of
+   different machines are never compared.
+
+Failures of the same standing that the head heard of within `SIMULTANEOUS_S` may all be the cause: they are named as
+candidates. Where all that failed are victims, a rank that neither failed nor was on a lost node, and did not take part
+either, is the one that they waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
+from hpc_elastic.failures.describe import describe_failure, failure_signature
+from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rundir.records import FailureRecord, RootCause
+
+SIMULTANEOUS_S = 0.5
+MOST_NAMED = 4  # ranks that a line names one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedFailure:
+    """A failure, and when the head heard of it, in its own monotonic seconds."""
+
+    failure: FailureRecord
+    at: float
+
+    @property
+    def blame(self) -> Blame:
+        """How far this failure can be the cause."""
+        return blame_of(self.failure.failure_class)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRanks:
+    """The ranks whose workers were stopped for a failure, by their node, and those that had exited 0 before."""
+
+    nodes: Mapping[int, str]
+    succeeded: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCause:
+    """The failure that the cause is about, whose signature and role count, and the record of the cause."""
+
+    failure: FailureRecord
+    cause: RootCause
+
+
+def find_root_cause(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause | None:
+    """Find the cause of an attempt's end; None if no worker failed.
+
+    Args:
+        attempt: the attempt that ended.
+        observed: the failures of its workers, in the order in which the head heard of them.
+        stopped: the ranks that were stopped.
+    """
+    if not observed:
+        return None
+    culprits = [each for each in observed if each.blame is Blame.CULPRIT]
+    if culprits:
+        return _by_culprits(attempt, observed, culprits, stopped)
+    return _by_victims(attempt, observed, stopped)
+
+
+def _by_culprits(
+    attempt: int, observed: Sequence[ObservedFailure], culprits: Sequence[ObservedFailure], stopped: StoppedRanks
+) -> FoundCause:
+    not_started = [each for each in culprits if each.failure.failure_class == FailureClass.START_FAILED.value]
+    before = not_started or [each for each in culprits if not each.failure.is_after_stop] or list(culprits)
+    chosen = _earliest(before)
+    alike = failure_signature(chosen.failure)
+    near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
+    same = [each.failure.rank for each in near if failure_signature(each.failure) == alike]
+    other = [each.failure for each in near if failure_signature(each.failure) != alike]
+    line = describe_failure(chosen.failure)
+    if len(same) > 1:
+        line += f"; {_ranks(set(same) - {chosen.failure.rank})} failed in the same way"
+    if other:
+        line += f"; at about the same time {_others(other)}, which may be the cause as well"
+    return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
+
+
+def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
+    """Name what is known if every failure is a consequence: the ranks that ended early, or that did not take part."""
+    chosen = _earliest(observed)
+    failed = {each.failure.rank for each in observed}
+    early = sorted(set(stopped.succeeded) - failed)
+    missing = sorted(set(stopped.nodes) - failed - set(stopped.succeeded))
+    description = describe_failure(chosen.failure)
+    waited = any(each.failure.failure_class == FailureClass.COLLECTIVE_TIMEOUT.value for each in observed)
+    if early:
+        what = f"{_ranks(early)} had ended with exit code 0 while others still worked"
+        return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, early)
+    if missing and waited:
+        what = f"{_ranks(missing)} did not take part in a collective in which others timed out"
+        return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
+    line = f"{description}; it is a consequence, and no rank is known to have failed by itself"
+    return _found(attempt, chosen, line, observed, stopped, candidates=())
+
+
+def _silent(
+    attempt: int,
+    chosen: ObservedFailure,
+    line: str,
+    observed: Sequence[ObservedFailure],
+    stopped: StoppedRanks,
+    ranks: Sequence[int],
+) -> FoundCause:
+    found = _found(attempt, chosen, line, observed, stopped, candidates=ranks if len(ranks) > 1 else ())
+    is_one = len(ranks) == 1
+    cause = RootCause(
+        attempt=attempt,
+        failure_class=FailureClass.SILENT.value,
+        line=line,
+        rank=ranks[0] if is_one else None,
+        node=stopped.nodes.get(ranks[0], "") if is_one else "",
+        timestamp=chosen.failure.timestamp,
+        candidates=found.cause.candidates,
+        failed="",
+        victims=found.cause.victims,
+        silent=found.cause.silent,
+        observed_first=found.cause.observed_first,
+    )
+    return FoundCause(failure=chosen.failure, cause=cause)
+
+
+def _earliest(observed: Sequence[ObservedFailure]) -> ObservedFailure:
+    """Return the one that the head heard of first, or one that happened before it on the same node."""
+    first = min(observed, key=lambda each: each.at)
+    same_node = [each for each in observed if each.failure.node == first.failure.node]
+    return min(same_node, key=lambda each: (each.failure.timestamp, each.at))
+
+
+def _found(
+    attempt: int,
+    chosen: ObservedFailure,
+    line: str,
+    observed: Sequence[ObservedFailure],
+    stopped: StoppedRanks,
+    *,
+    candidates: Collection[int],
+) -> FoundCause:
+    failure = chosen.failure
+    failed = {each.failure.rank for each in observed if each.blame is Blame.CULPRIT}
+    victims = {each.failure.rank for each in observed} - failed
+    cause = RootCause(
+        attempt=attempt,
+        failure_class=failure.failure_class,
+        line=line,
+        rank=failure.rank,
+        node=failure.node,
+        frame=failure.frame,
+        timestamp=failure.timestamp,
+        candidates=format_ranks(candidates) if len(candidates) > 1 else "",
+        failed=format_ranks(failed),
+        victims=format_ranks(victims),
+        silent=format_ranks(set(stopped.nodes) - failed - victims - set(stopped.succeeded)),
+        observed_first=observed[0].failure.rank,
+    )
+    return FoundCause(failure=failure, cause=cause)
+
+
+def _others(failures: Sequence[FailureRecord]) -> str:
+    described = "; ".join(describe_failure(failure) for failure in failures[:MOST_NAMED])
+    left = failures[MOST_NAMED:]
+    return f"{described}; and {_ranks([failure.rank for failure in left])}" if left else described
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

@@ -1,0 +1,35 @@
+"""A failure in one line, and the signature by which failures are alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.failures.describe import describe_failure, failure_signature
+from hpc_elastic.rundir.records import FailureRecord
+from tests.membership.script import a_failure
+
+VALUE_ERROR = a_failure(1)
+KEY_ERROR = a_failure(1, message="KeyError: 'x'")
+KILLED = a_failure(2, exitcode=-9, failure_class="signal", message="killed by SIGKILL")
+NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (VALUE_ERROR, "rank 1 on node0 failed with exit code 1: ValueError: no"),
+        (a_failure(1, exitcode=3, message=" \n"), "rank 1 on node0 failed with exit code 3"),
+        (a_failure(1, exitcode=3, message="exit code 3"), "rank 1 on node0 failed with exit code 3"),
+        (a_failure(1, message="x" * 501), f"rank 1 on node0 failed with exit code 1: {'x' * 500} [...]"),
+        (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
+        (KILLED, "rank 2 on node0 was killed by SIGKILL"),
+        (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
+    ],
+)
+def test_a_failure_is_told_in_one_line(failure: FailureRecord, text: str) -> None:
+    assert describe_failure(failure) == text
+
+
+def test_failures_differ_by_their_words_and_by_their_exit_code() -> None:
+    signatures = {failure_signature(failure) for failure in (VALUE_ERROR, KEY_ERROR, KILLED, NO_START)}
+    assert len(signatures) == 4

@@ -1,0 +1,165 @@
+"""Which of an attempt's failures is named as the cause, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.failures.classes import MEANINGS, Blame, FailureClass
+from hpc_elastic.failures.root_cause import FoundCause, ObservedFailure, StoppedRanks, find_root_cause
+from hpc_elastic.rank_set import parse_ranks
+from hpc_elastic.rundir.records import FailureRecord
+from tests.membership.script import a_failure
+
+NODES = {rank: f"node{rank // 2}" for rank in range(6)}
+CLOSED = "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
+TIMED_OUT = "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"
+
+
+def culprit(rank: int, message: str = "ValueError: bad batch", **more: Any) -> FailureRecord:
+    return a_failure(rank, node=NODES[rank], message=message, **more)
+
+
+def victim(rank: int, **more: Any) -> FailureRecord:
+    return a_failure(rank, node=NODES[rank], message=CLOSED, failure_class="peer_lost", **more)
+
+
+def timed_out(rank: int) -> FailureRecord:
+    return a_failure(rank, node=NODES[rank], message=TIMED_OUT, failure_class="collective_timeout")
+
+
+def find(*observed: tuple[float, FailureRecord], succeeded: tuple[int, ...] = ()) -> FoundCause:
+    failures = [ObservedFailure(failure=failure, at=at) for at, failure in observed]
+    found = find_root_cause(3, failures, StoppedRanks(nodes=NODES, succeeded=succeeded))
+    assert found is not None
+    return found
+
+
+def test_without_a_failure_there_is_no_cause() -> None:
+    assert find_root_cause(1, [], StoppedRanks(nodes=NODES)) is None
+
+
+def test_a_rank_that_failed_by_itself_goes_before_the_victims_that_were_heard_of_first() -> None:
+    cause = find((0.0, victim(0)), (0.1, victim(4)), (0.2, culprit(3))).cause
+    assert (cause.rank, cause.node, cause.failure_class, cause.attempt) == (3, "node1", "exception", 3)
+    assert cause.line == "rank 3 on node1 failed with exit code 1: ValueError: bad batch"
+    assert (cause.failed, cause.victims, cause.silent) == ("3", "0,4", "1-2,5")
+    assert (cause.observed_first, cause.candidates) == (0, "")
+
+
+def test_a_failure_from_before_the_stop_goes_before_one_that_was_reported_earlier_but_happened_after_it() -> None:
+    cause = find((0.0, victim(0)), (0.1, culprit(1, is_after_stop=True)), (0.9, culprit(4))).cause
+    assert (cause.rank, cause.candidates) == (4, "")
+
+
+def test_a_failure_after_the_stop_is_the_cause_if_all_others_are_victims() -> None:
+    assert find((0.0, victim(0)), (0.1, culprit(5, is_after_stop=True))).cause.rank == 5
+
+
+def test_on_one_node_the_clock_decides_and_between_nodes_the_order_of_arrival() -> None:
+    first, second = culprit(1, timestamp=5.0), culprit(0, timestamp=4.0)
+    assert find((0.0, first), (0.1, second)).cause.rank == 0
+    other_node = culprit(4, timestamp=1.0)  # its machine's clock is slow
+    assert find((0.0, first), (0.1, other_node)).cause.rank == 1
+
+
+def test_ranks_that_fail_alike_are_counted_and_named_once() -> None:
+    cause = find(*((rank / 100, culprit(rank)) for rank in range(6))).cause
+    assert (
+        cause.line == "rank 0 on node0 failed with exit code 1: ValueError: bad batch; ranks 1-5 failed in the same way"
+    )
+    assert (cause.candidates, cause.failed, cause.silent) == ("0-5", "0-5", "")
+
+
+def test_two_different_failures_at_about_the_same_time_are_both_named() -> None:
+    cause = find((0.0, culprit(0)), (0.2, culprit(4, "KeyError: 'lr'"))).cause
+    assert cause.line == (
+        "rank 0 on node0 failed with exit code 1: ValueError: bad batch; at about the same time "
+        "rank 4 on node2 failed with exit code 1: KeyError: 'lr', which may be the cause as well"
+    )
+    assert cause.candidates == "0,4"
+
+
+def test_a_second_failure_much_later_is_no_candidate() -> None:
+    cause = find((0.0, culprit(0)), (3.0, culprit(4, "KeyError: 'lr'"))).cause
+    assert (cause.line, cause.candidates) == ("rank 0 on node0 failed with exit code 1: ValueError: bad batch", "")
+
+
+def test_a_rank_that_could_not_be_started_goes_before_all_others() -> None:
+    never = a_failure(5, node="node2", failure_class="start_failed", message="No such file or directory: train.py")
+    assert find((0.0, culprit(0)), (2.0, never)).failure.failure_class == "start_failed"
+
+
+def test_the_rank_that_did_not_take_part_is_named_where_all_others_timed_out() -> None:
+    found = find(*((float(rank), timed_out(rank)) for rank in (0, 1, 2, 4, 5)))
+    cause = found.cause
+    assert (cause.rank, cause.node, cause.failure_class) == (3, "node1", FailureClass.SILENT.value)
+    assert cause.line.startswith("rank 3 did not take part in a collective in which others timed out; rank 0 on node0")
+    assert (cause.failed, cause.victims, cause.silent) == ("", "0-2,4-5", "3")
+    assert found.failure.rank == 0  # its role and its signature count
+
+
+def test_several_silent_ranks_are_candidates_and_none_is_picked() -> None:
+    cause = find((0.0, timed_out(0)), (0.1, timed_out(1))).cause
+    assert (cause.rank, cause.node, cause.candidates) == (None, "", "2-5")
+    assert cause.line.startswith("ranks 2-5 did not take part")
+
+
+def test_a_rank_that_exited_0_early_is_the_one_that_the_others_lost() -> None:
+    cause = find((0.0, victim(0)), (0.1, victim(1)), succeeded=(4,)).cause
+    assert (cause.rank, cause.failure_class) == (4, "silent")
+    assert cause.line.startswith("rank 4 had ended with exit code 0 while others still worked; rank 0 on node0 failed")
+
+
+def test_victims_alone_are_said_to_be_consequences() -> None:
+    cause = find((0.0, victim(0)), (0.1, victim(1))).cause
+    assert cause.rank == 0
+    assert cause.line.endswith("it is a consequence, and no rank is known to have failed by itself")
+
+
+def test_every_class_has_a_meaning_and_advice_for_what_is_not_wanted() -> None:
+    assert set(MEANINGS) == set(FailureClass)
+    for failure_class, meaning in MEANINGS.items():
+        assert meaning.phrase
+        assert meaning.advice or failure_class is FailureClass.CANCELLED
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 10),
+            st.builds(
+                a_failure,
+                rank=st.integers(0, 5),
+                node=st.sampled_from(["node0", "node1", "node2"]),
+                exitcode=st.sampled_from([1, 3, -9]),
+                failure_class=st.sampled_from([each.value for each in FailureClass]),
+                message=st.text(max_size=20),
+                timestamp=st.floats(0, 10),
+                is_after_stop=st.booleans(),
+            ),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sets(st.integers(0, 5)),
+)
+def test_no_victim_is_the_cause_while_a_culprit_is_known(
+    observed: list[tuple[float, FailureRecord]], succeeded: set[int]
+) -> None:
+    failures = [ObservedFailure(failure=failure, at=at) for at, failure in sorted(observed, key=lambda each: each[0])]
+    found = find_root_cause(1, failures, StoppedRanks(nodes=NODES, succeeded=succeeded))
+    assert found is not None
+    if any(each.blame is Blame.CULPRIT for each in failures):
+        assert ObservedFailure(failure=found.failure, at=0).blame is Blame.CULPRIT
+        assert found.cause.rank in parse_ranks(found.cause.failed)
+    assert "\n" not in found.cause.line
+    assert found.failure in [each.failure for each in failures]
+
+
+@pytest.mark.parametrize("later", [0.4, 5.0])
+def test_a_culprit_is_found_however_late_it_is_heard_of(later: float) -> None:
+    assert find((0.0, victim(0)), (later, culprit(2))).cause.rank == 2
