@@ -11,6 +11,8 @@
 # make explore    every placement of one fault in a run of 3 nodes and 2 starts; make explore DEPTH=2 MINUTES=60 for two
 # make mutate     changes the code of membership in 120 places, one at a time, and says which the simulation does not notice
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
+# make faults     a table of failures, each made for real: of how many the right class, culprit and cause are told, a quarter of an hour
+# make kills      200 random SIGKILLs among 8 ranks in a collective, each of which must be named; KILLS=40 for less
 # make soak       all six: simulate, fuzz, soak-local, soak-restarts, soak-guard and soak-slurm
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
@@ -30,6 +32,8 @@ FAULTS ?= 200
 CYCLES ?= 1000
 TRIALS ?= 1000
 COUNT ?= 100000
+KILLS ?= 200
+SEED ?= 0
 SLURM ?= own
 # Processor time is the limit; with more workers than cores tests of real agents get slow.
 WORKERS ?= 2
@@ -41,7 +45,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz soak soak-local soak-restarts bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -103,6 +107,12 @@ mutate: .venv/.installed
 
 fuzz: .venv/.installed
 	$(BIN)/python -m tests.scheduler.slurm.fuzz --first $(FIRST) --count $(COUNT)
+
+faults: .venv/.installed
+	$(BIN)/python -m tests.faults
+
+kills: .venv/.installed
+	$(BIN)/python -m tests.faults.kills --count $(KILLS) --seed $(SEED)
 
 soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm
 

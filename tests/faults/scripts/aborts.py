@@ -1,0 +1,7 @@
+import os
+
+from common import RANK, wait
+
+if RANK == 3:
+    os.abort()
+wait()

@@ -1,0 +1,4 @@
+from common import meet
+
+meet(4)
+raise FloatingPointError("loss is nan")

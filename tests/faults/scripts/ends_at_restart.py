@@ -1,0 +1,4 @@
+from common import ATTEMPT, wait
+
+if ATTEMPT == 1:
+    wait()

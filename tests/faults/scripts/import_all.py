@@ -1,0 +1,3 @@
+import tokens
+
+print(tokens)

@@ -1,0 +1,19 @@
+import os
+
+from common import RANK, wait
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 3:
+            os._exit(1)
+        return index
+
+
+if RANK == 1:
+    list(DataLoader(Numbers(), num_workers=1))
+wait()

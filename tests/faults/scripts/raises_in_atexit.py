@@ -1,0 +1,8 @@
+import atexit
+
+
+def close():
+    raise RuntimeError("cannot close it")
+
+
+atexit.register(close)

@@ -1,0 +1,7 @@
+class Batch:
+    def __del__(self):
+        raise RuntimeError("cannot close it")
+
+
+batch = Batch()
+del batch

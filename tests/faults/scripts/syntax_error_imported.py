@@ -1,0 +1,3 @@
+import model
+
+model.forward()

@@ -1,0 +1,10 @@
+import threading
+
+
+def fetch():
+    return {}["batch"]
+
+
+thread = threading.Thread(target=fetch)
+thread.start()
+thread.join()

@@ -1,0 +1,4 @@
+from group import join, train
+
+join()
+train()
