@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -28,9 +29,10 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.deadline import Deadline
-from hpc_elastic.membership.actions import Leave, Level
+from hpc_elastic.membership.actions import Leave, Level, Note
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -152,6 +154,15 @@ class Supervisor:
             escalate=self._group.hurry,
             say=self._say,
         )
+        self._group.stalls = Stalls(
+            plan,
+            place,
+            heartbeats=self._group.heartbeats,
+            disk=self._disk,
+            say=lambda text: self._say(text, "warning"),
+            note=self._note,
+            report=member.worker_stalled,
+        )
         self._part.serve(self._group, signals)
 
     def _move_deadline(self) -> None:
@@ -159,6 +170,10 @@ class Supervisor:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.best_effort(lambda: self._journal.say(text, level))
+
+    def _note(self, note: Note) -> None:
+        moment = time.time_ns()
+        self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     async def _shut_down(self) -> None:
         """End all parts in order: membership first, in which a local head ends after its members, the threads last."""

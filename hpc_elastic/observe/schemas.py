@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.rundir import records
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
@@ -77,7 +78,7 @@ _ERROR_SCHEMA: dict[str, Any] = {
             "required": ["message", "extraInfo"],
         },
         "format_version": {"const": ERROR_FORMAT_VERSION},
-        "class": {"enum": ["exception", "exit_code", "signal", "start_failed"]},
+        "class": {"enum": [failure_class.value for failure_class in FailureClass]},
         "exit_code": {"type": ["integer", "null"]},
         "signal": {"type": ["string", "null"]},
         "rank": _NUMBER,

@@ -41,6 +41,7 @@ from hpc_elastic.membership.messages import Join, Message, StopManner
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.scheduler.allocation import Allocation
 
 NEVER = float("inf")
@@ -160,6 +161,10 @@ class LocalMember:
             self._do(lambda _: [])  # the guard killed it, so the worker has not failed
         else:
             self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
+
+    def worker_stalled(self, failure: FailureRecord) -> None:
+        """Tells the member that a worker which still runs has stalled, once its error file is written."""
+        self._do(lambda _: self._member.failure_recorded(failure))
 
     def node_broke(self, reason: str) -> None:
         """Tells the member that the attempt cannot go on here although no worker has failed."""
