@@ -163,6 +163,7 @@ class Supervisor:
             note=self._note,
             report=member.worker_stalled,
         )
+        member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
         self._part.serve(self._group, signals)
 
     def _move_deadline(self) -> None:
@@ -170,6 +171,10 @@ class Supervisor:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.best_effort(lambda: self._journal.say(text, level))
+
+    async def _take_stacks(self, request: str) -> None:
+        if self._group.stalls is not None:
+            await self._group.stalls.take_stacks(request)
 
     def _note(self, note: Note) -> None:
         moment = time.time_ns()

@@ -7,7 +7,8 @@ which is the main thread, each from the innermost call on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 NO_STACK = "no stack: "  # begins the text of a rank that wrote none, followed by why
@@ -19,6 +20,7 @@ _NOT_USERS = re.compile(
 )
 _DISTRIBUTED = "/torch/distributed/"
 _WRAPPERS = frozenset({"wrapper", "_fn", "inner", "<lambda>", "<module>"})
+_SYNCHRONIZE = re.compile(r"/torch/cuda/(__init__|streams)\.py$")
 _BACKWARD = ("/torch/autograd/", "/torch/_tensor.py")
 _MOST_NODES = 3  # that a sentence names
 
@@ -149,7 +151,30 @@ def _waits_in(frames: Sequence[Frame]) -> str | None:
             return frame.function
         if any(part in frame.path for part in _BACKWARD):
             return "backward"
+        if _SYNCHRONIZE.search(frame.path) and frame.function in ("synchronize", "wait"):
+            return frame.function
     return None
+
+
+def find_waiting(where: Mapping[int, Whereabouts]) -> frozenset[int]:
+    """Return the ranks that most likely wait for others, of ranks that have all stalled.
+
+    They are those in a collective. Of the rest, the larger half too if it is at one place and the others are not: a
+    rank that waits for a GPU, and so for a collective of NCCL, is somewhere in the user's own code.
+    """
+    waiting = frozenset(rank for rank, at in where.items() if at.is_waiting)
+    places = Counter(at for rank, at in where.items() if rank not in waiting and not at.trouble)
+    others = len(where) - len(waiting)
+    if places and 1 < (most := max(places.values())) < others and 2 * most > others:
+        common = max(places, key=lambda at: places[at])
+        waiting |= {rank for rank, at in where.items() if at == common}
+    return waiting
+
+
+def may_all_wait(where: Mapping[int, Whereabouts]) -> bool:
+    """Return whether all these ranks may wait for another one: all are in collectives, or several at one place."""
+    are_together = len(where) > 1 and len(set(where.values())) == 1 and not any(at.trouble for at in where.values())
+    return are_together or all(at.is_waiting for at in where.values())
 
 
 def group_stacks(stacks: Iterable[RankStack]) -> tuple[StackGroup, ...]:

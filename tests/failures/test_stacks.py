@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from hpc_elastic.failures.stacks import (
     NO_STACK,
     RankStack,
+    Whereabouts,
     describe_groups,
+    find_waiting,
     find_whereabouts,
     group_stacks,
+    may_all_wait,
     parse_threads,
 )
 
@@ -128,3 +131,29 @@ def test_any_text_is_read(text: str) -> None:
     groups = group_stacks([RankStack(rank=0, node="n", text=text), RankStack(rank=1, node="n", text=HEAD + text)])
     assert sum(len(group.ranks) for group in groups) == 2
     assert describe_groups(groups)
+
+
+REDUCE = Whereabouts(function="all_reduce", place="train.py:88", is_waiting=True)
+ITEM = Whereabouts(function="step", place="train.py:90")
+OPEN = Whereabouts(function="read", place="data.py:31")
+STOPPED = Whereabouts(trouble="its process is stopped")
+
+
+@pytest.mark.parametrize(
+    ("where", "waiting", "may_wait"),
+    [
+        ([REDUCE, REDUCE], {0, 1}, True),
+        ([REDUCE, OPEN], {0}, False),
+        ([OPEN], set(), False),
+        ([OPEN, OPEN], set(), True),
+        ([ITEM, ITEM, ITEM, OPEN], {0, 1, 2}, False),
+        ([ITEM, OPEN], set(), False),
+        ([REDUCE, OPEN, OPEN, OPEN], {0}, False),
+        ([ITEM, ITEM, STOPPED], {0, 1}, False),
+        ([STOPPED, STOPPED, STOPPED, OPEN], set(), False),
+        ([STOPPED, STOPPED], set(), False),
+    ],
+)
+def test_who_waits_is_told_from_who_stopped(where: list[Whereabouts], waiting: set[int], may_wait: bool) -> None:
+    found = dict(enumerate(where))
+    assert (find_waiting(found), may_all_wait(found)) == (waiting, may_wait)

@@ -112,3 +112,36 @@ def test_a_rank_without_a_first_heartbeat_fails_if_start_timeout_says_so(door: D
     assert result["failures"]["0"]["message"].startswith(
         "no first heartbeat within start_timeout (2 s): it is in <module>"
     )
+
+
+WAITING = """
+import sys, threading, time
+def wait_for_work(): time.sleep(600)
+def serve():
+    print("serves", flush=True)
+    threading.Event().wait()
+import os
+serve() if os.environ["RANK"] == "1" else (print("waits", flush=True), wait_for_work())
+"""
+
+
+def test_stacks_are_shown_on_demand_and_nothing_is_stopped(door: Door) -> None:
+    """The script calls no heartbeat, and the job file names no bound."""
+    door.write("train.py", WAITING)
+    door.write("job.yaml", "name: looks\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: train.py}\n")
+    run = door.submit("job.yaml")
+    for rank, word in enumerate(("waits", "serves", "waits", "waits")):
+        run.wait_for_output(word, rank=rank)
+    shown = door.run("stacks").stdout.splitlines()
+    assert shown == [
+        "rank 1 on local0 is in wait (train.py:6)",
+        "3 ranks are in wait_for_work (train.py:3): 0,2-3",
+    ]
+    told = json.loads(door.run("stacks", "--json", "--rank", "1").stdout)
+    assert [group["ranks"] for group in told["groups"]] == ["1", "0,2-3"]
+    assert "line 6 in serve" in told["stacks"]["1"]["stack"]
+    assert told["missing"] == []
+    assert run.attempts() == [1]
+    assert not run.is_over()
+    door.run("cancel")
+    assert events(run, "ranks.stalled") == []

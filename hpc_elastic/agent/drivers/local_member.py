@@ -37,7 +37,7 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Join, Message, StopManner
+from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -105,6 +105,7 @@ class LocalMember:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
+        self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
 
     def serve(self, group: NodeWorkers, signals: TermWatch) -> None:
         """Sets the workers and the watch that knows whether they got a TERM; call it before there is a head."""
@@ -139,7 +140,10 @@ class LocalMember:
         self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
-        """Passes a message of the head on to the member."""
+        """Passes a message of the head on to the member, except a request for stacks, which it need not know."""
+        if isinstance(message, TakeStacks):
+            self.stacks_asked(message.request)
+            return
         self._do(lambda now: self._member.received(message, now))
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:

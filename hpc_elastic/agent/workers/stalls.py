@@ -30,7 +30,15 @@ from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.agent.workers.stacks import STACKS_WITHIN_S, take_stacks
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.failures.stacks import RankStack, Whereabouts, describe_groups, find_whereabouts, group_stacks
+from hpc_elastic.failures.stacks import (
+    RankStack,
+    Whereabouts,
+    describe_groups,
+    find_waiting,
+    find_whereabouts,
+    group_stacks,
+    may_all_wait,
+)
 from hpc_elastic.failures.stall import StalledRank, StallLimits, find_stalled
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import StopManner
@@ -197,18 +205,19 @@ class Stalls:
             self._say(f"rank {rank.rank}: {rank.describe()}; it {where[rank.rank].describe()}")
         ranks = {str(rank.rank): rank.describe() for rank in stalled}
         self._note(Note(name="ranks.stalled", message=groups, attempt=attempt, metadata={"ranks": ranks}))
-        if all(where[rank.rank].is_waiting for rank in stalled):
+        if may_all_wait(where):
             await asyncio.sleep(self._times.hold_s)
-        in_order = sorted(stalled, key=lambda rank: where[rank.rank].is_waiting)  # stable: those that stopped first
-        for rank in in_order:
+        waiting = find_waiting(where)
+        for rank in sorted(stalled, key=lambda rank: rank.rank in waiting):  # stable: those that stopped first
             if self._attempt == attempt:  # else a stop has begun
-                await self._fail(rank, where[rank.rank])
+                await self._fail(rank, where[rank.rank], is_waiting=rank.rank in waiting)
 
-    async def _fail(self, stalled: StalledRank, where: Whereabouts) -> None:
+    async def _fail(self, stalled: StalledRank, where: Whereabouts, *, is_waiting: bool) -> None:
         order, pid = self._orders[stalled.rank], self._running().get(stalled.rank)
         if pid is None:
             return
-        failure = self._failure(stalled, where, order, pid)
+        failure_class = FailureClass.COLLECTIVE_TIMEOUT if is_waiting else FailureClass.STALLED
+        failure = self._failure(stalled, where, order, pid, failure_class)
         written = self._disk.call(lambda: self._write_error(failure), is_urgent=True)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(written), STACKS_WITHIN_S)
@@ -218,11 +227,12 @@ class Stalls:
         elif self._orders.get(stalled.rank) is order:
             self._report(failure)
 
-    def _failure(self, stalled: StalledRank, where: Whereabouts, order: WorkerOrder, pid: int) -> FailureRecord:
+    def _failure(
+        self, stalled: StalledRank, where: Whereabouts, order: WorkerOrder, pid: int, failure_class: FailureClass
+    ) -> FailureRecord:
         bound_s = self._limits.stall_s if stalled.has_begun else self._limits.first_s
         what = "no heartbeat within stall_timeout" if stalled.has_begun else "no first heartbeat within start_timeout"
         message = f"{what} ({bound_s:g} s): it {where.describe()}"
-        failure_class = FailureClass.COLLECTIVE_TIMEOUT if where.is_waiting else FailureClass.STALLED
         return FailureRecord(
             rank=order.rank,
             local_rank=order.local_rank,
