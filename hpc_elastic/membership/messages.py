@@ -193,6 +193,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeStacks:
+    """Head to every member: take the stacks of the workers that run, for the request with this id; nothing is stopped.
+
+    It is no part of membership: the drivers send and answer it, and the machines do not see it.
+    """
+
+    KIND: ClassVar[str] = "take_stacks"
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """Member to head: no worker of the attempt is left; `failures` are those of workers that failed by themselves.
 
@@ -250,6 +261,7 @@ Message = (
     | Finished
     | Terminated
     | Stop
+    | TakeStacks
     | Stopped
     | Dropped
     | End
@@ -275,6 +287,7 @@ _BY_KIND: dict[str, type[Message]] = {
         Finished,
         Terminated,
         Stop,
+        TakeStacks,
         Stopped,
         Dropped,
         End,

@@ -38,10 +38,11 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Join, Message, StopManner
+from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.scheduler.allocation import Allocation
 
 NEVER = float("inf")
@@ -105,6 +106,7 @@ class LocalMember:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
+        self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
 
     def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
         """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
@@ -146,7 +148,10 @@ class LocalMember:
         self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
-        """Passes a message of the head on to the member."""
+        """Passes a message of the head on to the member, except a request for stacks, which it need not know."""
+        if isinstance(message, TakeStacks):
+            self.stacks_asked(message.request)
+            return
         self._do(lambda now: self._member.received(message, now))
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
@@ -168,6 +173,10 @@ class LocalMember:
             self._do(lambda _: [])  # the guard killed it, so the worker has not failed
         else:
             self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
+
+    def worker_stalled(self, failure: FailureRecord) -> None:
+        """Tells the member that a worker which still runs has stalled, once its error file is written."""
+        self._do(lambda _: self._member.failure_recorded(failure))
 
     def node_broke(self, reason: str) -> None:
         """Tells the member that the attempt cannot go on here although no worker has failed."""

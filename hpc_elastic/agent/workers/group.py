@@ -16,10 +16,12 @@ from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.workers.heartbeats import Heartbeats
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
+from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.tee import Tee, start_tee
 from hpc_elastic.agent.workers.worker_start import WorkerStart
@@ -91,6 +93,9 @@ class LocalWorkers:
         )
         self._last_words = LastWords(self._workers.said_last_word)
         self._listener = self._next_listener(0)
+        self.heartbeats = Heartbeats()
+        self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
+        self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
@@ -124,7 +129,10 @@ class LocalWorkers:
         self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
+        if self.stalls is not None:
+            await self._until_hurried(self.stalls.before_stop(manner))
         unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
+        self._is_hurried.clear()
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
@@ -132,6 +140,7 @@ class LocalWorkers:
 
     def hurry(self) -> None:
         """End the grace period of a running stop early."""
+        self._is_hurried.set()
         self._workers.hurry()
 
     def pids(self) -> dict[str, int]:
@@ -155,6 +164,9 @@ class LocalWorkers:
         """End the store host and the fork server; all workers must have ended before."""
         self._listener.close()
         self._last_words.close()
+        if self.stalls is not None:
+            await self.stalls.close()
+        self.heartbeats.close()
         await asyncio.gather(self._store.close(), self._start.close())
 
     async def _initialize_workers(self, assign: Assign) -> None:
@@ -169,6 +181,8 @@ class LocalWorkers:
         if not spawned:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        if self.stalls is not None:
+            self.stalls.begin(orders, self._workers.running)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
@@ -211,9 +225,20 @@ class LocalWorkers:
         task.cancel()
         return None
 
+    async def _until_hurried(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine, but not when the stop has to end at once."""
+        task, hurried = asyncio.ensure_future(waiting), asyncio.ensure_future(self._is_hurried.wait())
+        await asyncio.wait([task, hurried], return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if task.done():
+            task.result()
+        else:
+            task.cancel()
+
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
         plan, facts = self._plan, self._report.facts
+        files = self.heartbeats.begin(range(assign.first_rank, assign.first_rank + assign.workers))
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
@@ -229,6 +254,7 @@ class LocalWorkers:
                     environment=environment,
                     directory=worker_directory(plan, environment),
                     destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
+                    heartbeat=files[local_rank],
                 )
             )
         return orders

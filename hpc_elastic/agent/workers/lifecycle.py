@@ -75,6 +75,10 @@ class Workers:
         self._has_ended = asyncio.Event()  # set when one of these workers has ended
         self._early: set[tuple[int, int]] | None = None  # last words that came while the workers were being started
 
+    def running(self) -> dict[int, int]:
+        """Return the process ids of the workers that run and have not said their last word, by global rank."""
+        return {worker.order.rank: pid for pid, worker in self._alive.items() if pid not in self._ending}
+
     async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
         """Start an attempt's workers and watch them.
 
