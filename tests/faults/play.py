@@ -16,7 +16,7 @@ import yaml
 
 from tests.faults.acts import Hand
 from tests.faults.fault import Fault
-from tests.faults.judge import misses
+from tests.faults.judge import misses, shown_raw
 from tests.faults.surroundings import Surroundings
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
@@ -66,7 +66,7 @@ def play(fault: Fault, folder: Path) -> Outcome:
         explanation = _explain(door, run)
         return Outcome(
             fault=fault,
-            wrong=tuple(misses(fault, result, claims)),
+            wrong=(*misses(fault, result, claims), *shown_raw(explanation + _script_output(run))),
             seconds=seconds,
             result=result,
             claims=claims,
@@ -156,6 +156,10 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def _script_output(run: Run) -> str:
+    return "".join(path.read_text(errors="replace") for path in run.path.glob("*.out"))
 
 
 def _explain(door: Door, run: Run) -> str:
