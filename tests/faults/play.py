@@ -82,7 +82,7 @@ def prepare_door(folder: Path) -> Door:
     """Make a project folder below `folder`, and return the command in it, in an environment of its own."""
     project = folder / "project"
     project.mkdir(parents=True)
-    hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_")
+    hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_", "PYTEST_")  # the last has the name of the test
     environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"  # for scripts that call python3
     return Door(project, {**environ, "XDG_STATE_HOME": str(folder / "state")})
