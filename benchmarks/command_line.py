@@ -50,6 +50,8 @@ def commands(run_dir: str) -> dict[str, list[str]]:
         "hpc-elastic submit --help": [ours, "submit", "--help"],
         "hpc-elastic status --json RUN": [ours, "status", "--json", run_dir],
         "hpc-elastic status RUN": [ours, "status", run_dir],
+        "hpc-elastic explain --json RUN": [ours, "explain", "--json", run_dir],
+        "hpc-elastic explain RUN": [ours, "explain", run_dir],
         "hpc-elastic logs RUN": [ours, "logs", run_dir],
         "hpc-elastic list": [ours, "list"],
     }

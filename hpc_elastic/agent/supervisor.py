@@ -29,6 +29,7 @@ from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.group import LocalWorkers
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.deadline import Deadline
@@ -159,7 +160,7 @@ class Supervisor:
             escalate=self._group.hurry,
             say=self._say,
         )
-        self._part.serve(self._group, signals)
+        self._part.serve(self._group, signals, Circumstances(plan.run_dir))
         self._sampler = Sampler(
             SampleFile(RunLayout(plan.run_dir).samples(place.node)),
             run=plan.run,

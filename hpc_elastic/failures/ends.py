@@ -166,7 +166,7 @@ def _logs_cuda(failure_class: FailureClass) -> EndRule:
 def _say_abort(end: WorkerEnd) -> str:
     lines = [line.strip() for line in end.evidence.stderr_tail.splitlines() if _ABORT_LINES.match(line)]
     told = [line for line in lines if not line.startswith("terminate called")] or lines
-    return f"aborted: {_without_stamp(told[0])}" if told else "killed by SIGABRT"
+    return f"killed by SIGABRT: {_without_stamp(told[0])}" if told else "killed by SIGABRT"
 
 
 def _is_shared_memory_full(end: WorkerEnd) -> bool:
@@ -184,6 +184,8 @@ _OWN_FAULTS = {
 
 
 def _tell_signal(end: WorkerEnd) -> str:
+    if end.signal_name == "SIGKILL" and end.evidence.host_oom_kills:
+        return f"{_tell_host_oom(end)}, none of them in this cgroup"
     return _OWN_FAULTS.get(end.signal_name, "")
 
 
@@ -237,21 +239,21 @@ RULES_FOR_ENDS: tuple[EndRule, ...] = (
         reason="SIGSEGV",
         failure_class=FailureClass.SEGMENTATION_FAULT,
         holds=lambda end: end.is_killed("SIGSEGV"),
-        say=lambda _: "segmentation fault (SIGSEGV)",
+        say=lambda _: "killed by SIGSEGV: a segmentation fault",
     ),
     EndRule(
         name="shared memory full",
         reason="SIGBUS, and nothing is free in /dev/shm",
         failure_class=FailureClass.SHARED_MEMORY_FULL,
         holds=_is_shared_memory_full,
-        say=lambda _: "bus error (SIGBUS): nothing is free in /dev/shm",
+        say=lambda _: "killed by SIGBUS: nothing is free in /dev/shm",
     ),
     EndRule(
         name="bus error",
         reason="SIGBUS",
         failure_class=FailureClass.BUS_ERROR,
         holds=lambda end: end.is_killed("SIGBUS"),
-        say=lambda _: "bus error (SIGBUS)",
+        say=lambda _: "killed by SIGBUS: a bus error",
     ),
     *(_logs_cuda(failure_class) for failure_class in _CUDA),
     EndRule(

@@ -293,6 +293,8 @@ def _others(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> tuple[
     blamed = {failure.rank: blame_of(failure.failure_class) for failure in facts.failures}
     failed = [rank for rank, blame in blamed.items() if blame is Blame.CULPRIT]
     victims = [rank for rank, blame in blamed.items() if blame is Blame.VICTIM]
+    if not facts.has_all_failures:
+        return format_ranks(failed), format_ranks(victims), ""
     workers = next((each.workers for each in facts.snapshot.attempt_history if each.number == facts.attempt), None)
     stopped = set(range(workers or 0)) - {*failed, *victims}
     return format_ranks(failed), format_ranks(victims), format_ranks(stopped)

@@ -67,14 +67,15 @@ class ExplainFacts:
     """The facts behind an explanation.
 
     `attempt` is the one to explain, None if there is none to explain. `failures` are the failures of that attempt that
-    are known, `culprit` the one that is its cause. `has_ended` says whether the attempt is over; `failed_agent` is the
-    node whose agent failed itself.
+    are known, `has_all_failures` says whether these are all; `culprit` the one that is its cause. `has_ended` says
+    whether the attempt is over; `failed_agent` is the node whose agent failed itself.
     """
 
     snapshot: Snapshot
     attempt: int | None
     has_ended: bool = True
     failures: tuple[FailureFacts, ...] = ()
+    has_all_failures: bool = True
     culprit: FailureFacts | None = None
     failed_agent: str = ""
     losses: tuple[NodeLoss, ...] = ()

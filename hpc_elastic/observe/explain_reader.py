@@ -83,10 +83,11 @@ class _Reader:
         self._layout = layout
         self._snapshot = snapshot
         self._notes: list[str] = []
+        self._has_all = True  # of what is looked through
 
     def read(self, attempt: int | None) -> ExplainFacts:
         snapshot = self._snapshot
-        self._notes = []
+        self._notes, self._has_all = [], True
         later = attempt_after(snapshot, attempt)
         has_ended = later is not None or snapshot.is_over
         root_cause = root_cause_of_attempt(snapshot, attempt)
@@ -105,6 +106,7 @@ class _Reader:
             attempt=attempt,
             has_ended=has_ended,
             failures=tuple(failures),
+            has_all_failures=self._has_all,
             culprit=culprit,
             failed_agent=failed_agent,
             losses=losses,
@@ -143,6 +145,7 @@ class _Reader:
             with contextlib.suppress(OSError):
                 written.append((os.stat(self._layout.error(attempt, rank)).st_mtime_ns, rank))
         if len(written) > MOST_ERROR_FILES:
+            self._has_all = False
             self._notes.append(f"{len(written)} ranks left an error file; the {MOST_ERROR_FILES} oldest were read")
         found = []
         for _, rank in heapq.nsmallest(MOST_ERROR_FILES, written):
@@ -280,6 +283,7 @@ class _Reader:
         deadline = time.monotonic() + SEARCH_S
         for number, item in enumerate(items):
             if time.monotonic() > deadline:
+                self._has_all = False
                 self._notes.append(f"of {what}, {number} of {len(items)} were looked at: reading them takes long")
                 return
             yield item

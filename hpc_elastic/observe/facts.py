@@ -7,6 +7,7 @@ importing those takes more time than `status` may take in all.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
 
+_ROSTER_BYTES = 64 * 1024
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
 _RECORD_TIP = "restore it; to end the job without it: `squeue --me` and `scancel`, or `kill` for a run on this machine"
 
@@ -153,7 +155,7 @@ class FactReader:
 
     def _world(self, number: int) -> Mapping[str, Any]:
         try:
-            return _object(self.layout.world(number))
+            return _world(self.layout.world(number))
         except RunDirectoryError as error:
             if not self._is_tolerant:
                 raise
@@ -172,15 +174,15 @@ class FactReader:
         claim = self._claim(number)
         world = self._world(number)
         spend = claim.get("spend")
-        ranks, roles = world.get("ranks"), tuple(claim.get("roles") or ())
+        roles, total = tuple(claim.get("roles") or ()), world.get("roles")
         facts = AttemptFacts(
             number=number,
             opened=claim.get("time"),
             reason=str(claim.get("reason", "")),
             nodes=tuple(claim.get("members") or ()),
-            workers=len(ranks) if ranks else None,
+            workers=_workers(world),
             restarts=_spent(spend, "restarts"),
-            roles=roles if len(roles) < len(world.get("roles", ())) else (),
+            roles=roles if isinstance(total, list) and len(roles) < len(total) else (),
             node_losses=_spent(spend, "node_losses"),
             allocation=int(claim.get("allocation") or 0),
             head=str(claim.get("head", "")),
@@ -242,6 +244,30 @@ def _object(path: str) -> Mapping[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):  # nested too deep, or a number of thousands of digits
         data = store.read_json(path)
     return data if isinstance(data, dict) else {}
+
+
+def _world(path: str) -> Mapping[str, Any]:
+    """Return a roster without its nodes and ranks, of which a large run has a MiB for each attempt.
+
+    They are its last fields and a line each (`store.dump_json`); a roster of another form is read as a whole.
+    """
+    with store.file_system_errors(path, "read"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with open(path, "rb") as file:
+            start, found, _ = file.read(_ROSTER_BYTES).partition(b',\n  "nodes": ')
+        if found:
+            with contextlib.suppress(ValueError, RecursionError):
+                world = json.loads(start + b"}")
+                if isinstance(world, dict) and _workers(world) is not None:
+                    return world
+    return _object(path)
+
+
+def _workers(world: Mapping[str, Any]) -> int | None:
+    """Return how many workers a roster has; None if it is not there, or is none."""
+    roles = world.get("roles")
+    sizes = [role.get("size") if isinstance(role, dict) else None for role in roles] if isinstance(roles, list) else []
+    whole = [size for size in sizes if isinstance(size, int)]
+    return sum(whole) if whole and len(whole) == len(sizes) else None
 
 
 def _existing(path: str) -> str | None:

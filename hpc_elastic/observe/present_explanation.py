@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 10
 _FIRST_ATTEMPTS, _LAST_ATTEMPTS = 2, 6  # of a long history
 _LONGEST_RANKS = 48  # characters
+_LONGEST_HISTORY = 160  # characters of an attempt's cause
 
 
 class Row(NamedTuple):
@@ -178,14 +179,14 @@ def _tried(explanation: Explanation) -> Iterator[Row]:
     if explanation.attempts:
         yield Row("tried", ", ".join(spent))
     groups = _grouped(explanation.history) if len(explanation.history) > 1 else []
-    if len(groups) > _FIRST_ATTEMPTS + _LAST_ATTEMPTS:
+    is_long = len(groups) > _FIRST_ATTEMPTS + _LAST_ATTEMPTS
+    for group in groups[:_FIRST_ATTEMPTS] if is_long else groups:
+        yield Row("tried", _attempts(group, explanation))
+    if is_long:
         left = groups[_FIRST_ATTEMPTS:-_LAST_ATTEMPTS]
-        shown = [*map(_attempts, groups[:_FIRST_ATTEMPTS]), f"({count(sum(map(len, left)), 'attempt')} left out)"]
-        shown += map(_attempts, groups[-_LAST_ATTEMPTS:])
-    else:
-        shown = [*map(_attempts, groups)]
-    for line in shown:
-        yield Row("tried", line)
+        yield Row("tried", f"({count(sum(map(len, left)), 'attempt')} left out)")
+        for group in groups[-_LAST_ATTEMPTS:]:
+            yield Row("tried", _attempts(group, explanation))
 
 
 def _grouped(history: Iterable[ExplainedAttempt]) -> list[list[ExplainedAttempt]]:
@@ -199,12 +200,17 @@ def _grouped(history: Iterable[ExplainedAttempt]) -> list[list[ExplainedAttempt]
     return groups
 
 
-def _attempts(group: Sequence[ExplainedAttempt]) -> str:
+def _attempts(group: Sequence[ExplainedAttempt], explanation: Explanation) -> str:
+    """Return a line about attempts that ended in the same way; what was told above is not told again."""
     first, last = group[0], group[-1]
+    is_told = any(attempt.number == explanation.attempt for attempt in group) and last.cause in explanation.cause
+    cause = "the cause above" if last.cause and is_told else last.cause or "runs"
+    if len(cause) > _LONGEST_HISTORY:
+        cause = f"{cause[:_LONGEST_HISTORY]} [...]"
     if len(group) > 1:
-        return f"each of attempts {first.number}-{last.number}: {last.cause}"
+        return f"each of attempts {first.number}-{last.number}: {cause}"
     lasted = f" ({describe_duration(first.lasted_s)})" if first.lasted_s is not None else ""
-    return f"attempt {first.number}{lasted}: {first.cause or 'runs'}"
+    return f"attempt {first.number}{lasted}: {cause}"
 
 
 def _evidence(explanation: Explanation) -> Iterator[Row]:

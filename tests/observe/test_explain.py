@@ -20,7 +20,7 @@ from rich.console import Console
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.explain import Explanation, explain, explanation_to_json
-from hpc_elastic.observe.explain_reader import read_explain_facts
+from hpc_elastic.observe.explain_reader import MOST_ERROR_FILES, read_explain_facts
 from hpc_elastic.observe.present_explanation import plain_explanation, rich_explanation
 from hpc_elastic.observe.schemas import record_schema
 from hpc_elastic.observe.snapshot import take_tolerant_snapshot
@@ -184,6 +184,16 @@ def test_long_rank_sets_are_cut(tmp_path: Path) -> None:
     others = next(line for line in plain_explanation(explained(run.layout), 200).splitlines() if "others" in line)
     assert others.startswith("others    1998 ranks (4,6,8,")
     assert len(others) < 120
+
+
+def test_ranks_whose_error_files_were_not_read_are_not_said_to_have_been_stopped(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    for rank in range(MOST_ERROR_FILES + 8):
+        run.write_error(1, rank, failure_class="peer_lost" if rank else "exception")
+    run.end(RunState.UNKNOWN, exit_code=7, reason="no_result", cause="the job ended", time=LATE)
+    found = explained(run.layout)
+    assert (found.rank, found.stopped, len(found.failures)) == (0, "", 20)
+    assert f"{MOST_ERROR_FILES + 8} ranks left an error file; the {MOST_ERROR_FILES} oldest were read" in found.notes
 
 
 def test_failure_in_the_last_attempt_goes_before_the_restart_if_the_job_is_gone(tmp_path: Path) -> None:

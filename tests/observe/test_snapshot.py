@@ -212,3 +212,26 @@ def test_status_shows_the_root_cause_unless_the_cause_has_it(tmp_path: Path) -> 
 def test_status_names_the_logs_of_the_rank_in_the_root_cause(tmp_path: Path) -> None:
     run = KINDS["segmentation_fault"](tmp_path / "run")
     assert ("", "hpc-elastic logs 42 --rank 2") in status_rows(take_snapshot(run.layout, None))
+
+
+def test_roster_gives_the_same_facts_in_whichever_form_it_is_written(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    run.open_attempt(2, roles={"actor": 1, "learner": 2})
+    seen = []
+    for indent in (None, 2, 7):
+        if indent:
+            for number in (1, 2):
+                path = Path(run.layout.world(number))
+                path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+        facts = FactReader(run.layout).read()
+        seen.append([(attempt.workers, attempt.roles) for attempt in facts.attempts])
+    assert seen == [[(4, ()), (4, ("learner",))]] * 3
+
+
+@pytest.mark.parametrize(
+    "roster", ["", "{", '{"roles": [],\n  "nodes": []}', '{"roles": [5],\n  "nodes": []}', '{"roles": 5}', "[]"]
+)
+def test_roster_that_is_torn_or_of_another_shape_is_not_there_yet(tmp_path: Path, roster: str) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    Path(run.layout.world(1)).write_text(roster)
+    assert [attempt.workers for attempt in FactReader(run.layout).read().attempts] == [None]

@@ -19,6 +19,7 @@ from hpc_elastic.agent.records.retries import retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
+from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
@@ -105,10 +106,17 @@ class LocalMember:
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
 
-    def serve(self, group: NodeWorkers, signals: TermWatch) -> None:
-        """Sets the workers and the watch that knows whether they got a TERM; call it before there is a head."""
+    def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
+        """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
+
+        Args:
+            group: the node's workers.
+            signals: the watch.
+            circumstances: what the node says around the end of a worker; None: it is not asked.
+        """
         self._group = group
         self._signals = signals
+        self._circumstances = circumstances
 
     @property
     def join(self) -> Join:
@@ -224,6 +232,8 @@ class LocalMember:
 
     async def _initialize_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt
+        if self._circumstances is not None:
+            self._circumstances.mark()
         try:
             await self._group.initialize_workers(action.assign)
         except StartFailedError as error:
@@ -261,7 +271,15 @@ class LocalMember:
     async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
         layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
         record = partial(
-            record_failure, layout, order, node=node, role=role, pid=pid, exitcode=exitcode, message=message
+            record_failure,
+            layout,
+            order,
+            node=node,
+            role=role,
+            pid=pid,
+            exitcode=exitcode,
+            message=message,
+            circumstances=self._circumstances,
         )
         failure = await self._disk.call(record, is_urgent=True)
         self._do(lambda _: self._member.failure_recorded(failure))

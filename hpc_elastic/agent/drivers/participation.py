@@ -14,6 +14,7 @@ from hpc_elastic.agent.net.transport import ConnectionFactory
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.decisions import Decide
@@ -111,9 +112,9 @@ class Participation:
         most, say = most_unauthenticated(len(place.nodes)), around.say
         self._listener = Listener(listener, around.make, self.heads, most=most, say=lambda text: say(text, "warning"))
 
-    def serve(self, workers: NodeWorkers, signals: TermWatch) -> None:
-        """Sets the node's workers and the watch that knows whether they got a TERM."""
-        self.member.serve(workers, signals)
+    def serve(self, workers: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
+        """Sets the node's workers, the watch for a TERM that they got, and what the node says of their ends."""
+        self.member.serve(workers, signals, circumstances)
 
     def guard_deadline(self) -> float:
         """Returns when the guard has to kill the workers: `guard_s` after the member's or local head's own deadline."""

@@ -1,0 +1,59 @@
+"""Gathers what the node says around a worker's end: kills for memory, full file systems."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+from dataclasses import dataclass
+
+from hpc_elastic.agent.system.free_space import FreeSpaceProbe
+from hpc_elastic.agent.system.memory import MemoryWatch
+from hpc_elastic.failures.evidence import FreeSpace, MemoryUse
+
+MEASURE_WITHIN_S = 0.5  # the head waits for the failure's record
+SHELL_KILLED = 128 + signal.SIGKILL
+_IS_OF_KILLED_CHILD = re.compile(r"SIGKILL|Killed|terminated abruptly|unexpectedly")
+_IS_OF_SPACE = re.compile(r"No space|quota|inline_container|Bus error|bus error|shared memory|write|StorageFull")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured after a worker's end, as far as its end gives a reason to."""
+
+    memory: MemoryUse | None = None
+    host_oom_kills: int = 0
+    free: tuple[FreeSpace, ...] = ()
+
+
+class Circumstances:
+    """The circumstances on this node of the workers of one attempt after the other.
+
+    Args:
+        run_dir: the run directory.
+        memory: the kernel's word on memory.
+    """
+
+    def __init__(self, run_dir: str, memory: MemoryWatch | None = None) -> None:
+        self._memory = memory or MemoryWatch()
+        places = {"/dev/shm": "/dev/shm", "the run directory": run_dir}
+        self._space = FreeSpaceProbe(places | {f"TMPDIR ({tempfile.gettempdir()})": tempfile.gettempdir()})
+
+    def mark(self) -> None:
+        """Remember what is so before an attempt's workers start."""
+        self._memory.mark()
+
+    def measure(self, pid: int, exitcode: int, text: str) -> Measured:
+        """Measure what can have to do with a worker's end.
+
+        Args:
+            pid: the worker's process id.
+            exitcode: its exit code, negative for a signal.
+            text: its last words: the exception and the end of its standard error.
+        """
+        memory, host_kills, free = None, 0, ()
+        if exitcode in (-signal.SIGKILL, SHELL_KILLED) or _IS_OF_KILLED_CHILD.search(text):
+            memory, host_kills = self._memory.look(pid if exitcode == -signal.SIGKILL else 0)
+        if exitcode == -signal.SIGBUS or _IS_OF_SPACE.search(text):
+            free = self._space.measure(MEASURE_WITHIN_S)
+        return Measured(memory=memory, host_oom_kills=host_kills, free=free)
