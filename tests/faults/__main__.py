@@ -52,7 +52,7 @@ def _chosen(only: Sequence[str], is_quick: bool, without: Sequence[str]) -> list
 
 def _play(numbered: tuple[int, Fault], folder: Path) -> Outcome | None:
     number, fault = numbered
-    place = folder / f"{number:03}-{fault.name}"
+    place = folder / f"{number:03}"  # tracebacks have it, so it must not be the fault's name
     shutil.rmtree(place, ignore_errors=True)
     label = f"{number:3} {fault.name}"
     try:

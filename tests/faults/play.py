@@ -16,7 +16,7 @@ import yaml
 
 from tests.faults.acts import Hand
 from tests.faults.fault import Fault
-from tests.faults.judge import misses
+from tests.faults.judge import misses, shown_raw
 from tests.faults.surroundings import Surroundings
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
@@ -66,7 +66,7 @@ def play(fault: Fault, folder: Path) -> Outcome:
         explanation = _explain(door, run)
         return Outcome(
             fault=fault,
-            wrong=tuple(misses(fault, result, claims)),
+            wrong=(*misses(fault, result, claims), *shown_raw(explanation + _script_output(run))),
             seconds=seconds,
             result=result,
             claims=claims,
@@ -82,7 +82,7 @@ def prepare_door(folder: Path) -> Door:
     """Make a project folder below `folder`, and return the command in it, in an environment of its own."""
     project = folder / "project"
     project.mkdir(parents=True)
-    hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_")
+    hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_", "PYTEST_")  # the last has the name of the test
     environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"  # for scripts that call python3
     return Door(project, {**environ, "XDG_STATE_HOME": str(folder / "state")})
@@ -156,6 +156,10 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def _script_output(run: Run) -> str:
+    return "".join(path.read_text(errors="replace") for path in run.path.glob("*.out"))
 
 
 def _explain(door: Door, run: Run) -> str:
