@@ -91,6 +91,12 @@ CLAIMS = (
         "This machine as one node, also inside an allocation",
         "tests/cli/test_run.py::test_standalone_is_this_machine_and_one_node_also_inside_an_allocation",
     ),
+    Claim(
+        _OPTIONS,
+        "--standalone",
+        "It starts where the machine's own name does not resolve, too",
+        "tests/integration/test_local_names.py::test_run_standalone_starts_where_torchruns_waits_for_the_machines_name",
+    ),
     Claim(_OPTIONS, "--rdzv-id", "The run's name, as `--name`.", _PLANS),
     Claim(_OPTIONS, "--start-method", "`fork` and `forkserver` are both `fork`.", _PLANS),
     Claim(_OPTIONS, "--shutdown-timeout", "Sets both.", _PLANS),
