@@ -99,8 +99,18 @@ CLAIMS = (
     ),
     Claim(_OPTIONS, "--rdzv-id", "The run's name, as `--name`.", _PLANS),
     Claim(_OPTIONS, "--start-method", "`fork` and `forkserver` are both `fork`.", _PLANS),
-    Claim(_OPTIONS, "--shutdown-timeout", "Sets both.", _PLANS),
-    Claim(_OPTIONS, "--log-dir", "is made in it with a name of its own", _PLANS),
+    Claim(
+        _OPTIONS,
+        "--shutdown-timeout",
+        "Sets both.",
+        "tests/cli/test_run.py::test_torchruns_shutdown_timeout_is_both_times_between_term_and_kill",
+    ),
+    Claim(
+        _OPTIONS,
+        "--log-dir",
+        "is made in it with a name of its own",
+        "tests/cli/test_run.py::test_the_run_directory_is_made_in_torchruns_log_dir_with_a_name_of_its_own",
+    ),
     Claim(
         _VARIABLES,
         "TORCHELASTIC_RUN_ID",

@@ -24,7 +24,7 @@ from hpc_elastic.scheduler.slurm.step import count_tasks, find_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
-    from hpc_elastic.api.prepare import JobSource
+    from hpc_elastic.api.prepare import JobSource, PreparedRun
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 _EXAMPLES = """\
@@ -68,6 +68,19 @@ def make_parser() -> VerbParser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return the exit code."""
+    prepared, allocation = prepare(argv)
+    from hpc_elastic.cli.run_foreground import run_in_foreground
+
+    return run_in_foreground(prepared, allocation)
+
+
+def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
+    """Return the run that a command line asks for, checked and not started, and the Slurm job that this process is in.
+
+    Raises:
+        UsageError: the command line asks for something that does not exist or does not fit.
+        JobError, SiteError, TemplateError, AllocationError: something of the user's or the admin's is wrong.
+    """
     parser = make_parser()
     arguments = parser.parse_args(argv)
     kind, named_site = choose_kind(arguments), choose_site(arguments)
@@ -100,9 +113,7 @@ def main(argv: Sequence[str]) -> int:
     )
     check_allocation(prepared.plan, allocation, os.environ)
     check_submission(prepared, overrides=overrides, warn=warn)
-    from hpc_elastic.cli.run_foreground import run_in_foreground
-
-    return run_in_foreground(prepared, allocation)
+    return prepared, allocation
 
 
 def find_allocation(environ: Mapping[str, str]) -> str | None:

@@ -18,11 +18,12 @@ import yaml
 from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment, stop_on_signals
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.main import main
-from hpc_elastic.cli.run import find_allocation, make_parser
+from hpc_elastic.cli.run import find_allocation, make_parser, prepare
 from hpc_elastic.cli.torchrun_options import REPLACEMENTS
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.check import key_paths
 from hpc_elastic.job.spec import JobSpec
+from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
 from tests.cli.conftest import FakeSlurm
@@ -271,7 +272,7 @@ def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path) -> None:
     assert "ValueError: no data" in done.stderr
 
 
-# Each option of torchrun that is taken, a value, and the part of the plan that it makes; "" where it changes none.
+# Each option of torchrun that is taken, a value, and the part of the plan that it makes.
 TAKEN: dict[str, tuple[str | None, str, Any]] = {
     "--nnodes": ("1:2", "nodes", {"min": 1, "max": 2, "spares": 0}),
     "--nproc-per-node": ("3", "roles.0.workers_per_node", 3),
@@ -283,24 +284,23 @@ TAKEN: dict[str, tuple[str | None, str, Any]] = {
     "--module": (None, "roles.0.entrypoint.kind", "module"),
     "--no-python": (None, "roles.0.entrypoint.kind", "command"),
     "--run-path": (None, "roles.0.entrypoint.kind", "script"),
-    "--log-dir": ("logs", "", None),
+    "--log-dir": ("logs", "name", "train"),
     "--redirects": ("1", "logs.redirects.others", 1),
     "--tee": ("2", "logs.tee.others", 2),
     "--local-ranks-filter": ("0", "logs.local_ranks_filter", [0]),
     "--duplicate-stdout-filters": ("a", "logs.duplicate_stdout_filters", ["a"]),
     "--duplicate-stderr-filters": ("b", "logs.duplicate_stderr_filters", ["b"]),
     "--numa-binding": ("exclusive", "binding", "cores"),
-    "--signals-to-handle": ("SIGTERM,SIGINT,SIGHUP,SIGQUIT", "", None),
+    "--signals-to-handle": ("SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals.notice", "USR2"),
     "--shutdown-timeout": ("9", "signals.restart_grace_s", 9.0),
     "--virtual-local-rank": (None, "virtual_local_rank", True),
 }
 
 
-def planned(where: Path, arguments: list[str]) -> Any:
-    """Run `run` up to a setup line that fails, and return the plan of the one run below a folder."""
-    assert main(["run", "--set", "setup=['false']", *arguments]) == 3
-    (run,) = where.iterdir()
-    return json.loads((run / "plan.json").read_text())
+def planned(*arguments: str) -> Any:
+    """Return the plan of a command line, which is not started."""
+    prepared, _ = prepare(arguments)
+    return json.loads(dump_plan(prepared.plan))
 
 
 def test_every_option_of_torchrun_is_taken_or_answered_with_what_stands_in_its_place() -> None:
@@ -322,12 +322,22 @@ def test_every_option_of_torchrun_is_taken_or_answered_with_what_stands_in_its_p
 def test_an_option_of_torchrun_makes_the_plan_that_it_means(workplace: Path, capsys: Capture, option: str) -> None:
     value, path, expected = TAKEN[option]
     words = [option] if value is None else [option, value]
-    found = planned(workplace / ("logs" if option == "--log-dir" else "hpc-elastic-runs"), [*words, "train.py"])
-    for key in filter(None, path.split(".")):
+    (workplace / "train.py").chmod(0o700)
+    found = planned(*words, "train" if option == "--module" else "./train.py")
+    for key in path.split("."):
         found = found[int(key)] if key.isdigit() else found[key]
-    if path:
-        assert found == expected
-    assert "Traceback" not in capsys.readouterr().err
+    assert found == expected
+    assert capsys.readouterr().err == ""
+
+
+def test_the_run_directory_is_made_in_torchruns_log_dir_with_a_name_of_its_own(workplace: Path) -> None:
+    plan = planned("--log_dir", "logs", "train.py")
+    assert plan["run_dir"] == str(workplace / "logs" / plan["run"])
+
+
+def test_torchruns_shutdown_timeout_is_both_times_between_term_and_kill(workplace: Path) -> None:
+    signals = planned("--shutdown-timeout", "9", "train.py")["signals"]
+    assert (signals["grace_s"], signals["restart_grace_s"]) == (9.0, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +364,7 @@ def test_a_value_of_torchrun_that_means_nothing_here_is_refused(
 
 
 def test_options_of_torchrun_change_a_job_file(workplace: Path, capsys: Capture) -> None:
-    plan = planned(workplace / "hpc-elastic-runs", ["--numa-binding", "node", "--virtual_local_rank", "job.yaml"])
+    plan = planned("--numa-binding", "node", "--virtual_local_rank", "job.yaml")
     assert (plan["binding"], plan["virtual_local_rank"]) == ("numa", True)
 
 
@@ -363,7 +373,7 @@ def test_standalone_is_this_machine_and_one_node_also_inside_an_allocation(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "42")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
-    plan = planned(workplace / "hpc-elastic-runs", ["--standalone", "train.py"])
+    plan = planned("--standalone", "train.py")
     assert (plan["site"], plan["nodes"]) == ("local", {"min": 1, "max": 1, "spares": 0})
 
 
@@ -382,7 +392,7 @@ def test_variables_of_torchrun_are_named_at_the_start_as_not_read(
 ) -> None:
     for name in ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_OF_SOMEBODY_ELSE"):
         monkeypatch.setenv(name, "2")
-    plan = planned(workplace / "hpc-elastic-runs", ["train.py"])
+    plan = planned("train.py")
     assert plan["nodes"]["max"] == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "PET_" in line]
     named = "PET_NNODES (--nnodes), PET_NPROC_PER_NODE (--nproc-per-node)"
