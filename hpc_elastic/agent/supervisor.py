@@ -55,7 +55,6 @@ class Supervisor:
         secret: the run's secret.
         journal: the run directory.
         can_end_job: returns whether this node could end a job of the scheduler; blocks for some seconds at most.
-        progress: returns what the heartbeats of this node's ranks say, by global rank, in any thread.
     """
 
     def __init__(
