@@ -151,14 +151,19 @@ class Supervisor:
                 say=self._say,
             ),
         )
-        member = self._part.member
         signals = AgentSignals(
             self._loop,
             is_local=place.is_local,
-            stop=member.got_signal,
+            stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,
         )
+        self._watch_workers()
+        self._part.serve(self._group, signals, Circumstances(plan.run_dir))
+
+    def _watch_workers(self) -> None:
+        """Set up what looks at the workers beside their ends: stalls, stacks and samples."""
+        place, plan, member = self._place, self._plan, self._part.member
         self._group.stalls = Stalls(
             plan,
             place,
@@ -169,7 +174,6 @@ class Supervisor:
             report=member.worker_stalled,
         )
         member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
-        self._part.serve(self._group, signals, Circumstances(plan.run_dir))
         self._sampler = Sampler(
             SampleFile(RunLayout(plan.run_dir).samples(place.node)),
             run=plan.run,

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run
 from hpc_elastic.cli.look import look, note, warn
-from hpc_elastic.cli.printable import printable
 from hpc_elastic.errors import ExitCode, RunDirectoryError, UsageError
 from hpc_elastic.failures.stacks import RankStack, StackGroup, group_stacks
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.stacks import find_last_stacks, read_stacks
+from hpc_elastic.printable import printable
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 from hpc_elastic.rundir.layout import RunLayout
 
