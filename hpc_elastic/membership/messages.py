@@ -194,7 +194,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Member to head: no worker of the attempt is left; `failures` are those from before the stop.
+    """Member to head: no worker of the attempt is left.
+
+    `failures` are those of workers that failed by themselves, before the stop or, as their records say, after its TERM.
 
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
     node is to serve it.

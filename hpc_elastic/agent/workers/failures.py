@@ -25,7 +25,15 @@ READ_WITHIN_S = 5.0  # a failure is reported without the worker's own message ra
 
 
 def record_failure(
-    layout: RunLayout, order: WorkerOrder, *, node: str, role: str, pid: int, exitcode: int, message: str = ""
+    layout: RunLayout,
+    order: WorkerOrder,
+    *,
+    node: str,
+    role: str,
+    pid: int,
+    exitcode: int,
+    message: str = "",
+    is_after_stop: bool = False,
 ) -> FailureRecord:
     """Complete a failed rank's error file, and return the failure record with its content.
 
@@ -37,6 +45,7 @@ def record_failure(
         pid: the worker's process id; 0 if it could not be started.
         exitcode: the worker's exit code; negative for a signal.
         message: why the worker could not be started.
+        is_after_stop: whether the worker ended after the TERM of a stop.
     """
     path = layout.error(order.attempt, order.rank)
     signal_name = _signal_name(exitcode)
@@ -72,6 +81,7 @@ def record_failure(
         message=error.message if error else "",
         timestamp=error.timestamp if error else time.time(),
         failure_class=(error.failure_class if error else None) or ("signal" if signal_name else "exit_code"),
+        is_after_stop=is_after_stop,
     )
 
 
