@@ -125,7 +125,9 @@ class Supervisor:
             start=self._start,
             guard=lambda: [*self._guard.pids(), *self._gpus.pids()],
             say=self._say,
-            on_exit=lambda attempt, rank, exitcode: self._part.member.worker_exited(attempt, rank, exitcode),
+            on_exit=lambda attempt, rank, exitcode, is_after_stop: self._part.member.worker_exited(
+                attempt, rank, exitcode, is_after_stop=is_after_stop
+            ),
             on_broken=lambda reason: self._part.member.node_broke(reason),
             may_start=lambda: not self._deadline.has_passed,
         )

@@ -72,6 +72,10 @@ class Exits:
         self._ended.add(failure.local_rank)
         self.failures[str(failure.rank)] = failure
 
+    def was_stopped(self, local_rank: int) -> None:
+        """Note that a worker has left no account of a failure: the stop ended it."""
+        self._recording.discard(local_rank)
+
     @property
     def is_settled(self) -> bool:
         """Return whether the error file of every failure so far is written."""

@@ -205,7 +205,9 @@ class TakeStacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Member to head: no worker of the attempt is left; `failures` are those of workers that failed by themselves.
+    """Member to head: no worker of the attempt is left.
+
+    `failures` are those of workers that failed by themselves, before the stop or, as their records say, after its TERM.
 
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
     node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`.

@@ -203,6 +203,10 @@ class RunLayout:
         """Return a failed rank's error file, in torch's format and more."""
         return os.path.join(self.rank(attempt, rank), "error.json")
 
+    def other_error(self, attempt: int, rank: int) -> str:
+        """Return what was found at the path of a rank's error file and is not its own: a child's, or no error file."""
+        return os.path.join(self.rank(attempt, rank), "error.other.json")
+
 
 class ArrayLayout:
     """The paths of an array of runs, as absolute strings; the class makes and reads no file."""

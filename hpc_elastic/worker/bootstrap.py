@@ -11,7 +11,7 @@ and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROG
 or, as in `python -c`, it calls the run's function. An exception that ends it is written to
 `TORCHELASTIC_ERROR_FILE` before Python prints it, and told to the agent then. What ends a process
 otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is
-the agent's to record.
+the agent's to record; of `sys.exit` and KeyboardInterrupt it is told, because a stop may come before their end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from hpc_elastic.cpu_binding import bind_this_process
 from hpc_elastic.heartbeat_memory import VARIABLE
 from hpc_elastic.worker import heartbeat_writer, main_module
+from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
+from hpc_elastic.worker.dispositions import dump_stack_if_killed, take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter
 from hpc_elastic.worker.function_call import FunctionCall
@@ -108,6 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run a spawned worker; return its exit code, or let its exception through."""
     ties, target = parse_arguments(arguments)
     die_with_parent(ties.parent)
+    take_back_ignored()
     set_command_line(target)
     return run(target, Ending(), ties)
 
@@ -137,6 +140,8 @@ def run(target: Target, ending: Ending, ties: Ties) -> int:
     ending.begin()
     if target.kind == "--command":
         return become(target.name, target.arguments, reporter)
+    dump_stack_if_killed()
+    tell_before_closing(reporter)
     if target.kind == "--module":
         _run(lambda: main_module.run_module(target.name), reporter, ending, afterwards=lambda: None)
     elif target.kind == "--function":
@@ -185,11 +190,13 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
     try:
         run()
     except SystemExit as error:
+        reporter.tell_failing(error)
         ending.set_exit_code(error)
         raise
     except BaseException as error:
         error.__traceback__ = without_own_frames(error.__traceback__)
         is_failure = not isinstance(error, KeyboardInterrupt)
+        reporter.tell_failing(error)
         if is_failure:
             reporter.report_exception(error)
         when_shown = reporter.tell_agent if is_failure else None

@@ -43,8 +43,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_elastic.frames import receive_frame, send_frame
-from hpc_elastic.worker import after_fork, bootstrap, store_host
+from hpc_elastic.worker import after_fork, bootstrap, closing, store_host
 from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.worker.dispositions import take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
@@ -64,7 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     ties, modules = parse_arguments(arguments)
     die_with_parent(ties.parent)
+    take_back_ignored()
     agent = _take_link()
+    closing.install()
     server = ForkServer(agent, deadline=ties.deadline)
     work = server.serve() if server.warm_up(modules, began) else None
     if work is None:
