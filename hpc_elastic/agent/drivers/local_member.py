@@ -40,6 +40,7 @@ from hpc_elastic.membership.actions import (
 )
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
+from hpc_elastic.membership.reports import describe_assign
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
@@ -222,6 +223,7 @@ class LocalMember:
         if isinstance(action, SendToHead):
             self._outputs.tell(action.message)
         elif isinstance(action, StartWorkers):
+            self._outputs.say(describe_assign(action.assign), "debug")
             self._tasks.run(self._initialize_workers(action))
         elif isinstance(action, StopWorkers):
             self._stop_workers(action)
