@@ -19,6 +19,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
+        "report": ("report", "write a page about a run: timeline, useful time, failures"),
         "cancel": ("cancel", "stop a run gracefully"),
     },
 }
