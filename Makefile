@@ -49,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lint,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lint,report,test]'
 	@touch $@
 
 check: .venv/.installed
