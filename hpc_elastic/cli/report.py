@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import look, note
-from hpc_elastic.cli.printable import printable
 from hpc_elastic.errors import FileSystemError
+from hpc_elastic.printable import printable
 
 
 def make_parser() -> VerbParser:

@@ -195,7 +195,7 @@ class ErrorReporter:
         Of a ChildFailedError `@record` writes the child's failure.
         """
         if "pid" in existing:
-            return existing["pid"] == self.worker.pid
+            return bool(existing["pid"] == self.worker.pid)
         told, kept = message_of(record), clip(message_of(existing), MESSAGE_LIMIT)
         return told.startswith("ChildFailedError:") or told == kept
 
