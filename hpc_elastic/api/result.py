@@ -13,7 +13,7 @@ from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import FailureRecord
+from hpc_elastic.rundir.records import FailureRecord, RootCause
 from hpc_elastic.rundir.states import RunState
 
 
@@ -38,6 +38,7 @@ class RunResult:
     nodes: tuple[str, ...]
     started: str | None
     ended: str
+    root_cause: RootCause | None = None
 
     def is_failed(self) -> bool:
         """Return whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
@@ -50,7 +51,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
     Args:
         name: the run's.
         result: how it ended.
-        traceback: of the rank that failed first, if it left one.
+        traceback: of the rank in the root cause, or that failed first, if it left one.
     """
 
     def __init__(self, name: str, result: RunResult, traceback: str | None) -> None:
@@ -94,6 +95,7 @@ def read_result(layout: RunLayout) -> RunResult:
         nodes=record.nodes,
         started=record.started,
         ended=record.ended,
+        root_cause=record.root_cause,
     )
 
 
@@ -122,7 +124,9 @@ def _unpickle(rank: int, file: str) -> Any:
 
 
 def _first_traceback(result: RunResult) -> str | None:
-    for failure in sorted(result.failures.values(), key=lambda failure: failure.timestamp):
+    """Return the traceback of the rank in the root cause, else that of the rank that failed first and left one."""
+    cause = result.root_cause.rank if result.root_cause is not None else None
+    for failure in sorted(result.failures.values(), key=lambda failure: (failure.rank != cause, failure.timestamp)):
         error: Any = store.read_json(failure.error_file) if failure.error_file else None
         try:
             text = str(error["message"]["extraInfo"]["py_callstack"])
