@@ -33,12 +33,12 @@ class RunResult:
     exit_code: int
     reason: str
     cause: str
+    root_cause: RootCause | None = None
     attempts: int
     restarts: int
     nodes: tuple[str, ...]
     started: str | None
     ended: str
-    root_cause: RootCause | None = None
 
     def is_failed(self) -> bool:
         """Return whether the state is FAILED; a run that was cancelled neither failed nor succeeded."""
@@ -90,12 +90,12 @@ def read_result(layout: RunLayout) -> RunResult:
         exit_code=record.exit_code,
         reason=record.reason,
         cause=record.cause,
+        root_cause=record.root_cause,
         attempts=record.attempts,
         restarts=record.restarts,
         nodes=record.nodes,
         started=record.started,
         ended=record.ended,
-        root_cause=record.root_cause,
     )
 
 
