@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.store import file_system_errors
+from hpc_elastic.rundir.store import dump_json, file_system_errors
 
 if TYPE_CHECKING:  # the worker imports this module, and should import little besides
     from hpc_elastic.codec import Json
@@ -37,6 +37,7 @@ _LATEST_S = 2**33  # Unix seconds, in the year 2242
 # The error numbers of a path that is no file of ours, for which no later try helps.
 _NO_FILE = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.EISDIR, errno.ENAMETOOLONG)
 _CLASS_WORD = re.compile(r"[a-z_]{1,40}")
+_OURS = {"exit_code", "signal", "rank", "local_rank", "pid", "node", "attempt", "time_ns", "stderr_tail"}
 _KINDS: dict[str, tuple[type, ...]] = {  # of our fields; a field of another type is not taken over
     **dict.fromkeys(("rank", "local_rank", "pid", "attempt", "time_ns", "format_version"), (int,)),
     **dict.fromkeys(("node", "stderr_tail", "raised_by"), (str,)),
@@ -71,7 +72,7 @@ class ParsedError:
 class FoundError:
     """What is at the path of an error file: whether anything is, and its content if that is an error file.
 
-    `is_clean`: the content is all that the file has, and can be read by whoever reads JSON.
+    `is_clean`: the file has this content and nothing else, as this package writes it.
     """
 
     exists: bool
@@ -153,9 +154,8 @@ def read_error(path: str) -> FoundError:
             content = _read_all(descriptor)
         finally:
             os.close(descriptor)
-    data = parse_json(content)
-    cleaned = clean_error(data)
-    return FoundError(exists=True, data=cleaned, is_clean=cleaned is not None and cleaned == data)
+    data = clean_error(parse_json(content))
+    return FoundError(exists=True, data=data, is_clean=data is not None and dump_json(data) == content)
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -206,14 +206,17 @@ def clean_error(data: Any) -> dict[str, Any] | None:
         message["extraInfo"] = {**extra, **wrong}
     elif not isinstance(message, str):
         return None
-    kept = {name: value for name, value in data.items() if name not in ("message", "class") and _is_usable(name, value)}
-    word = data.get("class")
-    if isinstance(word, str) and _CLASS_WORD.fullmatch(word):
-        kept["class"] = word
-    return {"message": message, **kept}
+    kept = {name: value for name, value in data.items() if _is_usable(name, value)}
+    if not kept.keys() >= _OURS:
+        kept.pop("class", None)  # the file is not ours; whoever completes it finds the class
+    return {**kept, "message": message}
 
 
 def _is_usable(name: str, value: Any) -> bool:
+    if name == "message":
+        return True  # it was looked at
+    if name == "class":
+        return isinstance(value, str) and _CLASS_WORD.fullmatch(value) is not None
     if (kinds := _KINDS.get(name)) is None:
         return _is_shallow(value, _DEEPEST)
     if isinstance(value, bool) or not isinstance(value, kinds):

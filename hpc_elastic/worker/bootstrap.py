@@ -196,9 +196,10 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
     except BaseException as error:
         error.__traceback__ = without_own_frames(error.__traceback__)
         is_failure = not isinstance(error, KeyboardInterrupt)
-        reporter.tell_failing(error)
         if is_failure:
             reporter.report_exception(error)
+        else:
+            reporter.tell_failing(error)
         when_shown = reporter.tell_agent if is_failure else None
         show_as_users_own(error, set_exit_code=ending.set_exit_code, afterwards=afterwards, when_shown=when_shown)
         ending.set_exit_code(error)

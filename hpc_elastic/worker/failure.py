@@ -7,6 +7,7 @@ connections, threads that are joined and atexit functions come before the end, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -111,14 +112,33 @@ class ErrorReporter:
             code = exit_code_of(error)
             if code == 0 or is_raised_by_term(error):
                 return False
-            for limit in _CALLSTACKS:
-                record = b"" if code < 0 else self._describe_failing(error, code, limit)
-                is_short = len(record) <= LONGEST_RECORD
-                if is_short and send_failing(self.agent, kind, self.worker.attempt, exit_code=code, record=record):
-                    break
+            is_exit = isinstance(error, SystemExit)
+            message = _exit_message(error) if is_exit else describe(error)
+            return self._tell_failing(kind, "exit_code" if is_exit else "exception", code, error, message)
         except BaseException:  # a handler of a signal, no memory
             return False
-        return True
+
+    def _tell_failing(
+        self, kind: WordKind, failure_class: FailureClass, exit_code: int, error: BaseException, message: str
+    ) -> bool:
+        """Tell the agent, with as much of the traceback as fits; return whether there is an agent."""
+        if self.agent is None:
+            return False
+        stack = format_traceback(error, without_own_frames(error.__traceback__))
+        for limit in _CALLSTACKS:
+            record = build_error(
+                self.worker,
+                failure_class=failure_class,
+                message=message,
+                callstack=clip(stack, limit),
+                exit_code=exit_code,
+                time_ns=time.time_ns(),
+            )
+            content = b"" if exit_code < 0 else json.dumps(record).encode()
+            is_short = len(content) <= LONGEST_RECORD
+            if is_short and send_failing(self.agent, kind, self.worker.attempt, exit_code=exit_code, record=content):
+                return True
+        return send_failing(self.agent, kind, self.worker.attempt, exit_code=exit_code, record=b"")
 
     def tell_closed(self) -> None:
         """Tell the agent that the connections are closed, of which `tell_failing` told it. Never raises."""
@@ -131,19 +151,6 @@ class ErrorReporter:
     def _tell(self, kind: WordKind) -> None:
         if self.agent is not None and os.getpid() == self.worker.pid:
             send_word(self.agent, kind, self.worker.attempt)
-
-    def _describe_failing(self, error: BaseException, code: int, limit: int) -> bytes:
-        is_exit = isinstance(error, SystemExit)
-        stack = format_traceback(error, without_own_frames(error.__traceback__))
-        record = build_error(
-            self.worker,
-            failure_class="exit_code" if is_exit else "exception",
-            message=_exit_message(error) if is_exit else describe(error),
-            callstack=clip(stack, limit),
-            exit_code=code,
-            time_ns=time.time_ns(),
-        )
-        return json.dumps(record).encode()
 
     def report_start_failure(self, error: BaseException, *, exit_code: int, message: str | None = None) -> None:
         """Record that there was nothing to run, with this message or the error's own. Never raises."""
@@ -158,6 +165,10 @@ class ErrorReporter:
         try:
             is_stop = is_raised_by_term(error)
             with _deaf_to_term():
+                if not is_stop:
+                    with contextlib.suppress(Exception):
+                        told = describe(error) if message is None else message
+                        self._tell_failing(WordKind.FAILING, failure_class, exit_code, error, told)
                 self._write(self.path, failure_class, exit_code, error, message, is_stop=is_stop)
         except BaseException:
             # A full disk, no memory, a signal handler that raises: the traceback on stderr and the
@@ -245,7 +256,7 @@ def _exit_message(error: BaseException) -> str:
 def is_raised_by_term(error: BaseException) -> bool:
     """Return whether a handler of TERM raised the exception: then a stop ends the process, not a failure."""
     handler: Any = signal.getsignal(signal.SIGTERM)
-    while hasattr(handler, "func"):  # functools.partial
+    if isinstance(handler, functools.partial):
         handler = handler.func
     code = getattr(handler, "__code__", None) or getattr(getattr(handler, "__call__", None), "__code__", None)  # noqa: B004
     frames = error.__traceback__

@@ -129,3 +129,26 @@ def test_a_fork_tells_too_and_the_module_is_as_it_was(torch: Runner, agent: sock
         )
         assert collect(answer["pid"]) == 1
     assert [word.kind for word in receive_words(agent)] == [KINDS.CLOSING, KINDS.CLOSED, KINDS.FAILING, KINDS.LAST]
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "exit_code", "name"),
+    [
+        ("--script", "def f(:", 1, "exception"),
+        ("--script", None, 2, "start_failed"),
+        ("--command", "no binary", 126, "start_failed"),
+    ],
+    ids=["syntax error", "no script", "exec format"],
+)
+def test_a_rank_that_cannot_start_its_program_says_so_at_once(
+    runner: Runner, agent: socket.socket, kind: str, source: str | None, exit_code: int, name: str
+) -> None:
+    """Several ranks of a node do so at the same time, and the stop that answers the first may end the others."""
+    path = runner.directory / "program"
+    if source is not None:
+        runner.write("program", source).chmod(0o755)
+    assert runner.run_worker(kind, str(path), **{NAME_VARIABLE: name_of(agent)}).exit_code == exit_code
+    (word,) = receive_words(agent)
+    record = json.loads(word.record)
+    assert (word.kind, word.exit_code, record["class"]) == (KINDS.FAILING, exit_code, name)
+    assert record["message"]["message"] == runner.read_error()["message"]["message"]

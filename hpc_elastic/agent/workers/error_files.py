@@ -52,7 +52,7 @@ def settle_error_file(
         data = found.data if _is_of_rank(found, order, pid=pid, exitcode=exitcode, said=said) else None
         if data is None and found.exists:
             set_aside_error(layout, order.attempt, order.rank)
-        _write(layout, order, found, data, said)
+        _write(layout, order, pid, found, data, said)
     except RunDirectoryError:  # a full disk must not hide the failure itself
         return failing is not None or not is_after_stop
     if not is_after_stop:
@@ -70,7 +70,12 @@ def _said(failing: Word | None) -> dict[str, Any] | None:
 
 
 def _write(
-    layout: RunLayout, order: WorkerOrder, found: FoundError, data: dict[str, Any] | None, said: dict[str, Any] | None
+    layout: RunLayout,
+    order: WorkerOrder,
+    pid: int,
+    found: FoundError,
+    data: dict[str, Any] | None,
+    said: dict[str, Any] | None,
 ) -> None:
     path = layout.error(order.attempt, order.rank)
     if data is not None:
@@ -78,7 +83,8 @@ def _write(
             write_json(path, data)
     elif said is not None:
         tail = read_log_tail(layout.stderr(order.attempt, order.rank))
-        write_json(path, _completed(said, tail))
+        who = {"rank": order.rank, "local_rank": order.local_rank, "pid": pid, "attempt": order.attempt}
+        write_json(path, {**_completed(said, tail), **who})
 
 
 def _completed(said: dict[str, Any], tail: str) -> dict[str, Any]:
