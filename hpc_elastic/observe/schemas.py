@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from hpc_elastic.rundir import records
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
 # The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank), or an array's: its record.
@@ -77,7 +78,9 @@ _ERROR_SCHEMA: dict[str, Any] = {
             "required": ["message", "extraInfo"],
         },
         "format_version": {"const": ERROR_FORMAT_VERSION},
-        "class": {"enum": ["exception", "exit_code", "signal", "start_failed"]},
+        "class": {"enum": [each.value for each in FailureClass]},
+        "frame": _TEXT,
+        "detail": _TEXT,
         "exit_code": {"type": ["integer", "null"]},
         "signal": {"type": ["string", "null"]},
         "rank": _NUMBER,
