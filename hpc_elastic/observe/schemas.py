@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hpc_elastic.rundir import records
 from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.rundir import records
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
 # The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank), or an array's: its record.
