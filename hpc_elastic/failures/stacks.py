@@ -26,7 +26,7 @@ _MOST_NODES = 3  # that a sentence names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class StackFrame:
     """One call of a stack."""
 
     path: str
@@ -103,18 +103,18 @@ class StackGroup:
         return f"{subject}{on} {self.where.describe(is_one=count == 1)}"
 
 
-def parse_threads(text: str) -> list[list[Frame]]:
+def parse_threads(text: str) -> list[list[StackFrame]]:
     """Return the threads of a faulthandler's text, each from the innermost call on; the main thread is the last one.
 
     Lines that are not of the format are passed over.
     """
-    threads: list[list[Frame]] = []
+    threads: list[list[StackFrame]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
             threads.append([])
         elif threads and (match := _FRAME.match(line)):
             number = int(match[2]) if match[2].isdigit() else 0
-            threads[-1].append(Frame(path=match[1], line=number, function=match[3]))
+            threads[-1].append(StackFrame(path=match[1], line=number, function=match[3]))
     return threads
 
 
@@ -138,7 +138,7 @@ def find_whereabouts(text: str) -> Whereabouts:
     )
 
 
-def _waits_in(frames: Sequence[Frame]) -> str | None:
+def _waits_in(frames: Sequence[StackFrame]) -> str | None:
     """Return the function in which the frames wait for other ranks, None if they do not.
 
     It is the innermost one of torch.distributed, in front of the user's own code; or the backward pass, in which
