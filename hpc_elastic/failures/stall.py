@@ -1,4 +1,4 @@
-"""Which ranks have stalled, and which ones of a run are slow, by their heartbeats; pure."""
+"""Which ranks have stalled, and which ones of a node fall behind the others, by their heartbeats; pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class StepSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRank:
+class RankBehind:
     """A rank that is behind the others: by `behind` steps, with its rate and the median rate, in steps a second."""
 
     rank: int
@@ -103,7 +103,7 @@ SLOW_BELOW = 0.9  # of the median rate
 FEWEST_STEPS = 5  # that the median rank must have made: below, one step more or less says nothing
 
 
-def find_slow(samples: Sequence[StepSample]) -> tuple[SlowRank, ...]:
+def find_behind(samples: Sequence[StepSample]) -> tuple[RankBehind, ...]:
     """Return the ranks that are behind the median rank and are slower than it, the farthest behind first.
 
     Ranks that wait for each other in every step are never apart by more than a step, and none of them is found: then
@@ -126,7 +126,7 @@ def find_slow(samples: Sequence[StepSample]) -> tuple[SlowRank, ...]:
     if median(last.step - first.step for first, last in ends.values()) < FEWEST_STEPS:
         return ()
     slow = [
-        SlowRank(
+        RankBehind(
             rank=rank, node=last.node, behind=round(usual - reached[rank]), rate=rates[rank], usual_rate=usual_rate
         )
         for rank, (_, last) in ends.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.failures.stall import HeartbeatState, StallLimits, StepSample, find_slow, find_stalled
+from hpc_elastic.failures.stall import HeartbeatState, StallLimits, StepSample, find_behind, find_stalled
 
 LIMITS = StallLimits(stall_s=10, first_s=None)
 BOTH = StallLimits(stall_s=10, first_s=60)
@@ -58,7 +58,7 @@ def samples(rank: int, rate: float, *, node: str = "node0", start: int = 0, seco
 
 
 def test_a_rank_that_makes_fewer_steps_is_slow_and_how_far_it_is_behind_is_said() -> None:
-    found = find_slow([*samples(0, 2), *samples(1, 2), *samples(2, 1, node="node1"), *samples(3, 2)])
+    found = find_behind([*samples(0, 2), *samples(1, 2), *samples(2, 1, node="node1"), *samples(3, 2)])
     assert [(slow.rank, slow.node, slow.behind, slow.rate, slow.usual_rate) for slow in found] == [
         (2, "node1", 60, 1.0, 2.0)
     ]
@@ -66,17 +66,17 @@ def test_a_rank_that_makes_fewer_steps_is_slow_and_how_far_it_is_behind_is_said(
 
 def test_ranks_in_lockstep_are_not_slow_wherever_they_were_sampled() -> None:
     late = [StepSample(rank=1, node="n", time_s=sample.time_s + 5, step=sample.step + 10) for sample in samples(1, 2)]
-    assert find_slow([*samples(0, 2), *late, *samples(2, 2)]) == ()
+    assert find_behind([*samples(0, 2), *late, *samples(2, 2)]) == ()
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_rank_alone_is_not_slow(count: int) -> None:
-    assert find_slow(samples(0, 1)[: 7 * count]) == ()
+    assert find_behind(samples(0, 1)[: 7 * count]) == ()
 
 
 def test_few_steps_say_nothing() -> None:
-    assert find_slow([*samples(0, 0.06), *samples(1, 0.06), *samples(2, 0.01)]) == ()
+    assert find_behind([*samples(0, 0.06), *samples(1, 0.06), *samples(2, 0.01)]) == ()
 
 
 def test_a_rank_that_resumed_from_an_older_step_is_not_slow_while_it_catches_up() -> None:
-    assert find_slow([*samples(0, 2, start=100), *samples(1, 2, start=50), *samples(2, 2, start=100)]) == ()
+    assert find_behind([*samples(0, 2, start=100), *samples(1, 2, start=50), *samples(2, 2, start=100)]) == ()

@@ -39,7 +39,7 @@ from hpc_elastic.failures.stacks import (
     group_stacks,
     may_all_wait,
 )
-from hpc_elastic.failures.stall import StalledRank, StallLimits, find_stalled
+from hpc_elastic.failures.stall import RankBehind, StalledRank, StallLimits, StepSample, find_behind, find_stalled
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -56,11 +56,14 @@ class StallTimes:
 
     `look_every_s` is an upper bound: they are read ten times within the smaller bound of the job file. `others_s`: from
     a stop for a stall to the first TERM, so that no rank of another node loses its peer before its stacks are taken.
+    `sample_every_s` and `compare_every_s`: how often the steps of this node's ranks are noted, and compared.
     """
 
     look_every_s: float = 1.0
     hold_s: float = 5.0
     others_s: float = 1.0
+    sample_every_s: float = 10.0
+    compare_every_s: float = 60.0
 
 
 STALL_TIMES = StallTimes()
@@ -122,6 +125,7 @@ class Stalls:
         self._running = running
         self._since = self._loop.time()
         self._have_stacks = False
+        self._tasks.run(self._watch_steps(orders[0].attempt))
         if self._limits.smallest_s is not None:
             self._tasks.run(self._watch(self._limits.smallest_s, orders[0].attempt))
 
@@ -190,6 +194,24 @@ class Stalls:
             if self._attempt == attempt and (stalled := self._find(self._limits)):
                 await self._stalled(attempt, stalled)
                 return
+
+    async def _watch_steps(self, attempt: int) -> None:
+        """Record once a minute which ranks of this node fall behind its others; that is no failure."""
+        times, samples = self._times, list[StepSample]()
+        while self._attempt == attempt:
+            await asyncio.sleep(times.sample_every_s)
+            if self._attempt != attempt:
+                return
+            now, running = self._loop.time(), self._running()
+            samples += [
+                StepSample(rank=rank, node=self._place.node, time_s=now, step=state.step)
+                for rank, state in self._heartbeats.read().items()
+                if state.step is not None and rank in running
+            ]
+            if samples and now - samples[0].time_s >= times.compare_every_s:
+                if behind := find_behind(samples):
+                    self._note(behind_note(behind, attempt))
+                samples.clear()
 
     def _find(self, limits: StallLimits) -> tuple[StalledRank, ...]:
         running = self._running()
@@ -286,3 +308,17 @@ class Stalls:
 
     def _of_this_node(self, stacks: Mapping[int, str]) -> Iterator[RankStack]:
         return (RankStack(rank=rank, node=self._place.node, text=text) for rank, text in stacks.items())
+
+
+def behind_note(behind: Sequence[RankBehind], attempt: int) -> Note:
+    """Return the event about ranks that fall behind."""
+    first = behind[0]
+    rates = f"{first.rate:.3g} steps a second, the others {first.usual_rate:.3g}"
+    more = f"; {len(behind) - 1} more are slow" if len(behind) > 1 else ""
+    message = f"rank {first.rank} is {first.behind} steps behind the others of its node: {rates}{more}"
+    return Note(
+        name="ranks.slow",
+        message=message,
+        attempt=attempt,
+        metadata={"ranks": {str(rank.rank): rank.behind for rank in behind}},
+    )
