@@ -19,6 +19,7 @@ from hpc_elastic.agent.system.processes import Marks
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
+from hpc_elastic.agent.workers.log_marks import LogMarks, start_marks
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.tee import Tee, start_tee
@@ -92,6 +93,7 @@ class LocalWorkers:
         self._last_words = LastWords(self._workers.said_last_word)
         self._listener = self._next_listener(0)
         self._tee: Tee | None = None
+        self._marks: LogMarks | None = None
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
         self._starting: asyncio.Task[None] | None = None
@@ -128,6 +130,9 @@ class LocalWorkers:
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            await self._thread.call(marks.close)
         return unkillable
 
     def hurry(self) -> None:
@@ -164,6 +169,7 @@ class LocalWorkers:
         if not spawned:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        self._marks = start_marks(self._layout, orders, node=self._allocation.node)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
