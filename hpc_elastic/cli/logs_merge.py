@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -149,9 +150,22 @@ def print_merged(layout: RunLayout, choice: Choice) -> int:
         print(f"{which} failed in attempt {attempt}", file=sys.stderr)
     streams = open_streams(layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
     printer = LinePrinter(choice, has_prefix=len(places) > 1)
-    printer.print_batches(merge(streams))
-    printer.finish()
+    with _without_collection():
+        printer.print_batches(merge(streams))
+        printer.finish()
     return 0
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Suspend the search for reference cycles: there are none here, and among 20,000 files' lines it takes a third."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class MergedFollower:
@@ -277,14 +291,12 @@ class LinePrinter:
         if self._is_tailing:
             self._last.extend((target, line) for line in lines)
             return
-        for line in lines:
-            self._write(target, line)
+        self._write(target, b"".join(lines))
 
-    def _write(self, target: int, line: bytes) -> None:
-        other = 3 - target
-        if self._buffers[other]:  # on a terminal both are one, so their order counts
+    def _write(self, target: int, content: bytes) -> None:
+        if content and self._buffers[3 - target]:  # on a terminal both are one, so their order counts
             self._empty()
-        self._buffers[target] += line
+        self._buffers[target] += content
         if len(self._buffers[target]) > _BUFFER_BYTES:
             self._empty()
 

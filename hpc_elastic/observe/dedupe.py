@@ -34,7 +34,8 @@ class Deduper:
 
     def __init__(self, window_ns: int = WINDOW_NS) -> None:
         self._window_ns = window_ns
-        self._groups: dict[int, Group] = {}  # by number, in order: those that were not shown yet
+        self._groups: dict[int, Group] = {}  # by number: those that were not shown yet
+        self._oldest = 0  # the number of the first of them
         self._by_line: dict[bytes, _Numbers] = {}
         self._latest: dict[int, int] = {}  # by rank, the number of the last group that it is in
         self._next = 0
@@ -60,7 +61,7 @@ class Deduper:
     def expire(self, time_ns: int) -> Iterator[Group]:
         """Yield the groups that began longer ago than the window, and the oldest ones of too many."""
         while self._groups:
-            oldest = next(iter(self._groups.values()))
+            oldest = self._groups[self._oldest]
             if time_ns - oldest.time_ns <= self._window_ns and len(self._groups) <= MOST_GROUPS:
                 return
             yield self._take(oldest)
@@ -68,10 +69,11 @@ class Deduper:
     def finish(self) -> Iterator[Group]:
         """Yield all groups that are left."""
         while self._groups:
-            yield self._take(next(iter(self._groups.values())))
+            yield self._take(self._groups[self._oldest])
 
     def _take(self, group: Group) -> Group:
         del self._groups[group.number]
+        self._oldest += 1
         same = self._by_line[group.line]
         same.drop_first()
         if same.is_empty():

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import read_lines
@@ -34,11 +35,14 @@ class LogSource:
     is_stderr: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Lines of one source that have the same time, in Unix nanoseconds; without their newlines."""
+class Batch(NamedTuple):
+    """Lines of one source that have the same time, in Unix nanoseconds; without their newlines.
+
+    Batches are ordered as tuples are, without a key function: a merge of 10,000 ranks compares them millions of times.
+    """
 
     time_ns: int
+    index: int  # the source's
     source: LogSource
     lines: list[bytes]
 
@@ -92,7 +96,7 @@ class LogStream:
         for chunk in _chunks(path, 0, status.st_size, chunk_bytes):
             *lines, self._partial = (self._partial + chunk).split(b"\n")
             if lines:
-                yield Batch(time_ns=time_ns, source=self.source, lines=lines)
+                yield Batch(time_ns, self.source.index, self.source, lines)
 
     def _timed(self, lines: list[bytes], begin: int, written_ns: int) -> Iterator[Batch]:
         """Yield lines that begin at an offset of the file, those of each mark together."""
@@ -103,13 +107,13 @@ class LogStream:
             line_end = end + len(line) + 1
             if mark < len(self._sizes) and line_end > self._sizes[mark]:
                 if number > first:
-                    yield Batch(time_ns=self._times[mark], source=self.source, lines=lines[first:number])
+                    yield Batch(self._times[mark], self.source.index, self.source, lines[first:number])
                 first = number
                 mark = bisect_left(self._sizes, line_end)
             end = line_end
         if len(lines) > first:
             time_ns = self._times[mark] if mark < len(self._times) else later_ns
-            yield Batch(time_ns=time_ns, source=self.source, lines=lines[first:])
+            yield Batch(time_ns, self.source.index, self.source, lines[first:])
 
 
 def merge(streams: Iterable[LogStream], *, is_last: bool = True) -> Iterator[Batch]:
@@ -117,11 +121,7 @@ def merge(streams: Iterable[LogStream], *, is_last: bool = True) -> Iterator[Bat
     listed = list(streams)
     chunk_bytes = max(SMALLEST_CHUNK, min(LARGEST_CHUNK, MOST_IN_MEMORY // max(1, len(listed))))
     readers = [stream.batches(is_last=is_last, chunk_bytes=chunk_bytes) for stream in listed]
-    return heapq.merge(*readers, key=_order)
-
-
-def _order(batch: Batch) -> tuple[int, int]:
-    return batch.time_ns, batch.source.index
+    return heapq.merge(*readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
