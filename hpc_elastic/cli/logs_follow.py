@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.log_files import choose_files
+from hpc_elastic.cli.logs_merge import Choice, MergedFollower
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail, Tail
@@ -15,11 +16,25 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import write_all
 
 
-def follow_logs(layout: RunLayout, arguments: Namespace) -> int:
-    """Copy the output as it is written, until the run, or the attempt that was asked for, is over."""
+def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) -> int:
+    """Copy the output as it is written, until the run, or the attempt that was asked for, is over.
+
+    Args:
+        layout: the run's.
+        arguments: the command line.
+        choice: what is shown line by line; None for the whole output of one rank, an agent or the script.
+    """
     first = take_snapshot(layout, None)
     scheduler = None if first.is_over else query_again(first.scheduler, layout.root)
     snapshots = watch(RunWatch(layout, scheduler))
+    if choice is not None:
+        merged = MergedFollower(layout, choice)
+        for snapshot in snapshots:
+            numbers = [attempt.number for attempt in snapshot.attempt_history]
+            if merged.advance(numbers, is_over=snapshot.is_over):
+                break
+        merged.finish()
+        return 0
     if arguments.node is not None or arguments.script:
         tail = Tail(choose_files(layout, arguments)[0])
         for _ in snapshots:

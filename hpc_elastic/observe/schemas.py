@@ -20,6 +20,7 @@ RECORDS = {
     "attempts/NNNN/claim.json": records.AttemptClaim,
     "attempts/NNNN/world.json": records.World,
     "attempts/NNNN/nodes/NODE.json": records.NodeResult,
+    "attempts/NNNN/nodes/NODE.marks.jsonl": records.LogMark,
     "nodes/NODE/events.jsonl": records.Event,
     "nodes/NODE/metrics.jsonl": records.MetricData,
     "nodes/NODE/samples.jsonl": records.Sample,

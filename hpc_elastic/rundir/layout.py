@@ -162,6 +162,10 @@ class RunLayout:
         """Return the teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
 
+    def log_marks(self, attempt: int, node: str) -> str:
+        """Return the file of LogMark records about the logs of a node's ranks, one on each line."""
+        return os.path.join(self.attempt(attempt), "nodes", f"{node}.marks.jsonl")
+
     def ranks(self, attempt: int) -> str:
         """Return the folder that has a folder for each global rank."""
         return os.path.join(self.attempt(attempt), "ranks")

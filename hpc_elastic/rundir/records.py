@@ -392,6 +392,19 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogMark:
+    """A line of `attempts/NNNN/nodes/<node>.marks.jsonl`: how long logs of the node's ranks were at a time.
+
+    `ends` has the logs that have changed since the line before: `3.stdout` and the size in bytes. A size that is
+    smaller than before says that the log was cut for `logs.max_size`.
+    """
+
+    format_version: int = FORMAT_VERSION
+    time_ns: int
+    ends: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricData:
     """A line of `nodes/<node>/metrics.jsonl`: torch's MetricData, and where it was measured.
 

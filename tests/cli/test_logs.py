@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli.logs_merge import parse_since
 from hpc_elastic.cli.main import main
+from hpc_elastic.codec import to_json
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.records import LogMark
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
 
@@ -167,3 +173,148 @@ def test_what_stood_in_a_log_before_it_was_cut_is_printed_first(
     Path(run.layout.earlier(run.layout.stdout(2, 0))).write_text("earlier\n")
     assert logs(run) == 0
     assert capfd.readouterr().out == "earlier\nsecond\n"
+
+
+@pytest.fixture
+def four(run: RunBuilder) -> RunBuilder:
+    """A run whose third attempt has output of four ranks on two nodes, with the times at which it was written."""
+    run.open_attempt(3, restarts=2)
+    for second, rank, text in ((1, 0, "loading\n"), (2, 1, "loading\n"), (3, 3, "loading\n"), (4, 0, "step 1\n")):
+        run.write_rank(3, rank, text)
+        mark(run, 3, second, rank)
+    run.write_rank(3, 2, "loading\n", "\x1b[2Jtrouble\rloss=nan\n")
+    mark(run, 3, 5, 2)
+    return run
+
+
+def mark(run: RunBuilder, attempt: int, second: int, rank: int) -> None:
+    ends = {
+        f"{rank}.stdout": os.path.getsize(run.layout.stdout(attempt, rank)),
+        f"{rank}.stderr": os.path.getsize(run.layout.stderr(attempt, rank)),
+    }
+    path = run.layout.log_marks(attempt, f"node{rank // 2 + 1}")
+    store.append_line(path, to_json(LogMark(time_ns=second * 1_000_000_000, ends=ends)))
+
+
+MERGED = """\
+[node1:0] loading
+[node1:1] loading
+[node2:3] loading
+[node1:0] step 1
+[node2:2] loading
+[node2:2] loss=nan
+"""
+
+
+def test_all_ranks_are_merged_by_time(four: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    assert logs(four, "--rank", "all") == 0
+    assert capfd.readouterr() == (MERGED, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--rank", "0-1,3"], [0, 1, 2, 3]),
+        (["--rank", "all", "--node", "node2"], [2, 4, 5]),
+        (["--rank", "all", "--tail", "2"], [4, 5]),
+        (["--rank", "all", "--tail", "0"], []),
+        (["--grep", "nan|step"], [3, 5]),
+        (["--since", "1970-01-01T00:00:04+00:00"], [3, 4, 5]),
+        (["--rank", "all", "--stderr"], [5]),
+        (["--rank", "all", "--stdout"], [0, 1, 2, 3, 4]),
+        (["--grep", "l", "--tail", "1", "--attempt", "3"], [5]),
+    ],
+)
+def test_lines_are_chosen(
+    four: RunBuilder, capfd: pytest.CaptureFixture[str], arguments: list[str], expected: list[int]
+) -> None:
+    assert logs(four, *arguments) == 0
+    assert capfd.readouterr().out == "".join(MERGED.splitlines(keepends=True)[number] for number in expected)
+
+
+def test_a_line_of_several_ranks_is_shown_once(four: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    assert logs(four, "--dedupe") == 0
+    assert capfd.readouterr().out == "[ranks 0-3] loading\n[node1:0] step 1\n[node2:2] loss=nan\n"
+
+
+def test_a_choice_of_one_ranks_lines_keeps_their_bytes_and_streams(
+    four: RunBuilder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert logs(four, "--rank", "2", "--tail", "5") == 0
+    assert capfd.readouterr() == ("loading\n", "\x1b[2Jtrouble\rloss=nan\n")
+
+
+def test_what_controls_a_terminal_is_escaped_in_a_merge(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
+    run.write_rank(2, 1, "\x1b[2Jgone\x00\tand \x1b[31mred\n")
+    assert logs(run, "--rank", "all", "--grep", "gone") == 0
+    assert capfd.readouterr().out == "[node1:1] \\x1b[2Jgone\\x00\tand \x1b[31mred\x1b[0m\n"
+
+
+def test_failed_ranks_are_those_of_the_latest_attempt_that_has_some(
+    run: RunBuilder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert logs(run, "--failed") == 0
+    assert capfd.readouterr() == ("", "no rank has failed\n")
+    Path(run.layout.error(1, 3)).write_text("{}")
+    assert logs(run, "--failed") == 0
+    assert capfd.readouterr() == ("third\n", "rank 3 failed in attempt 1\nkilled\n")
+    assert logs(run, "--failed", "--attempt", "2") == 0
+    assert capfd.readouterr() == ("", "no rank failed in attempt 2\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--grep", "("], "--grep: '(' is no regular expression"),
+        (["--since", "yesterday"], "--since: 'yesterday' is no duration and no time"),
+        (["--since", "99:99"], "--since: '99:99' is no duration and no time"),
+        (["--rank", "3-x"], "--rank: '3-x' is no rank and no range of ranks"),
+        (["--rank", "9-3"], "--rank: the range '9-3' runs backwards"),
+        (["--rank", ","], "--rank: ',' names no rank"),
+        (["--rank", "0,7"], "there is no rank 7 in attempt 2: it has ranks 0-3"),
+        (["--rank", "all", "--node", "node9"], "none of these ranks was on 'node9'"),
+        (["--rank", "all", "--attempt", "9"], "there is no attempt 9"),
+        (["--tail", "-1"], "--tail is -1, expected a number of lines"),
+        (["--failed", "--rank", "1"], "--failed and --rank exclude each other"),
+        (["--script", "--grep", "x"], "--script prints one file as it is"),
+    ],
+)
+def test_a_wrong_choice_is_one_clear_message(
+    run: RunBuilder, capsys: Capture, arguments: list[str], message: str
+) -> None:
+    assert logs(run, *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.long
+def test_follow_of_all_ranks_goes_on_over_attempts(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.say("RUNNING")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "logs", "--follow", "--rank", "all", run.layout.root],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["[node1:0] second\n", "[node1:0] warning\n"]
+    run.write_rank(2, 3, "ha")
+    run.write_rank(2, 3, "lf\n")
+    assert process.stdout.readline() == "[node2:3] half\n"
+    run.open_attempt(3, restarts=2).write_rank(3, 1, "later\n")
+    assert process.stdout.readline() == "[node1:1] later\n"
+    run.write_rank(3, 0, "last").end()
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "[node1:0] last\n")
+    assert error == "--- attempt 3 ---\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10m", 36_000 - 600), ("14:30", 14.5 * 3600), ("9:05:01", 9 * 3600 + 301), ("1970-01-01T01:00:00Z", 3600)],
+)
+def test_since_is_a_duration_or_a_time(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert parse_since(text, now=36_000) == int(seconds * 1e9)

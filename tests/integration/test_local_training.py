@@ -21,6 +21,7 @@ FILES = {
     "allocations/0001.json",
     "attempts/0001/claim.json",
     "attempts/0001/nodes/NODE.json",
+    "attempts/0001/nodes/NODE.marks.jsonl",
     "attempts/0001/ranks/00000/stderr.log",
     "attempts/0001/ranks/00000/stdout.log",
     "attempts/0001/ranks/00001/stderr.log",

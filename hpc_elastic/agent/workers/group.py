@@ -20,6 +20,7 @@ from hpc_elastic.agent.workers.heartbeats import Heartbeats
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
+from hpc_elastic.agent.workers.log_marks import LogMarks, start_marks
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.store_link import StoreLink
@@ -98,6 +99,7 @@ class LocalWorkers:
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
+        self._marks: LogMarks | None = None
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
         self._failing: dict[int, Word] = {}  # by local rank: what failed workers said of the exception that ended them
@@ -138,6 +140,9 @@ class LocalWorkers:
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            await self._thread.call(marks.close)
         return unkillable
 
     def hurry(self) -> None:
@@ -190,6 +195,7 @@ class LocalWorkers:
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         if self.stalls is not None:
             self.stalls.begin(orders, self._workers.running)
+        self._marks = start_marks(self._layout, orders, node=self._allocation.node)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded

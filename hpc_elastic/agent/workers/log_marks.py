@@ -1,0 +1,86 @@
+"""Writes down once a second how long each log of a node's ranks is, so that readers can order lines by time.
+
+Theory of operation. Workers write straight to their files, and their lines have no time. A thread looks at the files'
+sizes once a second and appends those that have changed, with the time, to `attempts/NNNN/nodes/NODE.marks.jsonl`; a
+smaller size than before says that the log was cut. So that a run of weeks keeps a small file, the pause doubles after
+each `MARKS_AT_A_PAUSE` marks, up to `LONGEST_PAUSE_S`. Marks are a help and never a condition: a disk that refuses
+them is no trouble, and the thread is not waited for longer than `CLOSED_WITHIN_S`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from hpc_elastic.agent.workers.spawn import WorkerOrder
+from hpc_elastic.codec import to_json
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import LogMark
+from hpc_elastic.rundir.store import append_line
+
+SHORTEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 16.0
+MARKS_AT_A_PAUSE = 3600
+CLOSED_WITHIN_S = 2.0
+
+
+class LogMarks:
+    """Follows the sizes of files in a thread of its own.
+
+    Args:
+        path: the file of the marks.
+        files: the logs, by the names that they have in the marks.
+        pause_s: the first pause between two looks.
+    """
+
+    def __init__(self, path: str, files: Mapping[str, str], *, pause_s: float = SHORTEST_PAUSE_S) -> None:
+        self._path = path
+        self._files = files
+        self._pause_s = pause_s
+        self._sizes: dict[str, int] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log marks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write the last mark and end the thread."""
+        self._is_over.set()
+        self._thread.join(CLOSED_WITHIN_S)
+
+    def _run(self) -> None:
+        count = 0
+        while not self._is_over.wait(self._pause_s):
+            count += self._mark()
+            if count >= MARKS_AT_A_PAUSE:
+                count, self._pause_s = 0, min(LONGEST_PAUSE_S, self._pause_s * 2)
+        self._mark()
+
+    def _mark(self) -> bool:
+        """Append a mark if a file has changed; return whether there was one."""
+        changed = {}
+        time_ns = time.time_ns()  # before the look: what a mark covers was written before its time, or right after
+        for name, path in self._files.items():
+            with contextlib.suppress(OSError):
+                size = os.stat(path).st_size
+                if size != self._sizes.get(name, 0):
+                    changed[name] = self._sizes[name] = size
+        if changed:
+            with contextlib.suppress(RunDirectoryError):
+                append_line(self._path, to_json(LogMark(time_ns=time_ns, ends=changed)))
+        return bool(changed)
+
+
+def start_marks(layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> LogMarks | None:
+    """Start the marks of an attempt's workers on this node; None if none of them writes to files."""
+    files = {}
+    for order in orders:
+        if order.destinations.redirected & Std.OUT:
+            files[f"{order.rank}.stdout"] = layout.stdout(order.attempt, order.rank)
+        if order.destinations.redirected & Std.ERR:
+            files[f"{order.rank}.stderr"] = layout.stderr(order.attempt, order.rank)
+    return LogMarks(layout.log_marks(orders[0].attempt, node), files) if files else None

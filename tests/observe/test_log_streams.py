@@ -1,0 +1,86 @@
+"""The output of many ranks in the order of its time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.codec import to_json
+from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, RankPlace, merge, open_streams
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import LogMark
+
+SECOND = 1_000_000_000
+
+
+def source(rank: int = 0) -> LogSource:
+    return LogSource(index=rank, rank=rank, node="n", is_stderr=False)
+
+
+def timed(batches: list[Batch]) -> list[tuple[int, bytes]]:
+    return [(batch.time_ns, line) for batch in batches for line in batch.lines]
+
+
+def test_a_line_has_the_time_of_the_first_mark_that_covers_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\nthree\nfour\n")
+    stream = LogStream(source(), str(path), [(4, 10), (10, 20), (14, 30)])
+    found = timed(list(stream.batches(is_last=True)))
+    assert found[:3] == [(10, b"one"), (20, b"two"), (30, b"three")]
+    assert found[3] == (path.stat().st_mtime_ns, b"four")
+
+
+def test_a_stream_goes_on_where_it_stopped_and_keeps_an_incomplete_line_until_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    stream = LogStream(source(), str(path))
+    assert list(stream.batches(is_last=False)) == []
+    for part, expected in ((b"one\ntw", [b"one"]), (b"o", []), (b"\nend", [b"two"])):
+        with open(path, "ab") as file:
+            file.write(part)
+        assert [line for _, line in timed(list(stream.batches(is_last=False)))] == expected
+    assert [line for _, line in timed(list(stream.batches(is_last=True)))] == [b"end"]
+    assert list(stream.batches(is_last=True)) == []
+
+
+def test_the_part_before_a_cut_comes_first_with_the_time_of_the_cut(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    Path(layout.rank(1, 3)).mkdir(parents=True)
+    Path(layout.stdout(1, 3)).write_text("ning\nlater\n")
+    Path(layout.earlier(layout.stdout(1, 3))).write_text("before\nbegin")
+    for time_ns, size in ((1, 900), (2, 5), (3, 11)):
+        store.append_line(layout.log_marks(1, "n"), to_json(LogMark(time_ns=time_ns, ends={"3.stdout": size})))
+    streams = open_streams(layout, [RankPlace(rank=3, node="n", attempt=1)])
+    assert timed(list(merge(streams))) == [(2, b"before"), (2, b"beginning"), (3, b"later")]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_merge_loses_and_doubles_no_line_and_keeps_the_order_of_each_rank(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    layout, places = RunLayout(tmp_path), []
+    written: dict[int, list[bytes]] = {rank: [] for rank in range(5)}
+    files = {rank: bytearray() for rank in written}
+    for rank in written:
+        places.append(RankPlace(rank=rank, node=f"n{rank % 2}", attempt=1))
+        Path(layout.rank(1, rank)).mkdir(parents=True)
+    times: dict[bytes, int] = {}
+    for second in range(1, chance.randint(2, 12)):
+        marks: dict[str, dict[str, int]] = {"n0": {}, "n1": {}}
+        for rank in written:
+            for _ in range(chance.choice([0, 0, 1, 3])):
+                line = b"%d %d %s" % (rank, len(written[rank]), b"x" * chance.choice([0, 5, 30_000]))
+                written[rank].append(line)
+                files[rank] += line + b"\n"
+                times[line] = second * SECOND
+            marks[f"n{rank % 2}"][f"{rank}.stdout"] = len(files[rank])
+        for node, ends in marks.items():
+            store.append_line(layout.log_marks(1, node), to_json(LogMark(time_ns=second * SECOND, ends=ends)))
+    for rank, content in files.items():
+        Path(layout.stdout(1, rank)).write_bytes(bytes(content))
+    batches = list(merge(open_streams(layout, places)))
+    for rank, lines in written.items():
+        assert [line for batch in batches if batch.source.rank == rank for line in batch.lines] == lines
+    assert [time_ns for time_ns, _ in timed(batches)] == sorted(time_ns for time_ns, _ in timed(batches))
+    assert {line: time_ns for time_ns, line in timed(batches)} == times
