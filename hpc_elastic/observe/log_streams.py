@@ -42,7 +42,7 @@ class Batch(NamedTuple):
     """
 
     time_ns: int
-    index: int  # the source's
+    order: int  # the source's index
     source: LogSource
     lines: list[bytes]
 
@@ -139,7 +139,7 @@ def open_streams(
     """Return the streams of these ranks; files that do not exist (yet) are among them."""
     marks: dict[tuple[int, str], _NodeMarks] = {}
     wanted = [is_stderr for is_stderr, is_wanted in ((False, with_stdout), (True, with_stderr)) if is_wanted]
-    streams = []
+    streams: list[LogStream] = []
     for place in sorted(places, key=attrgetter("rank")):
         key = (place.attempt, place.node)
         if key not in marks:
