@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
+        "watch": ("watch", "follow a run's state, steps and events on the terminal"),
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
         "report": ("report", "write a page about a run: timeline, useful time, failures"),

@@ -14,8 +14,8 @@ from typing import Any
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
 from hpc_elastic.observe.report.useful_time import AllocationTimes, AttemptTimes, TimeSpan, divide
-from hpc_elastic.observe.samples import LatestSamples, Line, ranks_seen, read_spread
-from hpc_elastic.observe.slow_ranks import Pace, find_pace
+from hpc_elastic.observe.samples import Line, read_pace, read_spread
+from hpc_elastic.observe.slow_ranks import Pace
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -105,7 +105,7 @@ def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None =
         end=end,
     )
     latest = snapshot.attempts
-    pace = find_pace(ranks_seen(LatestSamples(layout).read(snapshot.nodes), latest))
+    pace = read_pace(layout, snapshot.nodes, latest)
     return ReportData(
         snapshot=snapshot,
         begin=begin,
