@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -45,7 +47,7 @@ def test_status_has_the_step_and_its_rate_while_the_run_goes_on(
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(ours, (24, 80))
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     yield ours, theirs
     os.close(ours)
     os.close(theirs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -70,13 +69,12 @@ class ReportData:
     pace: Pace = field(default_factory=Pace)
 
 
-def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None = None) -> ReportData:
+def collect_report(layout: RunLayout, snapshot: Snapshot) -> ReportData:
     """Read what a report shows.
 
     Args:
         layout: the run's.
-        snapshot: the run's state.
-        now: Unix seconds; the end of a run that is not over.
+        snapshot: the run's state. The report of a run that is not over ends with the last that it wrote.
     """
     attempts, claims = snapshot.attempt_history, _claims(layout)
     heads = {str(claim.get("node")) for claim in claims} | {attempt.head for attempt in attempts} - {""}
@@ -89,8 +87,7 @@ def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None =
     moments = [_seconds(snapshot.submitted), *(_seconds(claim.get("time")) for claim in claims[:1])]
     begin = max((moment for moment in moments if moment is not None), default=0.0)
     last = max([begin, *(_time(each) for each in events), *(lines[-1]["time_ns"] / 1e9 for lines in samples.values())])
-    current = last if now is None and not snapshot.is_over else (now or time.time())
-    end = (_seconds(snapshot.ended) or last) if snapshot.is_over else max(current, last)
+    end = _seconds(snapshot.ended) or last
     seen = _attempts(layout, snapshot, events, end, steps)
     begin = min([begin or end, *(each.times.opened for each in seen)])
     allocations = _allocations(claims, snapshot, seen, events, end)

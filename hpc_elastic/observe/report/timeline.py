@@ -102,8 +102,8 @@ def _segments(
         if attempt.started is not None:
             marks.append((attempt.started, 3, NodeState.RUNNING, attempt.number))
         if attempt.failed is not None and attempt.failed < later:
-            state = NodeState.FAILED if node in failed else NodeState.STOPPING
-            marks.append((attempt.failed, 4, state, attempt.number))
+            end_state = NodeState.FAILED if node in failed else NodeState.STOPPING
+            marks.append((attempt.failed, 4, end_state, attempt.number))
     marks.sort(key=lambda mark: mark[:2])
     segments: list[Segment] = []
     state: NodeState | None = None
