@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.cli.output import print_json
+from hpc_elastic.observe.samples import read_pace
+from hpc_elastic.observe.slow_ranks import NO_PACE, Pace
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
 from hpc_elastic.rundir.layout import ArrayLayout
+
+MOST_NODES = 64  # whose samples are read: `status` answers at once, also about a run of thousands of nodes
 
 
 def make_parser() -> VerbParser:
@@ -36,20 +41,22 @@ def main(argv: Sequence[str]) -> int:
 
         return show_array(found, is_json=arguments.json)
     snapshot = look(found)
+    pace = NO_PACE if snapshot.is_over else read_pace(found, snapshot.nodes, snapshot.attempts, most=MOST_NODES)
     if arguments.json:
-        print_json(snapshot_to_json(snapshot))
+        steps = {"step": pace.step, "step_rate": pace.rate, "slow_ranks": [asdict(rank) for rank in pace.slow]}
+        print_json({**snapshot_to_json(snapshot), **steps})
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":  # which rich takes for 80 columns wide
-        _draw(snapshot)
+        _draw(snapshot, pace)
     else:
         from hpc_elastic.observe.present import plain_status
 
-        print(plain_status(snapshot, terminal_width()))
+        print(plain_status(snapshot, terminal_width(), pace))
     return 0
 
 
-def _draw(snapshot: Snapshot) -> None:
+def _draw(snapshot: Snapshot, pace: Pace) -> None:
     from rich.console import Console
 
     from hpc_elastic.observe.present import rich_status
 
-    Console(width=terminal_width()).print(rich_status(snapshot))
+    Console(width=terminal_width()).print(rich_status(snapshot, pace))

@@ -18,6 +18,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
         "explain": ("explain", "say why a run failed or restarted, and what to do"),
+        "watch": ("watch", "follow a run's state, steps and events on the terminal"),
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
         "stacks": ("stacks", "show where the ranks of a run are, equal stacks together"),

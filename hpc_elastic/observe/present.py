@@ -21,6 +21,7 @@ from hpc_elastic.observe.narrate import (
     unix_time,
     where_to_look,
 )
+from hpc_elastic.observe.slow_ranks import NO_PACE, Pace, describe_pace, describe_slow
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.states import RunState
@@ -41,7 +42,7 @@ _STYLES = {
 LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
-def status_rows(snapshot: Snapshot, now: float | None = None) -> list[tuple[str, str]]:
+def status_rows(snapshot: Snapshot, pace: Pace = NO_PACE, now: float | None = None) -> list[tuple[str, str]]:
     """Return the label and the text of each line of `status`; `now` is in Unix seconds, by default by this clock."""
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
@@ -53,6 +54,8 @@ def status_rows(snapshot: Snapshot, now: float | None = None) -> list[tuple[str,
         ("note", snapshot.note or ""),
         ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
+        ("step", describe_pace(pace)),
+        ("slowest", describe_slow(pace)),
         ("spares", describe_nodes(snapshot.spares) if snapshot.spares and not snapshot.is_over else ""),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
         ("restarts", of_limit(snapshot.restarts, snapshot.max_restarts)),
@@ -68,10 +71,10 @@ def status_rows(snapshot: Snapshot, now: float | None = None) -> list[tuple[str,
     return [(label, printable(text)) for label, text in rows if text]
 
 
-def plain_status(snapshot: Snapshot, width: int) -> str:
+def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE) -> str:
     """Return `status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
     lines = [printable_line(snapshot.name)]
-    for label, text in status_rows(snapshot):
+    for label, text in status_rows(snapshot, pace):
         is_for_copying = label in _FOR_COPYING
         if width < NARROW:
             lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else wrap(text, width, "  "))
@@ -82,7 +85,7 @@ def plain_status(snapshot: Snapshot, width: int) -> str:
     return "\n".join(lines)
 
 
-def rich_status(snapshot: Snapshot) -> RenderableType:
+def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE) -> RenderableType:
     """Return `status` for a terminal."""
     from rich.console import Group
     from rich.table import Table
@@ -91,7 +94,7 @@ def rich_status(snapshot: Snapshot) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in status_rows(snapshot):
+    for label, text in status_rows(snapshot, pace):
         grid.add_row(label, Text(text, style=state_style(snapshot.state) if label == "state" else ""))
     return Group(Text(printable_line(snapshot.name), style="bold"), grid)
 

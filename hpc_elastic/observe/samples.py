@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpc_elastic.observe.slow_ranks import RankSeen
+from hpc_elastic.observe.slow_ranks import Pace, RankSeen, find_pace
 from hpc_elastic.rundir.layout import RunLayout
 
 Line = Mapping[str, Any]
@@ -46,16 +46,22 @@ def read_latest(path: str, *, count: int = 7) -> list[Line]:
     return []
 
 
-class LatestSamples:
-    """The latest samples of all nodes, read again and again."""
+def latest_samples(layout: RunLayout, nodes: Sequence[str], *, most: int | None = None) -> dict[str, list[Line]]:
+    """Return the last samples of each of these nodes that has some.
 
-    def __init__(self, layout: RunLayout) -> None:
-        self._layout = layout
+    Args:
+        layout: the run's.
+        nodes: the nodes.
+        most: of more nodes than so many only as many are read, evenly chosen.
+    """
+    step = 1 if most is None else max(1, -(-len(nodes) // most))
+    found = {node: read_latest(layout.samples(node)) for node in nodes[::step]}
+    return {node: lines for node, lines in found.items() if lines}
 
-    def read(self, nodes: Iterable[str]) -> dict[str, list[Line]]:
-        """Return the last samples of each of these nodes that has some."""
-        found = {node: read_latest(self._layout.samples(node)) for node in nodes}
-        return {node: lines for node, lines in found.items() if lines}
+
+def read_pace(layout: RunLayout, nodes: Sequence[str], attempt: int, *, most: int | None = None) -> Pace:
+    """Return the pace of the ranks of an attempt on these nodes, from their latest samples."""
+    return find_pace(ranks_seen(latest_samples(layout, nodes, most=most), attempt))
 
 
 def ranks_seen(samples: Mapping[str, Sequence[Line]], attempt: int) -> list[RankSeen]:

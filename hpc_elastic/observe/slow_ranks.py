@@ -6,9 +6,8 @@ a rank's step is first moved to the moment of the latest sample, as if the rank 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 LEAST_BEHIND = 2.0  # steps: ranks that wait for each other differ by one
 TOLERANCE_S = 1.0  # how far samples and heartbeats are apart without any rank being slow
@@ -45,6 +44,9 @@ class Pace:
     slow: tuple[SlowRank, ...] = ()
 
 
+NO_PACE = Pace()
+
+
 def find_pace(seen: Sequence[RankSeen]) -> Pace:
     """Return the pace of the ranks, from one or two sightings of each.
 
@@ -55,7 +57,7 @@ def find_pace(seen: Sequence[RankSeen]) -> Pace:
     for each in sorted(seen, key=lambda each: each.at):
         by_rank.setdefault(each.rank, []).append(each)
     if not by_rank:
-        return Pace()
+        return NO_PACE
     rates = [
         max(0.0, (two[-1].step - two[-2].step) / (two[-1].at - two[-2].at))
         for two in by_rank.values()
@@ -65,7 +67,7 @@ def find_pace(seen: Sequence[RankSeen]) -> Pace:
     latest = [sightings[-1] for sightings in by_rank.values()]
     now = max(each.at for each in latest)
     moved = {each.rank: each.step + (rate or 0.0) * (now - each.at) for each in latest}
-    middle = median(moved.values())
+    middle = median([*moved.values()])
     # Without a rate nothing is known of samples of different moments.
     least = max(LEAST_BEHIND, (rate or 0.0) * TOLERANCE_S)
     is_comparable = rate is not None or max(each.at for each in latest) == min(each.at for each in latest)
@@ -85,6 +87,13 @@ def find_pace(seen: Sequence[RankSeen]) -> Pace:
         rate=None if rate is None else round(rate, 3),
         slow=tuple(sorted(slow, key=lambda each: (-each.behind, each.rank))),
     )
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median; the module `statistics` takes longer to import than `status` may take in all."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def describe_pace(pace: Pace) -> str:

@@ -64,10 +64,13 @@ env: {{OMP_NUM_THREADS: 1}}
 
 
 def files(run: Run) -> set[str]:
-    """The names of a run's files, where scheduler and node stand in them made the same."""
+    """The names of a run's files, where scheduler and node stand in them made the same.
+
+    Samples are left out: only a run of more than ten seconds has some.
+    """
     found = set()
     for path in run.path.rglob("*"):
-        if path.is_file() and path.name != "checkpoint.pt":
+        if path.is_file() and path.name not in ("checkpoint.pt", "samples.jsonl"):
             name = path.relative_to(run.path).as_posix()
             name = re.sub(r"^(slurm|local)-[^/]*\.out$", "JOB.out", name)
             found.add(re.sub(r"\b(local|node)\d+\b", "NODE", name))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -14,8 +13,8 @@ from typing import Any
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
 from hpc_elastic.observe.report.useful_time import AllocationTimes, AttemptTimes, TimeSpan, divide
-from hpc_elastic.observe.samples import LatestSamples, Line, ranks_seen, read_spread
-from hpc_elastic.observe.slow_ranks import Pace, find_pace
+from hpc_elastic.observe.samples import Line, read_pace, read_spread
+from hpc_elastic.observe.slow_ranks import Pace
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -70,13 +69,12 @@ class ReportData:
     pace: Pace = field(default_factory=Pace)
 
 
-def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None = None) -> ReportData:
+def collect_report(layout: RunLayout, snapshot: Snapshot) -> ReportData:
     """Read what a report shows.
 
     Args:
         layout: the run's.
-        snapshot: the run's state.
-        now: Unix seconds; the end of a run that is not over.
+        snapshot: the run's state. The report of a run that is not over ends with the last that it wrote.
     """
     attempts, claims = snapshot.attempt_history, _claims(layout)
     heads = {str(claim.get("node")) for claim in claims} | {attempt.head for attempt in attempts} - {""}
@@ -89,8 +87,7 @@ def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None =
     moments = [_seconds(snapshot.submitted), *(_seconds(claim.get("time")) for claim in claims[:1])]
     begin = max((moment for moment in moments if moment is not None), default=0.0)
     last = max([begin, *(_time(each) for each in events), *(lines[-1]["time_ns"] / 1e9 for lines in samples.values())])
-    current = last if now is None and not snapshot.is_over else (now or time.time())
-    end = (_seconds(snapshot.ended) or last) if snapshot.is_over else max(current, last)
+    end = _seconds(snapshot.ended) or last
     seen = _attempts(layout, snapshot, events, end, steps)
     begin = min([begin or end, *(each.times.opened for each in seen)])
     allocations = _allocations(claims, snapshot, seen, events, end)
@@ -105,7 +102,7 @@ def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None =
         end=end,
     )
     latest = snapshot.attempts
-    pace = find_pace(ranks_seen(LatestSamples(layout).read(snapshot.nodes), latest))
+    pace = read_pace(layout, snapshot.nodes, latest)
     return ReportData(
         snapshot=snapshot,
         begin=begin,

@@ -1,0 +1,93 @@
+"""`hpc-elastic watch` on a terminal and into a pipe, on run directories with records in them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from tests.cli.conftest import FakeSlurm
+from tests.observe.report.build_run import Fault, build_run
+
+
+def test_into_a_pipe_it_prints_a_line_for_each_change(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_run(workplace / "run", nodes=4, faults=[Fault(1, "bad data")])
+    assert main(["watch", "run"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "SUCCEEDED; attempt 2; 32 workers on 4 nodes; every rank exited 0" in line
+
+
+def test_status_has_the_step_and_its_rate_while_the_run_goes_on(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = build_run(workplace / "run", nodes=4, faults=[Fault(1, "bad data")])
+    Path(layout.result).unlink()
+    fake_slurm.say("RUNNING")
+    assert main(["status", "run"]) == 0
+    text = capsys.readouterr().out
+    assert "\nstep           427, one in " in text
+    assert "\nslowest        rank 8 on node001: 40 steps behind" in text
+    assert main(["status", "--json", "run"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 427
+    assert found["slow_ranks"][0]["rank"] == 8
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def start(folder: Path, theirs: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "hpc_elastic", "watch", "run"]
+    environ = {**os.environ, "TERM": "xterm"}
+    environ.pop("COLUMNS", None)
+    return subprocess.Popen(command, cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+
+
+def read_until(ours: int, wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        seen += os.read(ours, 65536)
+    return seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (None, 130)])
+def test_q_and_ctrl_c_leave_and_the_terminal_is_as_before(
+    workplace: Path, fake_slurm: FakeSlurm, terminal: tuple[int, int], key: bytes | None, code: int
+) -> None:
+    layout = build_run(workplace / "run", nodes=4, faults=[Fault(1, "bad data")])
+    Path(layout.result).unlink()
+    fake_slurm.say("RUNNING")
+    ours, theirs = terminal
+    before = termios.tcgetattr(theirs)
+    process = start(workplace, theirs)
+    try:
+        seen = read_until(ours, b"q leaves")
+        assert b"40 steps behind" in seen
+        if key is None:
+            process.send_signal(signal.SIGINT)
+        else:
+            os.write(ours, key)
+        read_until(ours, b"\x1b[?1049l")
+        assert process.wait(30) == code
+    finally:
+        process.kill()
+        process.wait()
+    assert termios.tcgetattr(theirs)[3] == before[3]
