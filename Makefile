@@ -10,7 +10,7 @@
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
 # make explore    every placement of one fault in a run of 3 nodes and 2 starts; make explore DEPTH=2 MINUTES=60 for two
 # make mutate     changes the code of membership in 120 places, one at a time, and says which the simulation does not notice
-# make fuzz       mutated answers of Slurm, 100,000 of each that was captured, about half an hour; make fuzz COUNT=1000 for less
+# make fuzz       mutated answers of Slurm, 100,000 of each that was captured, and as many error files of workers; make fuzz COUNT=1000 for less
 # make faults     a table of failures, each made for real: of how many the right class, culprit and cause are told, a quarter of an hour
 # make kills      200 random SIGKILLs among 8 ranks in a collective, each of which must be named; KILLS=40 for less
 # make soak       all six: simulate, fuzz, soak-local, soak-restarts, soak-guard and soak-slurm
@@ -49,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lint,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lint,report,test]'
 	@touch $@
 
 check: .venv/.installed
@@ -107,6 +107,7 @@ mutate: .venv/.installed
 
 fuzz: .venv/.installed
 	$(BIN)/python -m tests.scheduler.slurm.fuzz --first $(FIRST) --count $(COUNT)
+	$(BIN)/python -m tests.agent.workers.fuzz --first $(FIRST) --count $(COUNT)
 
 faults: .venv/.installed
 	$(BIN)/python -m tests.faults

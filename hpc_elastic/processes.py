@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 _PART = 64 * 1024
+_ENDING = 0x4 | 0x200 | 0x400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,19 @@ def find_process(pid: int) -> Process | None:
         start=int(fields[19]),
         is_alive=fields[0] not in (b"Z", b"X"),
     )
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process is on its way out: it has called exit, or a signal has ended it, perhaps with a dump.
+
+    Its connections may be closed already, long before it can be collected.
+    Source: proc_pid_stat(5), and PF_EXITING, PF_DUMPCORE and PF_SIGNALED of linux/sched.h.
+    """
+    try:
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return len(fields) < 7 or bool(int(fields[6]) & _ENDING)
 
 
 def all_processes() -> list[Process]:

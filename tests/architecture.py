@@ -85,6 +85,7 @@ THIRD_PARTY = {
     "yaml": ("hpc_elastic.job", "hpc_elastic.site"),
     "pydantic": ("hpc_elastic.job", "hpc_elastic.site", "hpc_elastic.observe.schemas"),
     "jinja2": ("hpc_elastic.render",),
+    "plotly": ("hpc_elastic.observe.report",),
     "rich": ("hpc_elastic.observe", "hpc_elastic.cli"),
 }
 # Modules and, below them, what they must never load, by whatever way.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.last_word import name_of, open_receiver, receive_last_words, send_last_word
+from hpc_elastic.last_word import name_of, open_receiver, send_last_word
+from tests.last_words import last_words
 
 
 def test_words_come_with_the_process_id_of_their_sender() -> None:
@@ -19,8 +20,8 @@ def test_words_come_with_the_process_id_of_their_sender() -> None:
         with subprocess.Popen([sys.executable, "-c", source]) as child:
             pass
         send_last_word(name_of(receiver), 3)
-        assert list(receive_last_words(receiver)) == [(child.pid, 7), (os.getpid(), 3)]
-        assert list(receive_last_words(receiver)) == []
+        assert last_words(receiver) == [(child.pid, 7), (os.getpid(), 3)]
+        assert last_words(receiver) == []
 
 
 def test_what_is_no_last_word_is_passed_over() -> None:
@@ -29,7 +30,7 @@ def test_what_is_no_last_word_is_passed_over() -> None:
         for word in (b"", b"x", b"-1", b"1" * 10_000, b"\xff"):
             stranger.sendto(word, address)
         send_last_word(name_of(receiver), 1)
-        assert [attempt for _, attempt in receive_last_words(receiver)][-1:] == [1]
+        assert [attempt for _, attempt in last_words(receiver)][-1:] == [1]
 
 
 @pytest.mark.long
@@ -40,7 +41,7 @@ def test_a_full_queue_does_not_hold_a_worker_up() -> None:
     with open_receiver() as receiver:
         for attempt in range(most + 2):
             send_last_word(name_of(receiver), attempt)  # returns
-        assert [attempt for _, attempt in receive_last_words(receiver)] == list(range(most + 1))
+        assert [attempt for _, attempt in last_words(receiver)] == list(range(most + 1))
 
 
 def test_each_receiver_has_a_name_of_its_own() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests import torch_names
 from tests.architecture import PACKAGE, Module, read_package
+from tests.torch_claims import CLAIMS, Claim
 
 REPOSITORY = PACKAGE.parent
 REFERENCE = REPOSITORY / "docs/reference/torch-elastic.md"
@@ -124,6 +125,29 @@ def test_every_environment_variable_of_torchs_agent_has_a_row() -> None:
     assert {"RANK", "MASTER_ADDR", "TORCH_ELASTIC_WORKER_IDENTICAL", "TORCHELASTIC_RUN_ID"} <= variables
     assert variables <= everywhere
     assert set(torch_side("Environment variables")) <= variables
+
+
+@needs_torch
+def test_names_of_older_versions_are_in_no_file_of_the_installed_torch() -> None:
+    today = {
+        name.partition("(")[0].rpartition(".")[2] for file in torch_names.FILES for name in torch_names.names_of(file)
+    }
+    assert torch_side("Names of older versions")
+    assert not set(torch_side("Names of older versions")) & today
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.section}: {claim.torch}")
+def test_a_row_that_claims_something_names_a_test_of_it(claim: Claim) -> None:
+    """Whoever changes the words of such a row has to look at the test that proves them, and the other way round."""
+    (row,) = [row for row in sections()[claim.section] if claim.torch in row.torch]
+    assert claim.says in f"{row.ours} {row.difference}"
+    file, _, name = claim.test.partition("::")
+    tree = ast.parse((REPOSITORY / file).read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, claim.test
+
+
+def test_every_claim_is_of_a_row_of_its_own() -> None:
+    assert len({(claim.section, claim.torch, claim.says) for claim in CLAIMS}) == len(CLAIMS)
 
 
 def ours() -> Iterator[str]:

@@ -17,7 +17,7 @@ FILES = (
     *("multiprocessing/tail_log.py", "multiprocessing/errors/__init__.py"),
     *("multiprocessing/errors/error_handler.py", "multiprocessing/errors/handlers.py"),
     *("multiprocessing/subprocess_handler/handlers.py", "multiprocessing/subprocess_handler/subprocess_handler.py"),
-    *("rendezvous/api.py", "rendezvous/registry.py", "launcher/api.py"),
+    *("rendezvous/api.py", "rendezvous/registry.py", "launcher/api.py", "utils/store.py", "utils/distributed.py"),
 )
 AGENT = "agent/server/api.py"
 TRIVIAL = frozenset({"logger", "log", "_R", "_P"})

@@ -99,6 +99,9 @@ class PretendedWorkers:
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         raise AssertionError(f"worker {local_rank} has not failed")
 
+    def failing_word(self, _local_rank: int) -> None:
+        return None
+
 
 class NoSignals:
     """Nobody sends a TERM."""

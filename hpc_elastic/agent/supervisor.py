@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from functools import partial
 
 from hpc_elastic.agent.departure import Departure
@@ -24,16 +25,17 @@ from hpc_elastic.agent.node.gpu_usage import GpuTool
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.records.samples import RankProgress, SampleFile, Sampler, no_progress
+from hpc_elastic.agent.records.samples import SampleFile, Sampler
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.deadline import Deadline
-from hpc_elastic.membership.actions import Leave, Level
+from hpc_elastic.membership.actions import Leave, Level, Note
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -53,7 +55,6 @@ class Supervisor:
         secret: the run's secret.
         journal: the run directory.
         can_end_job: returns whether this node could end a job of the scheduler; blocks for some seconds at most.
-        progress: returns what the heartbeats of this node's ranks say, by global rank, in any thread.
     """
 
     def __init__(
@@ -64,13 +65,11 @@ class Supervisor:
         secret: bytes,
         journal: Journal,
         can_end_job: Callable[[str], bool] = lambda _: False,
-        progress: Callable[[], Mapping[int, RankProgress]] = no_progress,
     ) -> None:
         self._plan = plan
         self._place = allocation
         self._journal = journal
         self._can_end_job = can_end_job
-        self._progress = progress
         self._gpus = GpuTool(self._say)
         scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
         trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
@@ -126,7 +125,9 @@ class Supervisor:
             start=self._start,
             guard=lambda: [*self._guard.pids(), *self._gpus.pids()],
             say=self._say,
-            on_exit=lambda attempt, rank, exitcode: self._part.member.worker_exited(attempt, rank, exitcode),
+            on_exit=lambda attempt, rank, exitcode, is_after_stop: self._part.member.worker_exited(
+                attempt, rank, exitcode, is_after_stop=is_after_stop
+            ),
             on_broken=lambda reason: self._part.member.node_broke(reason),
             may_start=lambda: not self._deadline.has_passed,
         )
@@ -152,15 +153,29 @@ class Supervisor:
                 say=self._say,
             ),
         )
-        member = self._part.member
         signals = AgentSignals(
             self._loop,
             is_local=place.is_local,
-            stop=member.got_signal,
+            stop=self._part.member.got_signal,
             escalate=self._group.hurry,
             say=self._say,
         )
+        self._watch_workers()
         self._part.serve(self._group, signals, Circumstances(plan.run_dir))
+
+    def _watch_workers(self) -> None:
+        """Set up what looks at the workers beside their ends: stalls, stacks and samples."""
+        place, plan, member = self._place, self._plan, self._part.member
+        self._group.stalls = Stalls(
+            plan,
+            place,
+            heartbeats=self._group.heartbeats,
+            disk=self._disk,
+            say=lambda text: self._say(text, "warning"),
+            note=self._note,
+            report=member.worker_stalled,
+        )
+        member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
         self._sampler = Sampler(
             SampleFile(RunLayout(plan.run_dir).samples(place.node)),
             run=plan.run,
@@ -168,7 +183,7 @@ class Supervisor:
             disk=self._disk,
             workers=self._group.running,
             gpus=self._gpus,
-            progress=self._progress,
+            progress=self._group.heartbeats.read,
         )
         self._sampler.start()
 
@@ -177,6 +192,14 @@ class Supervisor:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.best_effort(lambda: self._journal.say(text, level))
+
+    async def _take_stacks(self, request: str) -> None:
+        if self._group.stalls is not None:
+            await self._group.stalls.take_stacks(request)
+
+    def _note(self, note: Note) -> None:
+        moment = time.time_ns()
+        self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     async def _shut_down(self) -> None:
         """End all parts in order: membership first, in which a local head ends after its members, the threads last."""

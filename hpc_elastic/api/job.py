@@ -169,6 +169,7 @@ class Job:
     elastic: Elastic | None = None
     signals: Signals | None = None
     stall_timeout: Duration | None = None
+    start_timeout: Duration | None = None
     requeue: Requeue | None = None
     start: Literal["auto", "fork", "spawn"] | None = None
     preload: Sequence[str] | None = None

@@ -133,6 +133,7 @@ def prepare_run(
     overrides: Sequence[str] = (),
     site_name: str | None = None,
     run_dir: str | None = None,
+    run_root: str | None = None,
     say: Callable[[str], None] = _say,
 ) -> PreparedRun:
     """Parse the job, find the site, resolve the plan and render the script.
@@ -142,6 +143,7 @@ def prepare_run(
         overrides: `key.path=value` of `--set`.
         site_name: of `--site`, a path relative to the working directory; None takes the job file's, or what is found.
         run_dir: of `--run-dir`; None takes the default place.
+        run_root: where the run directory is made, by the run's id; None takes the site's folder, or the default one.
         say: is called with each line about what was chosen.
 
     Raises:
@@ -151,7 +153,7 @@ def prepare_run(
     site = find_site_of(source, job, site_name, say)
     now = time.time()
     run = new_identity(job, now)
-    root = os.path.expanduser(run_dir or os.path.join(site.run_root or DEFAULT_ROOT, run))
+    root = os.path.expanduser(run_dir or os.path.join(run_root or site.run_root or DEFAULT_ROOT, run))
     return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now)
 
 

@@ -14,7 +14,7 @@ from hpc_elastic.errors import ExitCode, HpcElasticError, MissingNode, Rendezvou
 from hpc_elastic.printable import printable
 from hpc_elastic.rundir import records, store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import FailureRecord
+from hpc_elastic.rundir.records import FailureRecord, RootCause
 from hpc_elastic.rundir.states import RunState
 
 
@@ -35,6 +35,7 @@ class RunResult:
     exit_code: int
     reason: str
     cause: str
+    root_cause: RootCause | None = None
     attempts: int
     restarts: int
     nodes: tuple[str, ...]
@@ -53,7 +54,7 @@ class RunFailed(HpcElasticError):  # noqa: N818 - it stands beside RunResult in 
     Args:
         name: the run's.
         result: how it ended.
-        traceback: of the rank that failed first, if it left one.
+        traceback: of the rank in the root cause, or that failed first, if it left one.
     """
 
     def __init__(self, name: str, result: RunResult, traceback: str | None) -> None:
@@ -100,6 +101,7 @@ def read_result(layout: RunLayout) -> RunResult:
         exit_code=record.exit_code,
         reason=record.reason,
         cause=record.cause,
+        root_cause=record.root_cause,
         attempts=record.attempts,
         restarts=record.restarts,
         nodes=record.nodes,
@@ -136,7 +138,9 @@ def _unpickle(rank: int, file: str) -> Any:
 
 
 def _first_traceback(result: RunResult) -> str | None:
-    for failure in sorted(result.failures.values(), key=lambda failure: failure.timestamp):
+    """Return the traceback of the rank in the root cause, else that of the rank that failed first and left one."""
+    cause = result.root_cause.rank if result.root_cause is not None else None
+    for failure in sorted(result.failures.values(), key=lambda failure: (failure.rank != cause, failure.timestamp)):
         error: Any = store.read_json(failure.error_file) if failure.error_file else None
         try:
             text = str(error["message"]["extraInfo"]["py_callstack"])

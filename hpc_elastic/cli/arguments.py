@@ -10,6 +10,7 @@ from hpc_elastic.cli.verbs import PROGRAM
 from hpc_elastic.errors import UsageError
 
 _WIDEST = 80
+_SIMILAR = 0.75  # of difflib: `folow` is near to `follow`, and not to `role`
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -32,14 +33,17 @@ class VerbParser(argparse.ArgumentParser):
         raise UsageError(message, tip=f"{guess}`{self.prog} --help` lists what it takes")
 
     def _closest(self, message: str) -> str | None:
-        """Return the known option that is most similar to the first unknown one."""
-        _, is_unknown, words = message.partition("unrecognized arguments: ")
-        if not is_unknown or not words.startswith("--"):
+        """Return the known option that the first unknown one begins, or that is most similar to it."""
+        _, _, words = message.partition("unrecognized arguments: ")
+        unknown = next((word.partition("=")[0] for word in words.split() if word.startswith("--")), "--")
+        if unknown == "--":
             return None
         from difflib import get_close_matches
 
-        known = [option for option in self._option_string_actions if option.startswith("--")]
-        return next(iter(get_close_matches(words.split()[0].partition("=")[0], known, n=1)), None)
+        known = {option[2:]: option for option in self._option_string_actions if option.startswith("--")}
+        begun = sorted((name for name in known if name.startswith(unknown[2:])), key=len)
+        close = begun or get_close_matches(unknown[2:], known, n=1, cutoff=_SIMILAR)
+        return known[close[0]] if close else None
 
 
 def add_run(parser: VerbParser) -> None:

@@ -1,6 +1,7 @@
 """Runs the script as a child of this process, for `hpc-elastic run`: a scheduler with one job, and Ctrl-C.
 
-Theory of operation: the child gets a session of its own, so that the terminal's Ctrl-C reaches this process alone.
+Theory of operation: the child gets a session of its own, so that the terminal's Ctrl-C reaches this process alone, and
+its Ctrl-backslash, which is taken for a Ctrl-C: by default it would end this process and leave the run without it.
 The first one asks the agents to stop with grace, as `hpc-elastic cancel` does; the second sends the script TERM,
 which it passes on; the third kills its session. TERM and HUP of this process go to the script as TERM; below `nohup` a
 HUP stays ignored, for the run is to outlive the terminal.
@@ -106,7 +107,7 @@ def local_job_id(process_id: int) -> str:
 
 @contextmanager
 def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterator[None]:
-    """Make Ctrl-C, TERM and HUP stop the run instead of this process while the block runs; the watch goes on.
+    """Make Ctrl-C, Ctrl-backslash, TERM and HUP stop the run instead of this process; the watch goes on.
 
     A HUP that is ignored, as below `nohup`, stays ignored: a shell whose terminal is closed sends one all the same.
     """
@@ -117,6 +118,7 @@ def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterat
 
     handlers = {
         signal.SIGINT: interrupt,
+        signal.SIGQUIT: interrupt,
         signal.SIGTERM: lambda *_: scheduler.signal(signal.SIGTERM),
     }
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -127,6 +129,16 @@ def stop_on_signals(layout: RunLayout, scheduler: ForegroundScheduler) -> Iterat
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def quit_as_interrupt() -> Iterator[None]:
+    """Make Ctrl-backslash do what Ctrl-C does while the block runs, also where that is held back for a moment."""
+    previous = signal.signal(signal.SIGQUIT, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGQUIT, previous)
 
 
 def _interrupt_steps(layout: RunLayout, scheduler: ForegroundScheduler) -> Sequence[Callable[[], None]]:

@@ -21,9 +21,9 @@ def write_job(
 
     Args:
         command: the command line, for the second line.
-        kind: `script` or `module`.
+        kind: `script`, `module` or `command`.
         target: its path or name.
-        arguments: the script's own.
+        arguments: the target's own.
         workdir: the directory that paths are relative to.
         options: more keys, dotted, with values in YAML; `name` among them, or the target gives it.
         schema: where the JSON Schema of job files is, for editors; the first line.

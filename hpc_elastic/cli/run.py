@@ -11,24 +11,33 @@ from typing import TYPE_CHECKING
 from hpc_elastic.cli.arguments import VerbParser, add_planning
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.log_options import add_log_options, read_log_options
-from hpc_elastic.cli.torchrun_options import refuse_torchrun_options
+from hpc_elastic.cli.nproc import count_workers
+from hpc_elastic.cli.torchrun_options import (
+    add_torchrun_options,
+    choose_kind,
+    choose_site,
+    ignored_variables,
+    read_torchrun_options,
+)
 from hpc_elastic.errors import AllocationError, UsageError
 from hpc_elastic.scheduler.slurm.step import count_tasks, find_job_id
 from hpc_elastic.shipped import PACKAGE_DIRECTORY
 
 if TYPE_CHECKING:
-    from hpc_elastic.api.prepare import JobSource
+    from hpc_elastic.api.prepare import JobSource, PreparedRun
     from hpc_elastic.plan.launch_plan import LaunchPlan
 
 _EXAMPLES = """\
   hpc-elastic run job.yaml
   hpc-elastic run --nodes 2 --workers-per-node 4 train.py --epochs 20
   hpc-elastic run -m my_package.train --epochs 20
+  hpc-elastic run --no-python ./train.sh
 
 Inside salloc or an sbatch script it runs on the nodes of that job, with one
 srun of its own; call it once, without srun. Elsewhere it runs here, with
 processes as nodes. Everything after the script belongs to the script.
 Ctrl-C stops the run with grace; a second one at once; a third kills it.
+Ctrl-\\ does the same.
 """
 
 
@@ -41,49 +50,70 @@ def make_parser() -> VerbParser:
         examples=_EXAMPLES,
     )
     parser.add_argument("--nodes", "--nnodes", metavar="N|MIN:MAX", help="default: all of the allocation, else 1")
-    parser.add_argument(
-        "--workers-per-node", "--nproc-per-node", "--nproc_per_node", metavar="N", help="a number, or auto"
+    workers = parser.add_mutually_exclusive_group()
+    workers.add_argument("--workers-per-node", metavar="N", help="a number, or auto: gpus_per_node, else 1")
+    workers.add_argument(
+        "--nproc-per-node", "--nproc_per_node", metavar="N", help="a number, gpu, cpu, or auto: GPUs, else CPUs"
     )
     parser.add_argument("--max-restarts", "--max_restarts", metavar="N", help="worker failures to survive")
     parser.add_argument("--name", metavar="NAME", help="the run's name; default: the script's")
     add_log_options(parser)
-    refuse_torchrun_options(parser)
     add_planning(parser)
+    add_torchrun_options(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
-    parser.add_argument("target", metavar="TARGET", help="a job file (.yaml, .yml), a script or a module")
+    parser.add_argument("target", metavar="TARGET", help="a job file (.yaml, .yml), a script, a module or a program")
     parser.add_argument("arguments", metavar="ARGUMENTS", nargs=REMAINDER, help="the script's own")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return the exit code."""
-    arguments = make_parser().parse_args(argv)
+    prepared, allocation = prepare(argv)
+    from hpc_elastic.cli.run_foreground import run_in_foreground
+
+    return run_in_foreground(prepared, allocation)
+
+
+def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
+    """Return the run that a command line asks for, checked and not started, and the Slurm job that this process is in.
+
+    Raises:
+        UsageError: the command line asks for something that does not exist or does not fit.
+        JobError, SiteError, TemplateError, AllocationError: something of the user's or the admin's is wrong.
+    """
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    kind, named_site = choose_kind(arguments), choose_site(arguments)
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
     from hpc_elastic.cli.look import warn
 
+    if ignored := ignored_variables(os.environ, parser):
+        warn(f"torchrun's variables are not read, give the options instead: {', '.join(ignored)}")
     allocation = find_allocation(os.environ)
-    is_job_file = not arguments.module and arguments.target.endswith((".yaml", ".yml"))
+    is_job_file = kind == "script" and not arguments.run_path and arguments.target.endswith((".yaml", ".yml"))
     if is_job_file and arguments.arguments:
         raise UsageError(
             f"{arguments.arguments[0]!r} stands after the job file, whose own arguments are in it",
             tip="put options before the job file, or change the arguments with --set entrypoint.args=[...]",
         )
-    options = _options(arguments, os.environ if allocation and not is_job_file else {})
+    is_whole_job = allocation is not None and not is_job_file and not arguments.standalone
+    options = _options(arguments, os.environ if is_whole_job else {})
+    options |= read_torchrun_options(arguments)
     options |= read_log_options(arguments, {} if is_job_file else os.environ)
     if is_job_file:
         source = read_job_file(arguments.target)
         overrides = [f"{key}={value}" for key, value in options.items()] + arguments.overrides
     else:
-        source = _source_of_script(arguments, options, argv)
+        source = _source_of_script(arguments, kind, options, argv)
         overrides = arguments.overrides
-    site = arguments.site or ("local" if allocation is None else None if is_job_file else "generic-slurm")
-    prepared = prepare_run(source, overrides=overrides, site_name=site, run_dir=arguments.run_dir)
+    site = named_site or ("local" if allocation is None else None if is_job_file else "generic-slurm")
+    prepared = prepare_run(
+        source, overrides=overrides, site_name=site, run_dir=arguments.run_dir, run_root=arguments.log_dir
+    )
     check_allocation(prepared.plan, allocation, os.environ)
     check_submission(prepared, overrides=overrides, warn=warn)
-    from hpc_elastic.cli.run_foreground import run_in_foreground
-
-    return run_in_foreground(prepared, allocation)
+    return prepared, allocation
 
 
 def find_allocation(environ: Mapping[str, str]) -> str | None:
@@ -126,10 +156,11 @@ def check_allocation(plan: LaunchPlan, allocation: str | None, environ: Mapping[
 def _options(arguments: Namespace, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of a job file that the options stand for, with values in YAML."""
     nodes = arguments.nodes or environ.get("SLURM_JOB_NUM_NODES")
+    nproc = arguments.nproc_per_node and count_workers(arguments.nproc_per_node, os.environ)
     given = {
         "name": arguments.name,
         "nodes": _nodes(nodes) if nodes else None,
-        "workers_per_node": arguments.workers_per_node,
+        "workers_per_node": arguments.workers_per_node or nproc,
         "restart.max_restarts": arguments.max_restarts,
     }
     return {key: value for key, value in given.items() if value is not None}
@@ -143,12 +174,12 @@ def _nodes(text: str) -> str:
     return f"{{min: {minimum}, max: {maximum}}}" if colon else minimum
 
 
-def _source_of_script(arguments: Namespace, options: Mapping[str, str], argv: Sequence[str]) -> JobSource:
-    if not arguments.module and not os.path.isfile(arguments.target):
+def _source_of_script(arguments: Namespace, kind: str, options: Mapping[str, str], argv: Sequence[str]) -> JobSource:
+    if kind == "script" and not os.path.isfile(arguments.target):
         raise UsageError(f"there is no script {arguments.target}", tip="-m runs a module; a job file ends in .yaml")
     text = write_job(
         command=shlex.join(("hpc-elastic", "run", *argv)),
-        kind="module" if arguments.module else "script",
+        kind=kind,
         target=arguments.target,
         arguments=arguments.arguments,
         workdir=os.getcwd(),

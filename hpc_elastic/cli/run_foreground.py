@@ -8,7 +8,7 @@ import sys
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.api.submission import start_run
 from hpc_elastic.cli.attend import attend
-from hpc_elastic.cli.foreground import SETTLE_S, ForegroundScheduler, stop_on_signals
+from hpc_elastic.cli.foreground import SETTLE_S, ForegroundScheduler, quit_as_interrupt, stop_on_signals
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -23,7 +23,25 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
     plan = prepared.plan
     layout = RunLayout(plan.run_dir)
     scheduler = ForegroundScheduler(allocation if plan.scheduler == "slurm" else None)
-    is_interrupted = False
+    with quit_as_interrupt():
+        is_interrupted = _start(prepared, scheduler)
+        print(f"run directory: {layout.root}", file=sys.stderr, flush=True)
+        with stop_on_signals(layout, scheduler):
+            if is_interrupted:
+                signal.raise_signal(signal.SIGINT)
+            snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
+            code = attend(layout, snapshots, is_followed=True, output=sys.stdout)
+            scheduler.wait()
+            return code
+
+
+def _start(prepared: PreparedRun, scheduler: ForegroundScheduler) -> bool:
+    """Start the script; return whether an interrupt came meanwhile, which is to stop the run that runs now.
+
+    Raises:
+        KeyboardInterrupt: the interrupt came before the script was started.
+    """
+    plan = prepared.plan
     try:
         start_run(
             prepared,
@@ -33,12 +51,5 @@ def run_in_foreground(prepared: PreparedRun, allocation: str | None) -> int:
     except KeyboardInterrupt:
         if not scheduler.has_started:
             raise
-        is_interrupted = True
-    print(f"run directory: {layout.root}", file=sys.stderr, flush=True)
-    with stop_on_signals(layout, scheduler):
-        if is_interrupted:
-            signal.raise_signal(signal.SIGINT)
-        snapshots = watch(RunWatch(layout, scheduler, settle_s=SETTLE_S))
-        code = attend(layout, snapshots, is_followed=True, output=sys.stdout)
-        scheduler.wait()
-        return code
+        return True
+    return False

@@ -20,6 +20,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "explain": ("explain", "say why a run failed or restarted, and what to do"),
         "list": ("list_runs", "show the latest runs"),
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
+        "stacks": ("stacks", "show where the ranks of a run are, equal stacks together"),
+        "report": ("report", "write a page about a run: timeline, useful time, failures"),
         "cancel": ("cancel", "stop a run gracefully"),
     },
 }

@@ -76,7 +76,7 @@ def _chain_of(evidence: FailureEvidence) -> tuple[Raised, ...]:
         if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
             return chain
         name, _, text = evidence.message.partition(": ")
-        written = Raised(type_name=evidence.exception_type or name, text=text)
+        written = Raised(type_name=evidence.exception_type or name.strip() or "an exception without a name", text=text)
         return (*chain[:-1], written) if chain else (written,)
     if evidence.signal_name is None and evidence.exit_code == 1:
         return _chain_in(evidence.stderr_tail)
@@ -98,7 +98,8 @@ def _chain_in(tail: str) -> tuple[Raised, ...]:
         return firsts[0] if firsts else chains[-1]
     last = chains[-1][-1]
     after = [line for line in last.text.split("\n")[1:] if line.strip()]
-    return chains[-1] if len(after) <= NOISE_LINES or "Traceback" in last.text else ()
+    is_group = last.short_type.endswith("ExceptionGroup")  # the exceptions in it follow
+    return chains[-1] if len(after) <= NOISE_LINES or is_group or "Traceback" in last.text else ()
 
 
 def _is_victims(chain: tuple[Raised, ...]) -> bool:
@@ -110,7 +111,7 @@ def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Class
     chosen = _choose(held)
     message = describe(chosen.raised)
     if chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
-        message = _as_written(evidence.message) or message
+        message = _as_written(evidence.message, chosen.raised)
     others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
     after = f"then {describe(others[-1].raised)}" if others and chosen is not held[-1] else ""
     return Classified(
@@ -122,10 +123,12 @@ def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Class
     )
 
 
-def _as_written(message: str) -> str:
-    """Return an error file's message without the lines before its first word."""
-    name, colon, text = message.partition(":")
-    return f"{name}: {text.lstrip()}" if colon and text[:2].strip(" ") == "" and text.strip() else message
+def _as_written(message: str, raised: Raised) -> str:
+    """Return an error file's message, which may say more than the traceback, from its first word on."""
+    prefix = f"{raised.short_type}:"
+    text = message.removeprefix(prefix).strip()
+    is_plain = message.startswith(prefix) and bool(text) and not text.startswith("Caught ")
+    return f"{prefix} {text}" if is_plain else describe(raised)
 
 
 def _hold(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> list[_Held]:

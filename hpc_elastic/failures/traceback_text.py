@@ -15,6 +15,7 @@ _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most
 _FRAME = re.compile(r'  ?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
 _RAISED = re.compile(r"([A-Za-z_][\w.]{0,300}|[A-Za-z_][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
+_REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTraceback:")
 _RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]: ?")  # torch's excepthook (torch/distributed/distributed_c10d.py, 2.13)
 _GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
 # Code that is not the user's: Python's own, installed packages, torch in a checkout, and this package.
@@ -78,6 +79,11 @@ class _Block:
     raised: str | None = None  # the line with type and text, once it was read
     more: list[str] = field(default_factory=list)
 
+    @property
+    def is_quoting(self) -> bool:
+        """Whether the text quotes another process's traceback, as multiprocessing and concurrent.futures do."""
+        return sum(line.startswith('"""') for line in self.more) == 1
+
     def finish(self) -> Raised | None:
         if self.raised is None:
             return None
@@ -104,6 +110,8 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
         if stripped in (CAUSE, CONTEXT):
             _close(block, chains)
             block, link = None, "cause" if stripped == CAUSE else "context"
+        elif block is not None and block.is_quoting:
+            _read(block, line)
         elif line.startswith(_HEADS):
             _close(block, chains)
             if not link:
@@ -115,7 +123,11 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
             chains.append([])
             block, link = _Block(link=""), ""
             _read(block, line)
-        elif link and _RAISED.match(line):  # an exception that has no frames has no head either
+        elif (link or _REMOTE.match(line)) and _RAISED.match(
+            line
+        ):  # an exception that has no frames has no head either
+            if not link:
+                chains.append([])
             block, link = _Block(link=link, raised=line), ""
     _close(block, chains)
     return tuple(tuple(chain) for chain in chains if chain)
@@ -176,7 +188,9 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
         frame = _last_of_user(inner)
         if frame is not None:
             return frame
-    return _last_of_user(chosen.frames)
+    # What a signal handler raises inside a library has that library's frames only; what followed has all.
+    later = chain[chain.index(chosen) :] if chosen in chain else (chosen,)
+    return next((frame for raised in later if (frame := _last_of_user(raised.frames)) is not None), None)
 
 
 def parse_embedded(text: str) -> tuple[Frame, ...]:

@@ -68,7 +68,6 @@ ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "signals.notice": ("USR2",),
     "signals.lead": (timedelta(minutes=2),),
-    "stall_timeout": (),
     "requeue.max": (5,),
     "requeue.on": (("preempted", "time_limit", "node_loss"),),
     "logs.per": ("rank",),

@@ -234,7 +234,12 @@ class JobDefaults(Section):
     progress: ProgressSpec | None = _key("how progress is seen")
     elastic: ElasticSpec | None = _key("how nodes come and go")
     signals: SignalsSpec | None = _key("how workers are told to stop")
-    stall_timeout: values.PositiveDuration | None = _key("no heartbeat for so long is a failure")
+    stall_timeout: values.PositiveDuration | None = _key(
+        "a rank without a heartbeat for so long, after its first one, has failed"
+    )
+    start_timeout: values.PositiveDuration | None = _key(
+        "a rank without a first heartbeat so long after its start has failed"
+    )
     requeue: RequeueSpec | None = _key("when Slurm is asked to start the job again")
     start: Literal["auto", "fork", "spawn"] | None = _key(
         "how worker processes are started: as forks of a process that has torch imported, as new ones, or auto"

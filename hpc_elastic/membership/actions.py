@@ -124,11 +124,16 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFailure:
-    """Member: complete the error file of a failed worker, then call `failure_recorded`."""
+    """Member: complete the error file of a failed worker, then call `failure_recorded`.
+
+    `is_after_stop`: the worker ended after the TERM of a stop. Unless it has left its own account of a failure, call
+    `ended_by_stop` instead.
+    """
 
     attempt: int
     local_rank: int
     exitcode: int
+    is_after_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

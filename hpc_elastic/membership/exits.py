@@ -7,7 +7,10 @@ import signal
 from hpc_elastic.membership.timing import TERM_SETTLES_S
 from hpc_elastic.rundir.records import FailureRecord
 
-ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)  # killed by it, or exited with a shell's code for it
+# Killed by a signal that stops an agent, too, and that Slurm may send to a whole step, or exited with a shell's code
+# for it. A Ctrl-C does not reach workers, each of which has a session of its own.
+_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+ENDED_BY_TERM = (*(-number for number in _STOPS), *(128 + number for number in _STOPS))
 NEVER = float("inf")
 
 
@@ -68,6 +71,10 @@ class Exits:
         self._recording.discard(failure.local_rank)
         self._ended.add(failure.local_rank)
         self.failures[str(failure.rank)] = failure
+
+    def was_stopped(self, local_rank: int) -> None:
+        """Note that a worker has left no account of a failure: the stop ended it."""
+        self._recording.discard(local_rank)
 
     @property
     def is_settled(self) -> bool:

@@ -78,6 +78,7 @@ class Member:
         self._pids: Mapping[str, int] = {}  # by global rank
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
         self._stop_reason = ""
+        self._stop_manner = StopManner.GRACE
         self._is_finished = False
         self._is_terminated = False
         self._expects_term = False
@@ -186,8 +187,18 @@ class Member:
         self._pids = pids
         return self._record(WorkerState.HEALTHY, "every worker has its process")
 
-    def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
-        """Handle the exit of a worker that no signal of this agent explains."""
+    def worker_exited(
+        self, attempt: int, local_rank: int, exitcode: int, now: float, *, is_after_stop: bool = False
+    ) -> list[Action]:
+        """Handle the exit of a worker that no signal of this agent explains for certain.
+
+        Args:
+            attempt: the worker's attempt.
+            local_rank: its local rank.
+            exitcode: its exit code, negative for a signal.
+            now: the monotonic time.
+            is_after_stop: it ended after the TERM of a stop, so that only its own account tells whether it failed.
+        """
         if attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING):
             return []
         if exitcode == 0:
@@ -198,6 +209,11 @@ class Member:
             return told + self._check_all_over()
         if self.phase is MemberPhase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
             return []
+        if is_after_stop:
+            # Only a stop because of a failure is one that other failures may precede; what ends during another stop,
+            # such as a rank whose peers a person has stopped, has not failed.
+            is_about_failure = self.phase is MemberPhase.STOPPING and self._stop_manner is StopManner.RESTART
+            return [self._record_failure(local_rank, exitcode, is_after_stop=True)] if is_about_failure else []
         if exitcode in ENDED_BY_TERM:
             self._exits.hold(local_rank, exitcode, now)
             return []
@@ -216,6 +232,13 @@ class Member:
             SendToHead(message=messages.Failed(attempt=failure.attempt, failure=failure)),
             *(self._check_all_over() or self._note_unhealthy()),
         ]
+
+    def ended_by_stop(self, attempt: int, local_rank: int) -> list[Action]:
+        """Take note that a worker which ended after the TERM of a stop has left no account of a failure."""
+        if attempt != self.attempt or self.phase is not MemberPhase.STOPPING:
+            return []
+        self._exits.was_stopped(local_rank)
+        return self._after_stop()
 
     def _check_all_over(self) -> list[Action]:
         """Record the node's end if every worker has exited 0, or has ended in a role whose failures are ignored."""
@@ -324,9 +347,11 @@ class Member:
         self.phase = MemberPhase.WORKING
         return [StartWorkers(assign=assign)]
 
-    def _record_failure(self, local_rank: int, exitcode: int) -> RecordFailure:
+    def _record_failure(self, local_rank: int, exitcode: int, *, is_after_stop: bool = False) -> RecordFailure:
         self._exits.records(local_rank)
-        return RecordFailure(attempt=self.attempt, local_rank=local_rank, exitcode=exitcode)
+        return RecordFailure(
+            attempt=self.attempt, local_rank=local_rank, exitcode=exitcode, is_after_stop=is_after_stop
+        )
 
     def _record_held(self) -> list[Action]:
         """Record the workers that a TERM ended as failed, because no TERM came for this agent."""
@@ -340,6 +365,7 @@ class Member:
             return []
         self.phase = MemberPhase.STOPPING
         self._stop_reason = reason
+        self._stop_manner = manner
         # A failure on another node may be the consequence of one on this node that was not judged yet.
         actions = self._record_held() if manner is StopManner.RESTART else []
         self._exits.forget_held()

@@ -193,8 +193,21 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeStacks:
+    """Head to every member: take the stacks of the workers that run, for the request with this id; nothing is stopped.
+
+    It is no part of membership: the drivers send and answer it, and the machines do not see it.
+    """
+
+    KIND: ClassVar[str] = "take_stacks"
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """Member to head: no worker of the attempt is left; `failures` are those of workers that failed by themselves.
+    """Member to head: no worker of the attempt is left.
+
+    `failures` are those of workers that failed by themselves, before the stop or, as their records say, after its TERM.
 
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
     node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`.
@@ -250,6 +263,7 @@ Message = (
     | Finished
     | Terminated
     | Stop
+    | TakeStacks
     | Stopped
     | Dropped
     | End
@@ -275,6 +289,7 @@ _BY_KIND: dict[str, type[Message]] = {
         Finished,
         Terminated,
         Stop,
+        TakeStacks,
         Stopped,
         Dropped,
         End,

@@ -1,4 +1,4 @@
-"""The records that a member writes about its own part: the node's result, and the event of a failure."""
+"""What a member says of its own part: the node's result, the event of a failure, the line about its ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 
 
@@ -51,3 +52,22 @@ def failure_note(failure: FailureRecord) -> Note:
             "class": failure.failure_class,
         },
     )
+
+
+def describe_assign(assign: Assign) -> str:
+    """Return the line about a node's part in the world after a rendezvous, with torch's names for its numbers."""
+    workers = range(assign.workers)
+    numbers = {
+        "restart_count": assign.attempt - 1,  # as in TORCHELASTIC_RESTART_COUNT
+        "master_addr": assign.master.address,
+        "master_port": assign.master.port,
+        "group_rank": assign.group_rank,
+        "group_world_size": assign.group_world_size,
+        "local_ranks": format_ranks(workers),
+        "role_ranks": format_ranks(assign.first_role_rank + worker for worker in workers),
+        "global_ranks": format_ranks(assign.first_rank + worker for worker in workers),
+        "role_world_size": assign.role_world_size,
+        "global_world_size": assign.world_size,
+    }
+    listed = " ".join(f"{name}={value}" for name, value in numbers.items())
+    return f"[{assign.role}] rendezvous complete for attempt {assign.attempt}: {listed}"

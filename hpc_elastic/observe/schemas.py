@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.observe.explain import FORMAT_VERSION as EXPLANATION_FORMAT_VERSION
 from hpc_elastic.observe.explain import Explanation
 from hpc_elastic.rundir import records
@@ -86,7 +87,9 @@ _ERROR_SCHEMA: dict[str, Any] = {
             "required": ["message", "extraInfo"],
         },
         "format_version": {"const": ERROR_FORMAT_VERSION},
-        "class": {"enum": ["exception", "exit_code", "signal", "start_failed"]},
+        "class": {"enum": [each.value for each in FailureClass]},
+        "frame": _TEXT,
+        "detail": _TEXT,
         "exit_code": {"type": ["integer", "null"]},
         "signal": {"type": ["string", "null"]},
         "rank": _NUMBER,

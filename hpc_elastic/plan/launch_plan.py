@@ -124,7 +124,9 @@ class LaunchPlan:
     `plan.references` expands on the node; a dollar sign that is part of a path is already written as
     `$$`. `roles` has at least one role; `nodes` is the sum of the roles' nodes, with the spares.
     `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
-    `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
+    `stall_timeout_s` counts from a rank's latest heartbeat, `start_timeout_s` from its start to the first one; None:
+    no rank counts as stalled for that. `sbatch` maps long options without their dashes to values; `true` is an
+    option that has no value.
     """
 
     format_version: int
@@ -151,6 +153,7 @@ class LaunchPlan:
     elastic: ElasticPlan
     signals: SignalsPlan
     stall_timeout_s: float | None
+    start_timeout_s: float | None = None
     requeue: RequeuePlan
     start: Literal["auto", "fork", "spawn"]
     preload: tuple[str, ...]

@@ -96,6 +96,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         elastic=_elastic(spec),
         signals=_signals(_known(spec.signals), asked.signals or SignalsSpec(), spec.time),
         stall_timeout_s=_seconds(spec.stall_timeout),
+        start_timeout_s=_seconds(spec.start_timeout),
         requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on)),
         start=_known(spec.start),
         preload=spec.preload or (),

@@ -178,6 +178,10 @@ class RunLayout:
         """Return a rank's standard error."""
         return os.path.join(self.rank(attempt, rank), "stderr.log")
 
+    def stack(self, attempt: int, rank: int) -> str:
+        """Return the file with a rank's Python stacks, as they were when they were last taken."""
+        return os.path.join(self.rank(attempt, rank), "stack.txt")
+
     @staticmethod
     def earlier(log: str) -> str:
         """Return the file with a rank's earlier log, which exists only if the log was cut for its size."""
@@ -198,6 +202,10 @@ class RunLayout:
     def error(self, attempt: int, rank: int) -> str:
         """Return a failed rank's error file, in torch's format and more."""
         return os.path.join(self.rank(attempt, rank), "error.json")
+
+    def other_error(self, attempt: int, rank: int) -> str:
+        """Return what was found at the path of a rank's error file and is not its own: a child's, or no error file."""
+        return os.path.join(self.rank(attempt, rank), "error.other.json")
 
 
 class ArrayLayout:

@@ -29,7 +29,8 @@ class Request:
 
     A `stop` comes from a person or from the script; `by` says who asked, as user@host. A `start` comes from the agent
     on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
-    leave. `left` comes from a head: no worker of its allocation is left.
+    leave. `left` comes from a head: no worker of its allocation is left. `stacks` comes from a person: every agent
+    writes the stacks of its workers, and an event with this `id`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -38,6 +39,7 @@ class Request:
     time: str
     reason: str | None = None
     allocation: int | None = None
+    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,12 @@ def dump_json(data: Json) -> bytes:
 
     json's own `indent` takes several times as long, for which a round of thousands of nodes would wait.
     """
-    return f"{_lay_out(data, '')}\n".encode()
+    return _encode(f"{_lay_out(data, '')}\n")
+
+
+def _encode(text: str) -> bytes:
+    """Encode JSON text; a lone surrogate, which UTF-8 cannot hold, becomes the escape that JSON has for it."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _lay_out(data: Json, indent: str) -> str:
@@ -143,7 +148,7 @@ def append_lines(path: str, records: Iterable[Json]) -> None:
     Raises:
         RunDirectoryError: the lines cannot be written.
     """
-    lines = "".join(json.dumps(data, ensure_ascii=False) + "\n" for data in records).encode()
+    lines = _encode("".join(json.dumps(data, ensure_ascii=False) + "\n" for data in records))
     with file_system_errors(path):
         make_directory(os.path.dirname(path))
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE)
@@ -183,10 +188,14 @@ def read_json(path: str) -> Any:
     """
     with file_system_errors(path, "read"):
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
                 return json.loads(file.read())
-        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
-            return None
+        except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+            return None  # ValueError: no JSON, no UTF-8, or a number of thousands of digits
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO would wait for its writer
 
 
 def find_json(path: str) -> Any:

@@ -25,7 +25,10 @@ from hpc_elastic.worker import own_variables
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 # Slurm sends these signals to every process of a step; the agent decides what to do about them.
-IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+IGNORED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 
 
 class SignalKeeper:

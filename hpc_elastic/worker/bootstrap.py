@@ -1,16 +1,17 @@
 """Prepares a worker process and then runs the user's program in it.
 
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID [--deadline DESCRIPTOR]
+        [--heartbeat DESCRIPTOR --stack DESCRIPTOR]
         (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
 
 A spawned worker is started by this command; a fork of the fork server calls `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
-life to the agent's, ends if the node's deadline has passed meanwhile, and then is, for the code it runs,
-what `python PATH`, `python -m NAME` or `PROGRAM`
-would be; or, as in `python -c`, it calls the run's function. An exception that ends it is written to
+life to the agent's, ends if the node's deadline has passed meanwhile, takes its slot of the heartbeats' memory,
+and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM` would be;
+or, as in `python -c`, it calls the run's function. An exception that ends it is written to
 `TORCHELASTIC_ERROR_FILE` before Python prints it, and told to the agent then. What ends a process
 otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is
-the agent's to record.
+the agent's to record; of `sys.exit` and KeyboardInterrupt it is told, because a stop may come before their end.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.cpu_binding import bind_this_process
-from hpc_elastic.worker import main_module
+from hpc_elastic.heartbeat_memory import VARIABLE
+from hpc_elastic.worker import heartbeat_writer, main_module
+from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
+from hpc_elastic.worker.dispositions import dump_stack_if_killed, take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter
 from hpc_elastic.worker.function_call import FunctionCall
+from hpc_elastic.worker.own_finder import install_own_finder
+from hpc_elastic.worker.stack_signal import write_stacks_at_signal
 from hpc_elastic.worker.uncaught import show_as_users_own, without_own_frames
 
 KINDS = ("--script", "--module", "--command", "--function")
@@ -44,10 +50,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ties:
-    """The conditions of a worker's life: the agent's process id (0: not checked), and the deadline's descriptor."""
+    """What ties a worker to its agent: the agent's process id (0: not checked), and descriptors, None: not given.
+
+    `deadline` is of the memory with the node's deadline, `heartbeat` of that of its workers' heartbeats, `stack` of the
+    file for this worker's stacks.
+    """
 
     parent: int
     deadline: int | None = None
+    heartbeat: int | None = None
+    stack: int | None = None
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
@@ -57,14 +69,15 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
         SystemExit: the command line is not of that form.
     """
     rest = list(arguments)
-    found = {name: take_number(rest, name) for name in ("--parent", "--deadline")}
+    found = {name: take_number(rest, name) for name in ("--parent", "--deadline", "--heartbeat", "--stack")}
     parent, kind = found["--parent"], "".join(rest[:1])
     if parent is None or kind not in KINDS or len(rest) < 2:
-        form = f"--parent PID [--deadline DESCRIPTOR] {'|'.join(KINDS)} X"
+        options = "[--deadline DESCRIPTOR] [--heartbeat DESCRIPTOR] [--stack DESCRIPTOR]"
+        form = f"--parent PID {options} {'|'.join(KINDS)} X"
         sys.exit(f"hpc-elastic: the worker bootstrap was given {list(arguments)}, not {form}")
     _, name, *words = rest
     words = words[1:] if words[:1] == ["--"] else words
-    ties = Ties(parent=parent, deadline=found["--deadline"])
+    ties = Ties(parent=parent, deadline=found["--deadline"], heartbeat=found["--heartbeat"], stack=found["--stack"])
     return ties, Target(kind=kind, name=name, arguments=tuple(words))
 
 
@@ -79,17 +92,27 @@ def take_number(words: list[str], option: str) -> int | None:
 
 def format_arguments(ties: Ties, target: Target) -> list[str]:
     """Return the arguments of `launch.py` that start such a worker."""
-    deadline = [] if ties.deadline is None else ["--deadline", str(ties.deadline)]
-    options = ["--parent", str(ties.parent), *deadline]
-    return ["hpc_elastic.worker.bootstrap", *options, target.kind, target.name, "--", *target.arguments]
+    given = {"--deadline": ties.deadline, "--heartbeat": ties.heartbeat, "--stack": ties.stack}
+    options = [word for name, number in given.items() if number is not None for word in (name, str(number))]
+    return [
+        "hpc_elastic.worker.bootstrap",
+        "--parent",
+        str(ties.parent),
+        *options,
+        target.kind,
+        target.name,
+        "--",
+        *target.arguments,
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a spawned worker; return its exit code, or let its exception through."""
     ties, target = parse_arguments(arguments)
     die_with_parent(ties.parent)
+    take_back_ignored()
     set_command_line(target)
-    return run(target, Ending(), deadline=ties.deadline)
+    return run(target, Ending(), ties)
 
 
 def set_command_line(target: Target) -> None:
@@ -102,20 +125,23 @@ def set_command_line(target: Target) -> None:
         main_module.set_command_line((), target=["-c"])
 
 
-def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
+def run(target: Target, ending: Ending, ties: Ties) -> int:
     """Run the user's program in a process that is set up; return its exit code, or let its exception through.
 
     Args:
         target: what to run.
         ending: the first atexit function of this process.
-        deadline: the descriptor of the node's deadline, which is read once and closed.
+        ties: descriptors that the process takes over: that of the deadline is read once and closed.
     """
-    die_if_late(deadline)
+    die_if_late(ties.deadline)
     bind_this_process(os.environ)
     reporter = ErrorReporter.from_environment(os.environ)
+    take_heartbeat(target, ties)
     ending.begin()
     if target.kind == "--command":
         return become(target.name, target.arguments, reporter)
+    dump_stack_if_killed()
+    tell_before_closing(reporter)
     if target.kind == "--module":
         _run(lambda: main_module.run_module(target.name), reporter, ending, afterwards=lambda: None)
     elif target.kind == "--function":
@@ -125,6 +151,22 @@ def run(target: Target, ending: Ending, *, deadline: int | None = None) -> int:
     else:
         _run_script(target.name, reporter, ending)
     return 0
+
+
+def take_heartbeat(target: Target, ties: Ties) -> None:
+    """Let this process beat for its rank; a command gets the descriptors, and a variable that names them."""
+    if ties.heartbeat is None or ties.stack is None:
+        return
+    number = os.environ["LOCAL_RANK"]
+    if target.kind == "--command":
+        for descriptor in (ties.heartbeat, ties.stack):
+            os.set_inheritable(descriptor, True)
+        os.environ[VARIABLE] = f"{ties.heartbeat}:{number}:{ties.stack}"
+        return
+    install_own_finder()
+    slot = heartbeat_writer.begin(ties.heartbeat, int(number))
+    os.close(ties.heartbeat)
+    write_stacks_at_signal(ties.stack, slot)
 
 
 def _run_script(path: str, reporter: ErrorReporter, ending: Ending) -> None:
@@ -148,6 +190,7 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
     try:
         run()
     except SystemExit as error:
+        reporter.tell_failing(error)
         ending.set_exit_code(error)
         raise
     except BaseException as error:
@@ -155,6 +198,8 @@ def _run(run: Callable[[], None], reporter: ErrorReporter, ending: Ending, *, af
         is_failure = not isinstance(error, KeyboardInterrupt)
         if is_failure:
             reporter.report_exception(error)
+        else:
+            reporter.tell_failing(error)
         when_shown = reporter.tell_agent if is_failure else None
         show_as_users_own(error, set_exit_code=ending.set_exit_code, afterwards=afterwards, when_shown=when_shown)
         ending.set_exit_code(error)

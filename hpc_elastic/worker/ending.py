@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from hpc_elastic.worker.failure import exit_code_of
 from hpc_elastic.worker.uncaught import PACKAGE_DIRECTORY
 
 FLUSH_FAILED = 120  # CPython's exit code for it
@@ -63,7 +64,7 @@ class Ending:
         if error is None:
             self._exit_code = 0
         elif isinstance(error, SystemExit):
-            self._exit_code = _exit_code_of(error.code)
+            self._exit_code = exit_code_of(error)
         elif not isinstance(error, KeyboardInterrupt):  # Python dies of SIGINT after that, in its own way
             self._exit_code = 1
         if self._exit_code is not None:
@@ -101,14 +102,6 @@ def _keep_operators() -> None:
         alive = finalizer.peek()
         if alive is not None and getattr(alive[1], "__module__", None) == "torch.library":
             finalizer.atexit = False
-
-
-def _exit_code_of(code: object) -> int:
-    if code is None:
-        return 0
-    if not isinstance(code, int):
-        return 1
-    return code & 0xFF if -(2**63) <= code < 2**63 else 0xFF
 
 
 def _drop_users_names(loaded_before: int) -> None:

@@ -11,7 +11,8 @@ the frames of `hpc_elastic.frames`.
                        "unsafe": null | "why no fork may be made", "failed_preloads": [["name", "why"], ...],
                        "seconds": 1.9, "imported": 1800}
     agent -> server   {"do": "worker", "parent": PID, "kind": "script" | "module", "target": ..., "arguments": [...],
-                       "environment": {...}, "directory": ..., "stdout": "file" | "null" | "inherit", "stderr": ...}
+                       "environment": {...}, "directory": ..., "stdout": "file" | "null" | "inherit", "stderr": ...,
+                       "heartbeat": "file" | "none", "stack": "file" | "none"}
                       with a descriptor for each "file"
     agent -> server   {"do": "store", "parent": PID}     with the store host's end of its link
     server -> agent   {"pid": 123} | {"errno": 2, "message": "No such file or directory", "filename": ... | null}
@@ -42,8 +43,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_elastic.frames import receive_frame, send_frame
-from hpc_elastic.worker import after_fork, bootstrap, store_host
+from hpc_elastic.worker import after_fork, bootstrap, closing, store_host
 from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.worker.dispositions import take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger
 from hpc_elastic.worker.fork_to_agent import fork_to_agent
@@ -63,7 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     ties, modules = parse_arguments(arguments)
     die_with_parent(ties.parent)
+    take_back_ignored()
     agent = _take_link()
+    closing.install()
     server = ForkServer(agent, deadline=ties.deadline)
     work = server.serve() if server.warm_up(modules, began) else None
     if work is None:
@@ -206,6 +210,12 @@ class ForkServer:
         }
         after_fork.take_standard_files([null, choose[order["stdout"]](), choose[order["stderr"]]()])
         os.close(null)
+        heartbeat, stack = (
+            # A copy: `serve` closes those that came with the order.
+            fcntl.fcntl(next(left), fcntl.F_DUPFD_CLOEXEC, 3) if order.get(name) == "file" else None
+            for name in ("heartbeat", "stack")
+        )
+        ties = bootstrap.Ties(parent=order["parent"], deadline=self._deadline, heartbeat=heartbeat, stack=stack)
         self._agent.close()
         os.chdir(order["directory"])
         after_fork.set_environment(order["environment"], self._preloaded.environment)
@@ -216,14 +226,11 @@ class ForkServer:
         after_fork.renew_interpreter_state()
         self._signals.restore()
         if must_import:
-            return lambda: become_spawned(options, bootstrap.format_arguments(self._ties(), target))
-        return lambda: bootstrap.run(target, self._ending, deadline=self._deadline)
-
-    def _ties(self) -> bootstrap.Ties:
-        """Return the ties of a fork that becomes a spawned worker and inherits the deadline's descriptor."""
-        if self._deadline is not None:
-            os.set_inheritable(self._deadline, True)
-        return bootstrap.Ties(parent=os.getppid(), deadline=self._deadline)
+            for descriptor in (ties.deadline, ties.heartbeat, ties.stack):
+                if descriptor is not None:
+                    os.set_inheritable(descriptor, True)
+            return lambda: become_spawned(options, bootstrap.format_arguments(ties, target))
+        return lambda: bootstrap.run(target, self._ending, ties)
 
     def _set_up_store(self, order: dict[str, Any], descriptors: list[int]) -> Work:
         """Set up a fork as the store host, which goes on ignoring the signals that the server ignores."""

@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from hpc_elastic.worker.after_fork import IGNORED
 from hpc_elastic.worker.death_signal import die_with_parent
 
 PACKET_LIMIT = 64 * 1024
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 2 or arguments[0] != "--parent" or not arguments[1].isdigit():
         sys.exit(f"hpc-elastic: the store host was given {list(arguments)}, not --parent PID")
     die_with_parent(int(arguments[1]))
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"
     return host(socket.socket(fileno=sys.stdin.fileno()))

@@ -11,10 +11,15 @@ PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def without_own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame on that is not of this package."""
+    """Return the traceback without the frames of this package: those that began it, and those of `worker.closing`."""
     prefix = PACKAGE_DIRECTORY + os.sep
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(prefix):
         frames = frames.tb_next
+    last = frames
+    while last is not None:
+        while last.tb_next is not None and last.tb_next.tb_frame.f_code.co_filename.startswith(prefix):
+            last.tb_next = last.tb_next.tb_next
+        last = last.tb_next
     return frames
 
 

@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 SMALL = {
     "agent_cost": ("--seconds", "0.5"),
     "command_line": ("-n", "1"),
+    "heartbeat": ("-n", "3"),
 }
 SMALL_RENDEZVOUS = ("--nodes", "4", "--idle", "4", "--peer", "--seconds", "0.2", "-n", "2")
 SMALL_ON_SLURM = {

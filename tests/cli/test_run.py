@@ -18,11 +18,12 @@ import yaml
 from hpc_elastic.cli.foreground import ForegroundScheduler, local_job_id, script_environment, stop_on_signals
 from hpc_elastic.cli.job_text import write_job
 from hpc_elastic.cli.main import main
-from hpc_elastic.cli.run import find_allocation, make_parser
+from hpc_elastic.cli.run import find_allocation, make_parser, prepare
 from hpc_elastic.cli.torchrun_options import REPLACEMENTS
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.check import key_paths
 from hpc_elastic.job.spec import JobSpec
+from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.protocol import JobState
 from tests.cli.conftest import FakeSlurm
@@ -187,7 +188,8 @@ def test_local_job_id_is_of_a_living_process() -> None:
 
 
 @pytest.mark.long
-def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=["ctrl-c", "ctrl-backslash"])
+def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "run", "--set", "setup=[exec sleep 100]", "train.py"],
         stderr=subprocess.PIPE,
@@ -197,7 +199,7 @@ def test_interrupt_in_a_setup_line_cancels_the_run(workplace: Path) -> None:
     for line in process.stderr:
         if "] RUNNING" in line:
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     result = json.loads((only_run(workplace) / "result.json").read_text())
     assert (result["state"], process.returncode) == ("CANCELLED", 10), error
@@ -241,7 +243,8 @@ def test_hangup_stops_the_run_except_below_nohup(below_nohup: bool, stops: list[
 
 
 @pytest.mark.local
-def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=["ctrl-c", "ctrl-backslash"])
+def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path, number: signal.Signals) -> None:
     (workplace / "train.py").write_text("import time\nprint('training', flush=True)\ntime.sleep(300)\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "hpc_elastic", "run", "--nodes", "2", "train.py"],
@@ -251,7 +254,7 @@ def test_interrupt_of_a_local_run_stops_its_workers_with_grace(workplace: Path) 
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "training\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=60)
     result = json.loads((only_run(workplace) / "result.json").read_text())
     assert (process.returncode, result["state"], result["reason"]) == (10, "CANCELLED", "stop_requested"), error
@@ -269,20 +272,131 @@ def test_run_ends_with_the_exit_code_of_its_workers(workplace: Path) -> None:
     assert "ValueError: no data" in done.stderr
 
 
+# Each option of torchrun that is taken, a value, and the part of the plan that it makes.
+TAKEN: dict[str, tuple[str | None, str, Any]] = {
+    "--nnodes": ("1:2", "nodes", {"min": 1, "max": 2, "spares": 0}),
+    "--nproc-per-node": ("3", "roles.0.workers_per_node", 3),
+    "--standalone": (None, "site", "local"),
+    "--max-restarts": ("7", "restart.max_restarts", 7),
+    "--rdzv-id": ("42", "name", "42"),
+    "--role": ("trainer", "roles.0.name", "trainer"),
+    "--start-method": ("forkserver", "start", "fork"),
+    "--module": (None, "roles.0.entrypoint.kind", "module"),
+    "--no-python": (None, "roles.0.entrypoint.kind", "command"),
+    "--run-path": (None, "roles.0.entrypoint.kind", "script"),
+    "--log-dir": ("logs", "name", "train"),
+    "--redirects": ("1", "logs.redirects.others", 1),
+    "--tee": ("2", "logs.tee.others", 2),
+    "--local-ranks-filter": ("0", "logs.local_ranks_filter", [0]),
+    "--duplicate-stdout-filters": ("a", "logs.duplicate_stdout_filters", ["a"]),
+    "--duplicate-stderr-filters": ("b", "logs.duplicate_stderr_filters", ["b"]),
+    "--numa-binding": ("exclusive", "binding", "cores"),
+    "--signals-to-handle": ("SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals.notice", "USR2"),
+    "--shutdown-timeout": ("9", "signals.restart_grace_s", 9.0),
+    "--virtual-local-rank": (None, "virtual_local_rank", True),
+}
+
+
+def planned(*arguments: str) -> Any:
+    """Return the plan of a command line, which is not started."""
+    prepared, _ = prepare(arguments)
+    return json.loads(dump_plan(prepared.plan))
+
+
 def test_every_option_of_torchrun_is_taken_or_answered_with_what_stands_in_its_place() -> None:
     pytest.importorskip("torch")
     from torch.distributed.run import get_args_parser
 
     ours = make_parser()
-    for action in get_args_parser()._actions:
-        for option in action.option_strings:
-            assert option in ours._option_string_actions, option
+    options = {option for option in get_args_parser()._option_string_actions if option.startswith("--")} - {"--help"}
+    assert options <= set(ours._option_string_actions)
+    assert {option for option in options if "_" not in option} == {*TAKEN, *REPLACEMENTS}
     for option in REPLACEMENTS:
-        assert option in get_args_parser()._option_string_actions, option
         for words in ([option, "train.py"], [option, "value", "train.py"], [f"{option}=value", "train.py"]):
             with pytest.raises(UsageError, match=f"{option} is an option of torchrun") as raised:
                 ours.parse_args(words)
             assert raised.value.tip == REPLACEMENTS[option]
+
+
+@pytest.mark.parametrize("option", sorted(TAKEN))
+def test_an_option_of_torchrun_makes_the_plan_that_it_means(workplace: Path, capsys: Capture, option: str) -> None:
+    value, path, expected = TAKEN[option]
+    words = [option] if value is None else [option, value]
+    (workplace / "train.py").chmod(0o700)
+    found = planned(*words, "train" if option == "--module" else "./train.py")
+    for key in path.split("."):
+        found = found[int(key)] if key.isdigit() else found[key]
+    assert found == expected
+    assert capsys.readouterr().err == ""
+
+
+def test_the_run_directory_is_made_in_torchruns_log_dir_with_a_name_of_its_own(workplace: Path) -> None:
+    plan = planned("--log_dir", "logs", "train.py")
+    assert plan["run_dir"] == str(workplace / "logs" / plan["run"])
+
+
+def test_torchruns_shutdown_timeout_is_both_times_between_term_and_kill(workplace: Path) -> None:
+    signals = planned("--shutdown-timeout", "9", "train.py")["signals"]
+    assert (signals["grace_s"], signals["restart_grace_s"]) == (9.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--start-method", "thread"], "--start-method is 'thread', expected spawn or fork or forkserver"),
+        (["--numa-binding", "socket"], "--numa-binding is 'socket', expected node or exclusive"),
+        (["--shutdown-timeout", "1m"], "--shutdown-timeout is '1m', expected whole seconds"),
+        (["--signals-to-handle", "SIGTERM,SIGUSR1"], "--signals-to-handle names SIGUSR1, which does not stop a run"),
+        (["--standalone", "--site", "generic-slurm"], "--standalone means this machine, and --site is generic-slurm"),
+        (["--no-python", "-m"], "-m names a Python module, and --no-python a program"),
+        (["--log-dir", "a", "--run-dir", "b"], "--log-dir and --run-dir both say where the run directory is"),
+        (["--nproc-per-node", "2", "--workers-per-node", "2"], "not allowed with argument"),
+        (["--nproc-per-node", "xpu"], "--nproc-per-node xpu is not supported"),
+    ],
+)
+def test_a_value_of_torchrun_that_means_nothing_here_is_refused(
+    workplace: Path, capsys: Capture, words: list[str], message: str
+) -> None:
+    assert main(["run", *words, "train.py"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert not (workplace / "hpc-elastic-runs").exists()
+
+
+def test_options_of_torchrun_change_a_job_file(workplace: Path, capsys: Capture) -> None:
+    plan = planned("--numa-binding", "node", "--virtual_local_rank", "job.yaml")
+    assert (plan["binding"], plan["virtual_local_rank"]) == ("numa", True)
+
+
+def test_standalone_is_this_machine_and_one_node_also_inside_an_allocation(
+    workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    plan = planned("--standalone", "train.py")
+    assert (plan["site"], plan["nodes"]) == ("local", {"min": 1, "max": 1, "spares": 0})
+
+
+@pytest.mark.local
+def test_a_program_that_is_not_python_runs_as_the_target(workplace: Path) -> None:
+    script = workplace / "train.sh"
+    script.write_text('#!/bin/sh\necho "$RANK of $WORLD_SIZE: $*"\n')
+    script.chmod(0o700)
+    command = [sys.executable, "-m", "hpc_elastic", "run", "--no-python", "./train.sh", "--lr", "1 e"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "0 of 1: --lr 1 e\n"), done.stderr
+
+
+def test_variables_of_torchrun_are_named_at_the_start_as_not_read(
+    workplace: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_OF_SOMEBODY_ELSE"):
+        monkeypatch.setenv(name, "2")
+    plan = planned("train.py")
+    assert plan["nodes"]["max"] == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "PET_" in line]
+    named = "PET_NNODES (--nnodes), PET_NPROC_PER_NODE (--nproc-per-node)"
+    assert line == f"hpc-elastic: warning: torchrun's variables are not read, give the options instead: {named}"
 
 
 def test_options_of_torchrun_behind_the_script_are_the_scripts() -> None:

@@ -130,6 +130,8 @@ def test_events_of_a_real_run_are_torchs(script: Path, door: Door, failures: int
     more = Counter[tuple[str, str]]()
     for _ in range(len(run.attempts()) - 1):  # torch tells nothing of these
         more.update([("TERMINATED", "WORKER"), ("FAILED", "WORKER")])
+    # torch's agent enters this state for a worker in uninterruptible sleep only.
+    more.update([("UNHEALTHY", "AGENT")] * min(failures, max_restarts + 1))
     if is_failed:
         more.update([("TERMINATED", "WORKER")])
         more.subtract([("FAILED", "WORKER")])

@@ -62,3 +62,10 @@ def test_a_run_starts_and_logs_cleanly_if_the_machines_name_is_not_resolvable(na
     nameless.run("status")
     run.assert_nothing_left()
     run.assert_records_valid()
+
+
+def test_run_standalone_starts_where_torchruns_waits_for_the_machines_name(nameless: Door) -> None:
+    nameless.write("train.py", TRAIN)
+    done = nameless.run("run", "--standalone", "--nproc-per-node", "2", "train.py")
+    assert f"{NAME} sum 2" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if "resolve" in line or "hostname" in line.lower()]

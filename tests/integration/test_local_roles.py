@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.integration.conftest import REPOSITORY, Door
+from tests.slurm_sandbox.cluster import wait_until
 
 pytestmark = pytest.mark.local
 ROLES = REPOSITORY / "examples" / "roles" / "job.yaml"
@@ -23,5 +26,35 @@ def test_the_evaluators_start_again_alone_and_score_every_checkpoint_once(door: 
     scores = [line.split(",") for line in (run.path / "checkpoints" / "scores.csv").read_text().splitlines()]
     assert [step for step, _ in scores] == ["20", "40", "60", "80", "100"]
     assert float(scores[-1][1]) < 0.01 * float(scores[0][1])
+    run.assert_nothing_left()
+    run.assert_records_valid()
+
+
+WAITS = """
+import os, sys, time
+if os.environ["ROLE_NAME"] == "reader" and os.environ["LOCAL_RANK"] == "0":
+    sys.exit(7)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_a_node_is_unhealthy_while_others_run_on_after_a_failure_that_is_ignored(door: Door) -> None:
+    door.write("waits.py", WAITS)
+    role = "{{name: {}, nodes: 1, workers_per_node: {}, entrypoint: {{script: waits.py}}, restart: {}}}"
+    roles = ", ".join((role.format("trainer", 1, "restart_all"), role.format("reader", 2, "ignore")))
+    door.write("job.yaml", f"name: probe\nsite: local\ntime: 10m\nstart: spawn\nroles: [{roles}]\n")
+    run = door.submit("job.yaml")
+    path = run.layout.node_result(1, "local1")
+
+    def is_unhealthy() -> bool:
+        return os.path.exists(path) and bool(run.read(path)["state"] == "UNHEALTHY")
+
+    wait_until(is_unhealthy, "the reader's node is unhealthy", within_s=60, otherwise=run.story)
+    record = run.read(path)
+    assert (record["ended"], list(record["failures"])) == (None, ["1"])
+    door.write("go", "")
+    assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    assert run.read(path)["state"] == "FAILED"
     run.assert_nothing_left()
     run.assert_records_valid()

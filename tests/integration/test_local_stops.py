@@ -174,6 +174,15 @@ def test_term_to_the_script_stops_the_run(door: Door) -> None:
     assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
 
 
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP])
+def test_a_signal_to_an_agent_stops_the_run_with_grace(door: Door, number: signal.Signals) -> None:
+    run = start(door)
+    os.kill(run.agent_pid("local1"), number)
+    result = assert_over(run, "CANCELLED", 10)
+    assert str(result["cause"]).startswith(f"local1 got {number.name} from outside")
+    assert all("stopped by SIGTERM" in run.stdout(1, rank) for rank in range(4))
+
+
 def test_a_term_that_reaches_an_agent_after_the_stop_it_caused_cuts_no_grace_short(door: Door) -> None:
     """The script signals one agent after the other; the first one's message to the second may be faster."""
     run = start(door, SAVES)

@@ -58,7 +58,8 @@ def test_each_node_tells_of_its_own_workers_and_the_heads_of_the_run(run: Run, d
     first = {("RENDEZVOUS", 1): 1, ("START", 1): 2}
     of_the_head = {("ASSIGN_WORKER_RANKS", 0): 1, ("ASSIGN_WORKER_RANKS", 1): 1}
     assert told["local0"] == {**first, **of_the_head, ("TERMINATED", 1): 2, **second}
-    assert told["local1"] == {**first, ("TERMINATED", 1): 1, ("FAILED", 1): 1, **second}
+    of_the_failure = {("UNHEALTHY", 1): 1, ("TERMINATED", 1): 1, ("FAILED", 1): 1}
+    assert told["local1"] == {**first, **of_the_failure, **second}
     again = [event for node in told for event in torchs_events(run, node) if event["attempt"] == 2]
     assert {event["metadata"]["agent_restarts"] for event in again} == {1}
     assert {event["allocation"] for node in told for event in read_lines(run.layout.events(node))} == {1}

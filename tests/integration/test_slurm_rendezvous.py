@@ -173,7 +173,8 @@ def test_a_node_with_another_torch_is_refused_and_not_waited_for(
     with another_torch(slurm, "node3", tmp_path):
         release(slurm, run)
         version = importlib.metadata.version("torch")
-        line = f"has another version: torch is 1.2.3, on node1 {re.escape(version)}"
+        same = re.escape(version)
+        line = f"has another version: torch is 1.2.3, on node1 {same}; upgrade torch on node3 to {same}"
         result = assert_timed_out(slurm_door, run, node3=("other version", line))
     assert result["cause"].startswith("at most 3 of at least 4 nodes can join; missing: node3")
 

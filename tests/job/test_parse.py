@@ -201,7 +201,7 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
         "restrt.max=1",
         "time=90",
         "nodes.min=2",
-        "stall_timeout=5m",
+        "stage.source=data",
         "sbatch.mem=[",
         "signals={grace: 1s, grace: 2s}",
         "nonsense",
@@ -216,7 +216,7 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
         "--set restart.max_restarts: expected a whole number, found 'many'",
         "--set restart.max_restart: unknown key; did you mean max_restarts?",
         "--set restrt: unknown key; did you mean restart?",
-        "--set stall_timeout: not supported yet; leave it out",
+        "--set stage.source: not supported yet; leave it out",
     ]
 
 
@@ -282,7 +282,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
     [
         ("signals.notice", "USR1"),
         ("signals.lead", "90s"),
-        ("stall_timeout", "1m"),
         ("requeue.max", "1"),
         ("requeue.on", "[preempted]"),
         ("logs.per", "node"),

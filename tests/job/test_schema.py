@@ -183,4 +183,4 @@ def test_a_default_is_spelled_as_in_a_job_file(path: str, default: object) -> No
 def test_the_schema_has_defaults_and_says_what_is_not_built_yet() -> None:
     restart = SCHEMA["$defs"]["RestartSpec"]["properties"]
     assert restart["max_restarts"]["default"] == 3
-    assert SCHEMA["properties"]["stall_timeout"]["description"].endswith("(not supported yet)")
+    assert SCHEMA["$defs"]["StageSpec"]["properties"]["source"]["description"].endswith("(not supported yet)")

@@ -142,10 +142,32 @@ def test_a_node_of_another_version_is_refused_naming_both(name: str) -> None:
     script = a_head_with_versions(3)
     script.join(0)
     detail = f"node1 has another version: {name} is 9.9, on node0 {VERSIONS[name]}"
+    detail += "; upgrade torch on node0 to 9.9" if name == "torch" else ""
     refusal = script.head.refusal(a_join_with(1, **{name: "9.9"}))
     assert refusal == Refused(reason=detail, exit_code=int(ExitCode.NODES_MISSING))
     result = the_result(script.head.tick(script.now))
     assert result.cause == f"at most 2 of at least 3 nodes can join; missing: {detail}"
+
+
+@pytest.mark.parametrize(
+    ("head", "joiner", "remedy"),
+    [
+        ("2.13.0", "2.9.1", "upgrade torch on node1 to 2.13.0"),
+        ("2.9.1+cu126", "2.13.0+cu126", "upgrade torch on node0 to 2.13.0+cu126"),
+        ("2.13.0", "not installed", "install torch 2.13.0 on node1"),
+        ("2.13.0+cpu", "2.13.0+cu126", "install the same build of torch on both, such as 2.13.0+cu126"),
+        ("2.13.0a0+git1", "2.12.1", "upgrade torch on node1 to 2.13.0a0+git1"),
+    ],
+)
+def test_another_torch_is_told_with_the_node_that_has_to_change(head: str, joiner: str, remedy: str) -> None:
+    said = other_version("node0", {**VERSIONS, "torch": head}, a_join_with(1, torch=joiner))
+    assert said == f"has another version: torch is {joiner}, on node0 {head}; {remedy}"
+
+
+def test_no_remedy_is_told_where_the_whole_environment_is_another_one() -> None:
+    said = other_version("node0", VERSIONS, a_join_with(1, torch="2.0", python="3.9.0"))
+    assert said is not None
+    assert "upgrade" not in said
 
 
 def test_the_others_go_on_without_a_node_of_another_version_if_they_are_enough() -> None:

@@ -271,6 +271,31 @@ def test_a_worker_that_ends_while_slurms_term_is_expected_has_not_failed() -> No
     assert member.worker_exited(1, 0, 1, 1) == []
 
 
+def ends_after_the_term(manner: StopManner) -> tuple[Member, list[Action]]:
+    member = working()
+    member.received(Stop(attempt=1, manner=manner, reason="because", is_term_coming=False), 1)
+    return member, member.worker_exited(1, 1, 1, 2, is_after_stop=True)
+
+
+def test_a_worker_that_ends_after_the_term_of_a_failures_stop_has_failed_if_its_error_file_says_so() -> None:
+    member, asked = ends_after_the_term(StopManner.RESTART)
+    assert asked == [RecordFailure(attempt=1, local_rank=1, exitcode=1, is_after_stop=True)]
+    assert told(member.workers_stopped(1, (), 26000)) == []
+    failure = replace(a_failure(3), is_after_stop=True)
+    (stopped,) = [message for message in told(member.failure_recorded(failure)) if isinstance(message, Stopped)]
+    assert stopped.failures == (failure,)
+
+
+def test_a_worker_that_ends_after_the_term_without_an_error_file_was_stopped() -> None:
+    member, _ = ends_after_the_term(StopManner.RESTART)
+    member.workers_stopped(1, (), 26000)
+    assert told(member.ended_by_stop(1, 1)) == [Stopped(attempt=1, failures=(), unkillable=(), store_port=26000)]
+
+
+def test_a_worker_that_ends_after_the_term_of_another_stop_has_not_failed() -> None:
+    assert ends_after_the_term(StopManner.GRACE)[1] == []
+
+
 def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
     member = working()
     member.worker_exited(1, 0, 1, 1)

@@ -127,6 +127,16 @@ def test_a_pipe_in_the_place_of_an_error_file_blocks_nobody(tmp_path: Path) -> N
     assert explained(run.layout).cause == LINE
 
 
+def test_a_file_that_cannot_be_opened_is_a_note(tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    path = run.layout.error(2, 3)
+    os.unlink(path)
+    os.symlink(path, path)
+    found = explained(run.layout)
+    assert found.notes == (f"{path} cannot be read: Too many levels of symbolic links",)
+    assert found.cause.startswith(LINE)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_a_note(tmp_path: Path) -> None:
     run = KINDS["exception"](tmp_path / "run")

@@ -127,8 +127,10 @@ class _LeavesWorkers(Member):
 
 
 class _FinishedTooEarly(Member):
-    def worker_exited(self, attempt: int, local_rank: int, exitcode: int, now: float) -> list[Action]:
-        actions = super().worker_exited(attempt, local_rank, exitcode, now)
+    def worker_exited(
+        self, attempt: int, local_rank: int, exitcode: int, now: float, *, is_after_stop: bool = False
+    ) -> list[Action]:
+        actions = super().worker_exited(attempt, local_rank, exitcode, now, is_after_stop=is_after_stop)
         if exitcode == 0 and self.phase.value == "working" and actions:
             return [*actions, SendToHead(message=messages.Finished(attempt=attempt))]
         return actions

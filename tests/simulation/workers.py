@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
+from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
@@ -151,6 +152,9 @@ class Workers:
             directory="/",
         )
         return order, 100 + rank
+
+    def failing_word(self, local_rank: int) -> Word | None:
+        return None
 
     # What becomes of them.
 

@@ -38,6 +38,8 @@ def describe(file):
     return [str(value) for value in (*kinds, *text, file.buffer.mode, file.buffer.closed, file is sys.__stdout__)]
 
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+fatal = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)  # a worker has a fault handler
+caught = int(status["SigCgt"], 16) & ~sum(1 << (number - 1) for number in fatal)
 print(json.dumps({
     "files": [describe(file) for file in (sys.stdin, sys.stdout, sys.stderr)],
     "stdin": [os.readlink("/proc/self/fd/0"), sys.stdin.read()],
@@ -45,8 +47,12 @@ print(json.dumps({
     "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
     "inheritable": [os.get_inheritable(number) for number in range(3)],
     "handler": preloaded.handler.stream is sys.stderr,
-    "signals": {name: status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd")},
-    "handlers": {str(number): str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()},
+    "signals": {name: status[name].strip() for name in ("SigBlk", "SigIgn", "SigPnd", "ShdPnd")},
+    "caught": caught,
+    "handlers": {
+        str(number): str(signal.getsignal(number)).split(" at ")[0]
+        for number in set(signal.valid_signals()) - set(fatal)
+    },
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "threads": [threading.current_thread().name, threading.main_thread().native_id == os.getpid()],
     "umask": status["Umask"],

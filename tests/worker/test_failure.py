@@ -119,12 +119,27 @@ def test_syntax_error_is_written_as_python_prints_it(runner: Runner) -> None:
 
 
 def test_what_record_of_torch_wrote_is_kept(runner: Runner) -> None:
-    theirs = {"message": {"message": "E: theirs", "errorCode": 5, "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
+    text = "ZeroDivisionError: division by zero"
+    theirs = {"message": {"message": text, "errorCode": 5, "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
     runner.write("ranks/00003/error.json", json.dumps(theirs))
     runner.run_script("1 / 0")
     record = runner.read_error()
     assert record["message"] == theirs["message"]
     assert (record["class"], record["rank"]) == ("exception", 3)
+
+
+def test_an_error_file_of_a_child_does_not_hide_the_ranks_own_exception(runner: Runner) -> None:
+    childs = {"message": {"message": "ValueError: of a child", "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
+    runner.write("ranks/00003/error.json", json.dumps(childs))
+    runner.run_script("1 / 0")
+    assert runner.read_error()["message"]["message"] == "ZeroDivisionError: division by zero"
+
+
+def test_the_failure_of_a_nested_torchrun_is_that_of_its_worker(runner: Runner) -> None:
+    workers = {"message": {"message": "ValueError: of a worker", "extraInfo": {"py_callstack": "", "timestamp": "1"}}}
+    runner.write("ranks/00003/error.json", json.dumps(workers))
+    runner.run_script("class ChildFailedError(Exception): pass\nraise ChildFailedError('train.py FAILED')")
+    assert runner.read_error()["message"]["message"] == "ValueError: of a worker"
 
 
 @pytest.mark.local

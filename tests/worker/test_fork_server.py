@@ -169,7 +169,9 @@ def test_server_rejects_arguments_that_are_not_an_agents(runner: Runner, argumen
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *longer(signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)], ids=str
+    "number",
+    [signal.SIGTERM, *longer(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)],
+    ids=str,
 )
 def test_slurms_signals_do_not_end_the_server_but_its_workers(
     server: Server, runner: Runner, number: signal.Signals

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpc_elastic.last_word import NAME_VARIABLE, name_of, open_receiver, receive_last_words
+from hpc_elastic.last_word import NAME_VARIABLE, name_of, open_receiver
+from tests.last_words import last_words
 from tests.worker.forking import collect, fork_server
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ def test_an_uncaught_exception_is_told_while_the_process_lives_on(
         stderr=subprocess.PIPE,
     ) as worker:
         assert worker.stderr is not None
-        assert select.select([agent], [], [], 60)[0]
-        assert list(receive_last_words(agent)) == [(worker.pid, 2)]
+        said: list[tuple[int, int]] = []
+        while not said:
+            assert select.select([agent], [], [], 60)[0]
+            said = last_words(agent)
+        assert said == [(worker.pid, 2)]
         assert runner.read_error()["message"]["message"] == "ValueError: on purpose"
         shown = os.read(worker.stderr.fileno(), 65536).decode()
         assert shown.endswith("ValueError: on purpose\n")
@@ -70,7 +74,7 @@ def test_what_is_no_uncaught_exception_of_the_rank_is_not_told(
     runner: Runner, agent: socket.socket, source: str
 ) -> None:
     runner.run_script(source, **{NAME_VARIABLE: name_of(agent)})
-    assert list(receive_last_words(agent)) == []
+    assert last_words(agent) == []
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "x" * 200])
@@ -104,7 +108,7 @@ def test_a_forks_uncaught_exception_is_told_too(runner: Runner, agent: socket.so
             stdout=runner.directory / "out",
         )
         assert collect(answer["pid"]) == 1
-    assert list(receive_last_words(agent)) == [(answer["pid"], 2)]
+    assert last_words(agent) == [(answer["pid"], 2)]
     seen = (runner.directory / "out").read_text()
     assert "RANK" in seen
     assert NAME_VARIABLE not in seen

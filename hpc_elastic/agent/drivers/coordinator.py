@@ -43,7 +43,7 @@ from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message
+from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks
 from hpc_elastic.rundir.records import AttemptClaim
 
 T = TypeVar("T")
@@ -114,7 +114,14 @@ class Coordinator:
         self._has_checked_end = False
         self.over = asyncio.Event()
         self._watch = HeadWatch(
-            head, node=node, do=self._do, journal=journal, disk=disk, diagnose=diagnose, times=times.watch
+            head,
+            node=node,
+            do=self._do,
+            journal=journal,
+            disk=disk,
+            diagnose=diagnose,
+            ask_stacks=self._ask_stacks,
+            times=times.watch,
         )
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
@@ -304,6 +311,11 @@ class Coordinator:
             self._loop.call_soon(self._outputs.to_own_member, message)
         elif (connection := self._connections.get(node)) is not None:
             connection.send(message)
+
+    def _ask_stacks(self, request: str) -> None:
+        """Passes a person's request for stacks on to every agent, this one too."""
+        for node in {*self._connections, self._node}:
+            self._send(node, TakeStacks(request=request))
 
     async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
         """Counts the nodes that the scheduler has given up as lost; it does not know whether their workers are dead."""

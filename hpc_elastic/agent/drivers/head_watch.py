@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,13 +43,15 @@ class Look:
     """What one look into the run directory found.
 
     `stop_by`: who asked for the end. `started`: the allocation of a later start of the job.
-    `later`: a later attempt's claim. `result`: how the run ended.
+    `later`: a later attempt's claim. `result`: how the run ended. `stacks`: requests for stacks
+    that are not passed on yet.
     """
 
     stop_by: str | None = None
     started: int | None = None
     later: AttemptClaim | None = None
     result: RunResultRecord | None = None
+    stacks: tuple[str, ...] = ()
 
 
 class HeadWatch:
@@ -66,6 +69,7 @@ class HeadWatch:
         journal: the run directory.
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
+        ask_stacks: is called with the id of each request for stacks that comes while this head is one.
         times: how often it looks.
     """
 
@@ -78,6 +82,7 @@ class HeadWatch:
         journal: Journal,
         disk: BackgroundThread,
         diagnose: Diagnose,
+        ask_stacks: Callable[[str], None] = lambda _: None,
         times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
@@ -86,11 +91,14 @@ class HeadWatch:
         self._journal = journal
         self._disk = disk
         self._diagnose = diagnose
+        self._ask_stacks = ask_stacks
         self._times = times
+        self._stacks_told: set[str] | None = None  # None: not known yet
         self._is_stop_told = False
         self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
         self._started: int | None = None  # likewise, the allocation of a later start of the job
         self._has_found = asyncio.Event()
+        disk.best_effort(self._pass_over_old_requests)  # before any worker of this head runs
         self._stop_watching = disk.watch(self._has_something, self._has_found.set, every_s=times.look_every_s)
 
     def close(self) -> None:
@@ -105,7 +113,9 @@ class HeadWatch:
             if self._started is not None:
                 self._judge(Look(started=self._started))
             attempt = self._head.attempt
-            self._judge(await self._disk.call(lambda attempt=attempt: self._look(attempt)))  # type: ignore[misc]
+            look = await self._disk.call(lambda attempt=attempt: self._look(attempt))  # type: ignore[misc]
+            self._pass_on(look.stacks)
+            self._judge(look)
 
     async def watch_missing(self) -> None:
         """Tells the head, while nodes are missing, what their agents have found out."""
@@ -117,6 +127,18 @@ class HeadWatch:
                 self._do(lambda _, found=diagnoses: self._head.gathering.diagnosed(found))  # type: ignore[misc]
                 self._do(self._head.tick)  # there may be no node left to wait for
             await asyncio.sleep(self._times.diagnose_every_s)
+
+    def _pass_on(self, requests: Sequence[str]) -> None:
+        for request in requests:
+            if self._stacks_told is not None and request not in self._stacks_told:
+                self._stacks_told.add(request)
+                self._ask_stacks(request)
+
+    def _pass_over_old_requests(self) -> None:
+        """Note which requests for stacks there are already, to earlier heads; blocks."""
+        with suppress(RunDirectoryError):
+            self._journal.requests()
+        self._stacks_told = set(self._journal.stack_requests)
 
     def _has_something(self) -> bool:
         """Returns whether a look found anything; blocks."""
@@ -130,7 +152,10 @@ class HeadWatch:
         journal = self._journal
         try:
             stop_by, started = journal.requests()
+            told = self._stacks_told
+            asked = () if told is None else journal.stack_requests
             return Look(
+                stacks=tuple(request for request in asked if request not in (told or ())),
                 stop_by=None if self._is_stop_told else stop_by,
                 started=started,
                 later=journal.latest_attempt(above=attempt),

@@ -20,6 +20,7 @@ from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.circumstances import Circumstances
+from hpc_elastic.agent.workers.error_files import set_aside_error, settle_error_file
 from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
@@ -38,10 +39,12 @@ from hpc_elastic.membership.actions import (
     WriteNodeResult,
 )
 from hpc_elastic.membership.member import Member
-from hpc_elastic.membership.messages import Join, Message, StopManner
+from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
+from hpc_elastic.membership.reports import describe_assign
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
 from hpc_elastic.scheduler.allocation import Allocation
 
 NEVER = float("inf")
@@ -105,6 +108,7 @@ class LocalMember:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
+        self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
 
     def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
         """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
@@ -146,7 +150,10 @@ class LocalMember:
         self._do(lambda now: self._member.connected(now, is_joined=is_joined, asked=asked))
 
     def received(self, message: Message) -> None:
-        """Passes a message of the head on to the member."""
+        """Passes a message of the head on to the member, except a request for stacks, which it need not know."""
+        if isinstance(message, TakeStacks):
+            self.stacks_asked(message.request)
+            return
         self._do(lambda now: self._member.received(message, now))
 
     def disconnected(self, why: str, *, is_dead: bool) -> None:
@@ -159,15 +166,21 @@ class LocalMember:
 
     # Events of this node.
 
-    def worker_exited(self, attempt: int, local_rank: int, exitcode: int) -> None:
-        """Tells the member that a worker has ended without having been stopped."""
+    def worker_exited(self, attempt: int, local_rank: int, exitcode: int, *, is_after_stop: bool = False) -> None:
+        """Tells the member that a worker has ended, and whether it was after the TERM of a stop."""
         exited = {"local_rank": local_rank, "exitcode": exitcode}
         message = f"local rank {local_rank} ended"
         self._note(Note(name="worker.exited", message=message, attempt=attempt, metadata=exited))
         if exitcode == -signal.SIGKILL and self._loop.time() >= self._outputs.guard_deadline():
             self._do(lambda _: [])  # the guard killed it, so the worker has not failed
         else:
-            self._do(lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now))
+            self._do(
+                lambda now: self._member.worker_exited(attempt, local_rank, exitcode, now, is_after_stop=is_after_stop)
+            )
+
+    def worker_stalled(self, failure: FailureRecord) -> None:
+        """Tells the member that a worker which still runs has stalled, once its error file is written."""
+        self._do(lambda _: self._member.failure_recorded(failure))
 
     def node_broke(self, reason: str) -> None:
         """Tells the member that the attempt cannot go on here although no worker has failed."""
@@ -210,6 +223,7 @@ class LocalMember:
         if isinstance(action, SendToHead):
             self._outputs.tell(action.message)
         elif isinstance(action, StartWorkers):
+            self._outputs.say(describe_assign(action.assign), "debug")
             self._tasks.run(self._initialize_workers(action))
         elif isinstance(action, StopWorkers):
             self._stop_workers(action)
@@ -266,33 +280,53 @@ class LocalMember:
 
     async def _record_failure(self, action: RecordFailure) -> None:
         order, pid = self._group.order_of(action.local_rank)
-        await self._record(order, pid=pid, exitcode=action.exitcode)
+        await self._record(order, pid=pid, exitcode=action.exitcode, is_after_stop=action.is_after_stop)
 
-    async def _record(self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "") -> None:
+    async def _record(
+        self, order: WorkerOrder, *, pid: int, exitcode: int, message: str = "", is_after_stop: bool = False
+    ) -> None:
         layout, node, role = RunLayout(self._plan.run_dir), self._place.node, self.join.role
-        record = partial(
-            record_failure,
-            layout,
-            order,
-            node=node,
-            role=role,
-            pid=pid,
-            exitcode=exitcode,
-            message=message,
-            circumstances=self._circumstances,
-        )
+        failing = self._group.failing_word(order.local_rank)
+
+        def record() -> FailureRecord | None:
+            has_failed = settle_error_file(
+                layout, order, pid=pid, exitcode=exitcode, failing=failing, is_after_stop=is_after_stop
+            )
+            if not has_failed:
+                return None
+            return record_failure(
+                layout,
+                order,
+                node=node,
+                role=role,
+                pid=pid,
+                exitcode=exitcode,
+                message=message,
+                is_after_stop=is_after_stop,
+                circumstances=self._circumstances,
+            )
+
         failure = await self._disk.call(record, is_urgent=True)
-        self._do(lambda _: self._member.failure_recorded(failure))
+        if failure is None:
+            self._do(lambda _: self._member.ended_by_stop(order.attempt, order.local_rank))
+        else:
+            self._do(lambda _: self._member.failure_recorded(failure))
 
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
-        write = partial(self._journal.write_node_result, action.result, started=started)
+        write = partial(self._write_result_of_node, action.result, started)
         async with self._recording:  # so that a retry of an older record does not overwrite a newer one
             try:
                 await retry(lambda: self._disk.call(write), say=self._warn)
             except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
                 self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
         self._do(lambda _: self._member.node_result_written(action.result))
+
+    def _write_result_of_node(self, result: NodeResult, started: float) -> None:
+        self._journal.write_node_result(result, started=started)
+        if result.state is WorkerState.SUCCEEDED:
+            for rank in result.ranks:  # a child may have written to the error file of a rank that went on
+                set_aside_error(RunLayout(self._plan.run_dir), result.attempt, rank)
 
     def _warn(self, text: str) -> None:
         self._outputs.say(text, "warning")

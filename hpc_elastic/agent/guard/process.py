@@ -34,7 +34,10 @@ from hpc_elastic.processes import Process, find_process
 
 BYE = b"bye\n"
 NEARER = b"\n"
-IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+IGNORED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    signal.SIGCONT,
+)
 KILL_BOUND_S = 30.0
 KILL_AGAIN_S = 0.02
 LOOK_AGAIN_S = 1.0

@@ -96,6 +96,7 @@ class Journal:
         self.allocation = 0
         self.is_head = False
         self.log: TextIO | None = None  # receives the lines for people; None: standard output
+        self.stack_requests: tuple[str, ...] = ()  # the ids of those that `requests` has found
 
     # Claims.
 
@@ -326,6 +327,7 @@ class Journal:
         and more, but shows a new line of a file when that is opened.
         """
         requests = list(self._requests())
+        self.stack_requests = tuple(request.id for request in requests if request.kind == "stacks" and request.id)
         stop_by = next((request.by for request in requests if request.kind == "stop"), None)
         return stop_by, self._latest_start(requests)
 

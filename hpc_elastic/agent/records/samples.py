@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from hpc_elastic.agent.node.gpu_usage import GpuTool
@@ -139,8 +140,9 @@ class Sampler:
         """
         attempt, pids = self._workers()
         now = read_usage(pids, at=at)
-        # The counters of other workers say nothing about these: the rates of a new attempt begin anew.
-        before = self._before[1] if self._before is not None and self._before[0] == attempt else None
+        before = None if self._before is None else self._before[1]
+        if before is not None and self._before is not None and self._before[0] != attempt:
+            before = replace(before, workers_cpu=None)  # it counted other workers
         self._before = (attempt, now)
         usage = rates(before, now)
         gpus = self._gpus.ask() if self._taken % GPU_TURN == 0 else ()
@@ -169,6 +171,7 @@ class Sampler:
         )
 
     def _sample_on(self) -> None:
+        self._before = (-1, read_usage((), at=time.monotonic()))
         while not self._is_over.wait(self._every_s):
             sample = self.take(at=time.monotonic(), time_ns=time.time_ns())
             if not self._is_over.is_set():

@@ -20,6 +20,10 @@ class Child:
         """Send KILL; a process that has ended but is not collected yet ignores it."""
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    def has_ended(self) -> bool:
+        """Return whether the process has ended; it can still be collected."""
+        return os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def collect(self) -> int:
         """Wait for the process to end and return its exit code; negative for a signal, as in torch."""
         status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)

@@ -1,4 +1,8 @@
-"""Handles the signals that an agent gets: requests to stop, and signals that are meant for its workers."""
+"""Handles the signals that an agent gets: requests to stop, and signals that are meant for its workers.
+
+The four that stop are those of torchrun's `--signals-to-handle` (torch 2.13). A HUP that this process ignores, as below
+`nohup`, stays ignored: whoever set that wants the run to outlive a hang-up.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from collections.abc import Callable
 # Slurm's TERM goes down a tree of nodes; a message from one agent to another may be faster.
 TERM_ARRIVES_WITHIN_S = 1.0
 SAME_WITHIN_S = 1.0  # one Ctrl-C or cancel may come twice, to the agent's process group and from the script
-STOPS = (signal.SIGTERM, signal.SIGINT)
-FOR_WORKERS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FOR_WORKERS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class AgentSignals:
@@ -46,7 +50,8 @@ class AgentSignals:
         self._first_at: float | None = None
         self._have_workers_term = asyncio.Event()
         for number in STOPS:
-            loop.add_signal_handler(number, self._got_stop, number)
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._got_stop, number)
         for number in FOR_WORKERS:
             loop.add_signal_handler(number, self._got_other, number)
 

@@ -51,7 +51,8 @@ class Circumstances:
             exitcode: its exit code, negative for a signal.
             text: its last words: the exception and the end of its standard error.
         """
-        memory, host_kills, free = None, 0, ()
+        memory, host_kills = None, 0
+        free: tuple[FreeSpace, ...] = ()
         if exitcode in (-signal.SIGKILL, SHELL_KILLED) or _IS_OF_KILLED_CHILD.search(text):
             memory, host_kills = self._memory.look(pid if exitcode == -signal.SIGKILL else 0)
         if exitcode == -signal.SIGBUS or _IS_OF_SPACE.search(text):

@@ -63,6 +63,7 @@ def record_failure(
         data = retry_here(lambda: read_json(path), within_s=READ_WITHIN_S)
     tail = read_log_tail(layout.stderr(order.attempt, order.rank))
     evidence = _gather(order, data, tail, pid=pid, exitcode=exitcode, message=message, circumstances=circumstances)
+    evidence = replace(evidence, sent_signal="SIGTERM" if is_after_stop else "")
     classified = classify(evidence)
     worker = FailedWorker(rank=order.rank, local_rank=order.local_rank, pid=pid, node=node, attempt=order.attempt)
     data = _complete(data, worker, evidence, classified)

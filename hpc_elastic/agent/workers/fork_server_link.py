@@ -133,8 +133,12 @@ class ForkServerLink:
             "directory": order.directory,
             "stdout": stdout if isinstance(stdout, str) else "file",
             "stderr": stderr if isinstance(stderr, str) else "file",
+            "heartbeat": "none" if order.heartbeat is None else "file",
+            "stack": "none" if order.heartbeat is None else "file",
         }
-        return self._fork(request, [stream for stream in (stdout, stderr) if isinstance(stream, int)])
+        files = [] if order.heartbeat is None else [order.heartbeat.memory, order.heartbeat.stack]
+        streams = [stream for stream in (stdout, stderr) if isinstance(stream, int)]
+        return self._fork(request, [*streams, *files])
 
     def start_store_host(self, link: socket.socket) -> Child:
         """Fork a store host that serves this link; runs in the thread for processes.

@@ -16,13 +16,16 @@ from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.workers.heartbeats import Heartbeats
 from hpc_elastic.agent.workers.last_words import LastWords
-from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
+from hpc_elastic.agent.workers.lifecycle import Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
+from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.tee import Tee, start_tee
 from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -46,8 +49,8 @@ class LocalWorkers:
         start: decides how workers are started.
         guard: returns the process ids of children of the agent that no stop may reach; called in the thread.
         say: takes a line for the agent's log.
-        on_exit: called for each worker's end that no stop explains, with attempt, local rank and exit code
-            (negative for a signal).
+        on_exit: called for each worker's end that no stop explains for certain, with attempt, local rank, exit code
+            (negative for a signal), and whether only its error file can tell if it failed by itself.
         on_broken: called with the reason if the attempt cannot go on although no worker failed.
         may_start: returns whether workers may run; called in the thread right before they start, because an agent
             that was paused before may have lost its head meanwhile. If they may not, the start is tried again, as
@@ -65,7 +68,7 @@ class LocalWorkers:
         start: WorkerStart,
         guard: Callable[[], Sequence[int]],
         say: Callable[[str], None],
-        on_exit: Callable[[int, int, int], None],
+        on_exit: Callable[[int, int, int, bool], None],
         on_broken: Callable[[str], None],
         may_start: Callable[[], bool] = lambda: True,
         start_again_s: float = START_AGAIN_S,
@@ -89,11 +92,15 @@ class LocalWorkers:
             spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,
         )
-        self._last_words = LastWords(self._workers.said_last_word)
+        self._last_words = LastWords(self._workers.hear)
         self._listener = self._next_listener(0)
+        self.heartbeats = Heartbeats()
+        self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
+        self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
+        self._failing: dict[int, Word] = {}  # by local rank: what failed workers said of the exception that ended them
         self._starting: asyncio.Task[None] | None = None
         self.started = 0.0  # the start of the latest attempt, in Unix seconds
         self.start_method = ""  # how its workers were started: fork or spawn
@@ -124,7 +131,10 @@ class LocalWorkers:
         self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
+        if self.stalls is not None:
+            await self._until_hurried(self.stalls.before_stop(manner))
         unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
+        self._is_hurried.clear()
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
@@ -132,6 +142,7 @@ class LocalWorkers:
 
     def hurry(self) -> None:
         """End the grace period of a running stop early."""
+        self._is_hurried.set()
         self._workers.hurry()
 
     def pids(self) -> dict[str, int]:
@@ -151,14 +162,22 @@ class LocalWorkers:
         """Return the order of a worker of the latest attempt, and its process id (0: never started)."""
         return self._orders[local_rank], self._pids.get(local_rank, 0)
 
+    def failing_word(self, local_rank: int) -> Word | None:
+        """Return what a failed worker of the latest attempt said of the exception that ended it, None if nothing."""
+        return self._failing.get(local_rank)
+
     async def shut_down(self) -> None:
         """End the store host and the fork server; all workers must have ended before."""
         self._listener.close()
         self._last_words.close()
+        if self.stalls is not None:
+            await self.stalls.close()
+        self.heartbeats.close()
         await asyncio.gather(self._store.close(), self._start.close())
 
     async def _initialize_workers(self, assign: Assign) -> None:
         self._pids.clear()
+        self._failing.clear()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         await self._unless_stopped(self._start.ready())
         if assign.serves_store and not self._stop_asked.is_set():
@@ -169,6 +188,8 @@ class LocalWorkers:
         if not spawned:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        if self.stalls is not None:
+            self.stalls.begin(orders, self._workers.running)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
@@ -211,9 +232,20 @@ class LocalWorkers:
         task.cancel()
         return None
 
+    async def _until_hurried(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine, but not when the stop has to end at once."""
+        task, hurried = asyncio.ensure_future(waiting), asyncio.ensure_future(self._is_hurried.wait())
+        await asyncio.wait([task, hurried], return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if task.done():
+            task.result()
+        else:
+            task.cancel()
+
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
         plan, facts = self._plan, self._report.facts
+        files = self.heartbeats.begin(range(assign.first_rank, assign.first_rank + assign.workers))
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
@@ -229,6 +261,7 @@ class LocalWorkers:
                     environment=environment,
                     directory=worker_directory(plan, environment),
                     destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
+                    heartbeat=files[local_rank],
                 )
             )
         return orders
@@ -239,6 +272,9 @@ class LocalWorkers:
         ports = port_sequence(self._plan.run, key, self._plan.network.port_range)
         return listen_on_first(self._report.address, ports)
 
-    def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
-        if not is_stopped:
-            self._on_exit(worker.order.attempt, worker.order.local_rank, exitcode)
+    def _exited(self, worker: SpawnedWorker, ended: WorkerExit) -> None:
+        order, is_after_stop = worker.order, ended.explained is Explained.PERHAPS
+        if ended.explained is not Explained.YES:
+            if ended.failing is not None:
+                self._failing[order.local_rank] = ended.failing
+            self._on_exit(order.attempt, order.local_rank, ended.exitcode, is_after_stop)

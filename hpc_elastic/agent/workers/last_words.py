@@ -1,21 +1,21 @@
-"""Receives the messages with which workers say that an uncaught exception ends them; see `hpc_elastic.last_word`."""
+"""Receives the messages with which workers say that an exception ends them; see `hpc_elastic.last_word`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from hpc_elastic.last_word import NAME_VARIABLE, name_of, open_receiver, receive_last_words
+from hpc_elastic.last_word import NAME_VARIABLE, Word, name_of, open_receiver, receive_words
 
 
 class LastWords:
-    """The agent's socket for the last words of workers, on the running event loop.
+    """The agent's socket for the words of workers, on the running event loop.
 
     Args:
-        hear: called with the process id and the attempt of each worker that sends a last word.
+        hear: called with each word.
     """
 
-    def __init__(self, hear: Callable[[int, int], None]) -> None:
+    def __init__(self, hear: Callable[[Word], None]) -> None:
         self._hear = hear
         self._receiver = open_receiver()
         self._loop = asyncio.get_running_loop()
@@ -27,10 +27,10 @@ class LastWords:
         return {NAME_VARIABLE: name_of(self._receiver)}
 
     def close(self) -> None:
-        """Close the socket; later last words are not received."""
+        """Close the socket; later words are not received."""
         self._loop.remove_reader(self._receiver)
         self._receiver.close()
 
     def _receive(self) -> None:
-        for pid, attempt in receive_last_words(self._receiver):
-            self._hear(pid, attempt)
+        for word in receive_words(self._receiver):
+            self._hear(word)

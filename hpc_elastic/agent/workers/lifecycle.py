@@ -8,6 +8,13 @@ all that they started, a wait until no process is left, and KILL to those that a
 A worker that says its last word (`hpc_elastic.last_word`) counts as failed from then on, although it goes on running
 while its threads are joined and its atexit functions run. Until it has ended, neither it nor the processes that it
 started get a TERM; only the KILL at the end of the grace reaches them too.
+
+A worker with an exception in flight that is about to close its connections says so first: its peers fail of the closed
+connections, and the stop that answers them may kill it before its own failure is complete. What it said becomes its
+failure unless it succeeds, or goes on and opens connections anew; it does so too if it still closes them after a bound.
+
+Before the TERM of a stop each worker is looked at: one that has ended, or is ending in the kernel, did so by itself. An
+end after the TERM is the stop's, unless the worker said why it fails or has left an error file.
 """
 
 from __future__ import annotations
@@ -18,16 +25,40 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, WorkerSearch, signal_all
 from hpc_elastic.agent.workers.spawn import SpawnedWorker
+from hpc_elastic.last_word import Word, WordKind
 from hpc_elastic.membership.messages import StopManner
-from hpc_elastic.processes import Process, with_descendants
+from hpc_elastic.processes import Process, is_ending, with_descendants
 
 KILL_BOUND_S = 10.0
 KILL_AGAIN_S = 0.2
+CLOSING_BOUND_S = 30.0  # a worker that closes its connections for longer, with an exception in flight, hangs
 LAST_WORD_EXITCODE = 1  # Python's after an uncaught exception
+ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+class Explained(Enum):
+    """How far a stop explains the end of a worker."""
+
+    NO = "it ended by itself"
+    PERHAPS = "it ended after the TERM; it has failed by itself if its error file says so"
+    YES = "the stop ended it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerExit:
+    """The end of a worker: its exit code, negative for a signal, and whether a stop explains it.
+
+    `failing` is what the worker said of the exception that ends it, None if nothing.
+    """
+
+    exitcode: int
+    explained: Explained = Explained.NO
+    failing: Word | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +77,9 @@ class Workers:
         marks: what the run's processes on this node carry in their environments.
         times: how long stops may take.
         spared: returns the process ids of the agent's own children that no stop may reach; called in the thread.
-        on_exit: called at each worker's end with the worker, its exit code (negative for a signal), and
-            whether a stop explains it. It is called at a last word already, and then at the end only if the exit
-            code is not the one that was reported.
+        on_exit: called at each worker's end. It is called at a last word already, and for a worker that hangs while it
+            closes its connections, and then at the end only if the exit code is not the one that was reported.
+        closing_bound_s: how long a worker may close its connections with an exception in flight.
     """
 
     def __init__(
@@ -58,13 +89,15 @@ class Workers:
         marks: Marks,
         times: StopTimes,
         spared: Callable[[], Collection[int]],
-        on_exit: Callable[[SpawnedWorker, int, bool], None],
+        on_exit: Callable[[SpawnedWorker, WorkerExit], None],
+        closing_bound_s: float = CLOSING_BOUND_S,
     ) -> None:
         self._thread = thread
         self._search = WorkerSearch(marks, ancestor=os.getpid())
         self._times = times
         self._spared = spared
         self._on_exit = on_exit
+        self._closing_bound_s = closing_bound_s
         self._alive: dict[int, SpawnedWorker] = {}
         self._has_failed = False
         self._sent: signal.Signals | None = None  # the last signal of a stop
@@ -73,7 +106,15 @@ class Workers:
         self._hurry = asyncio.Event()
         self._ending: set[int] = set()  # process ids of the workers that have said their last word
         self._has_ended = asyncio.Event()  # set when one of these workers has ended
-        self._early: set[tuple[int, int]] | None = None  # last words that came while the workers were being started
+        self._early: list[Word] | None = None  # words that came while the workers were being started
+        self._failing: dict[int, Word] = {}  # by process id: what workers said of exceptions that may end them
+        self._closing: dict[int, asyncio.TimerHandle] = {}  # by process id: when a worker that closes counts as failed
+        self._hanging: set[int] = set()  # process ids of workers that hang while they close, reported as failed
+        self._was_ending: set[int] = set()  # process ids of workers that were ending when the TERM was sent
+
+    def running(self) -> dict[int, int]:
+        """Return the process ids of the workers that run and have not said their last word, by global rank."""
+        return {worker.order.rank: pid for pid, worker in self._alive.items() if pid not in self._ending}
 
     async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
         """Start an attempt's workers and watch them.
@@ -83,7 +124,11 @@ class Workers:
         """
         self._has_failed = False
         self._sent = None
-        early = self._early = set()
+        self._hanging.clear()
+        self._was_ending.clear()
+        self._failing.clear()
+        early: list[Word] = []
+        self._early = early
         try:
             spawned = await self._thread.call(spawn)
         finally:
@@ -92,8 +137,8 @@ class Workers:
             self._alive[worker.pid] = worker
             self._none_alive.clear()
         self._monitor_workers(spawned)
-        for pid, attempt in early:  # not now: the caller first gets the start's result
-            asyncio.get_running_loop().call_soon(self.said_last_word, pid, attempt)
+        for word in early:  # not now: the caller first gets the start's result
+            asyncio.get_running_loop().call_soon(self.hear, word)
         return spawned
 
     def _monitor_workers(self, spawned: Iterable[SpawnedWorker]) -> None:
@@ -101,16 +146,44 @@ class Workers:
         for worker in spawned:
             asyncio.get_running_loop().add_reader(worker.pidfd, self._exited, worker)
 
-    def said_last_word(self, pid: int, attempt: int) -> None:
-        """Report a worker as failed that says an uncaught exception ends it; only a stop waits for its actual end."""
-        worker = self._alive.get(pid)
+    def hear(self, word: Word) -> None:
+        """Take in what a worker says of an exception that ends it, or may end it."""
+        worker = self._alive.get(word.pid)
         if worker is None and self._early is not None:
-            self._early.add((pid, attempt))  # the first of a node may have raised before the last is started
-        if worker is None or worker.order.attempt != attempt or self._sent is not None or pid in self._ending:
+            self._early.append(word)  # the first of a node may have raised before the last is started
+        if worker is None or worker.order.attempt != word.attempt:
             return
-        self._ending.add(pid)
+        if word.kind is WordKind.LAST:
+            self._said_last_word(worker)
+            return
+        if (timer := self._closing.pop(word.pid, None)) is not None:
+            timer.cancel()
+        if word.kind is WordKind.HANDLED:
+            self._failing.pop(word.pid, None)
+        elif word.kind is not WordKind.CLOSED:
+            self._failing[word.pid] = word
+        if word.kind is WordKind.CLOSING:
+            loop = asyncio.get_running_loop()
+            self._closing[word.pid] = loop.call_later(self._closing_bound_s, self._hangs, worker)
+
+    def _said_last_word(self, worker: SpawnedWorker) -> None:
+        """Report a worker as failed that says an uncaught exception ends it; only a stop waits for its actual end."""
+        if self._sent is not None or worker.pid in self._ending or worker.pid in self._hanging:
+            return
+        self._ending.add(worker.pid)
         self._has_failed = True
-        self._on_exit(worker, LAST_WORD_EXITCODE, False)
+        failing = self._failing.get(worker.pid)
+        self._on_exit(worker, WorkerExit(exitcode=LAST_WORD_EXITCODE, failing=failing))
+
+    def _hangs(self, worker: SpawnedWorker) -> None:
+        """Report a worker as failed that has closed its connections for too long, with an exception in flight."""
+        self._closing.pop(worker.pid, None)
+        failing = self._failing.get(worker.pid)
+        if failing is None or self._alive.get(worker.pid) is not worker or self._sent is not None:
+            return
+        self._hanging.add(worker.pid)
+        self._has_failed = True
+        self._on_exit(worker, WorkerExit(exitcode=failing.exit_code, failing=failing))
 
     async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
         """End every worker and all that they started.
@@ -143,7 +216,18 @@ class Workers:
         """End the grace period of a running stop early."""
         self._hurry.set()
 
+    def _collect_ended(self) -> None:
+        """Report the workers that have ended before a stop's first signal, and note those that are ending just now."""
+        if self._sent is not None:
+            return
+        for worker in list(self._alive.values()):
+            if worker.has_ended():
+                self._exited(worker)
+            elif is_ending(worker.pid):
+                self._was_ending.add(worker.pid)
+
     async def _terminate(self, is_terminated: bool, grace_s: float) -> bool:
+        self._collect_ended()
         self._sent = signal.SIGTERM
         if is_terminated:
             return await self._wait_until_gone(grace_s)
@@ -185,6 +269,7 @@ class Workers:
     async def _kill(self) -> tuple[int, ...]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KILL_BOUND_S
+        self._collect_ended()
         self._sent = signal.SIGKILL
         for worker in self._alive.values():  # at once, because the search for what they have started takes time
             self._signal(worker, signal.SIGKILL)
@@ -221,16 +306,52 @@ class Workers:
         self._has_failed = self._has_failed or exitcode != 0
         if not self._alive:
             self._none_alive.set()
+        failing, timer = self._failing.pop(worker.pid, None), self._closing.pop(worker.pid, None)
+        if timer is not None:
+            timer.cancel()
+        if worker.pid in self._hanging:
+            self._hanging.remove(worker.pid)
+            return  # already reported
         if worker.pid in self._ending:
             self._ending.remove(worker.pid)
             self._has_ended.set()
             if exitcode in (0, LAST_WORD_EXITCODE) or self._sent is signal.SIGKILL:
                 return  # already reported at its last word
-            is_stopped = False
+            explained = Explained.NO
         else:
-            # After our TERM, the stop explains every end but one by a KILL, which we have not sent yet.
-            is_stopped = self._sent is signal.SIGKILL or (self._sent is not None and exitcode != -signal.SIGKILL)
-        self._on_exit(worker, exitcode, is_stopped)
+            explained = self._explains(worker, exitcode, failing)
+        if failing is not None and not _is_end_of(failing, exitcode, is_closing=timer is not None, sent=self._sent):
+            failing = None
+        if failing is not None and (exitcode < 0 or exitcode in ENDED_BY_TERM):
+            exitcode = failing.exit_code  # what it would have ended with
+        self._on_exit(worker, WorkerExit(exitcode=exitcode, explained=explained, failing=failing))
+
+    def _explains(self, worker: SpawnedWorker, exitcode: int, failing: Word | None) -> Explained:
+        """Return whether a stop explains the end of a worker."""
+        if self._sent is None or worker.pid in self._was_ending:
+            return Explained.NO
+        if exitcode == 0:
+            return Explained.YES
+        if exitcode == -signal.SIGKILL and self._sent is not signal.SIGKILL:
+            return Explained.NO  # it is somebody else's: ours comes later
+        is_ours = exitcode in ENDED_BY_TERM or exitcode == -signal.SIGKILL
+        return Explained.YES if is_ours and failing is None else Explained.PERHAPS
+
+
+def _is_end_of(failing: Word, exitcode: int, *, is_closing: bool, sent: signal.Signals | None) -> bool:
+    """Return whether the exception that a worker spoke of explains its end.
+
+    Args:
+        failing: what it said.
+        exitcode: how it ended.
+        is_closing: whether it was still closing its connections.
+        sent: the last signal of a stop.
+    """
+    if exitcode in ENDED_BY_TERM:
+        return sent is not None  # else it comes from outside, perhaps for the whole node
+    if exitcode >= 0:
+        return exitcode != 0 and exitcode == failing.exit_code
+    return is_closing or (exitcode == -signal.SIGKILL and sent is signal.SIGKILL)
 
 
 async def _all_gone(pids: Iterable[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hpc_elastic.agent.workers.spawn import WorkerOrder
+from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
 
 
@@ -44,6 +45,9 @@ class NodeWorkers(Protocol):
 
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         """Return the order of a worker of the latest attempt, and its process id (0: never started)."""
+
+    def failing_word(self, local_rank: int) -> Word | None:
+        """Return what a failed worker of the latest attempt said of the exception that ended it, None if nothing."""
 
 
 class TermWatch(Protocol):

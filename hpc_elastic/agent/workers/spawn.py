@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from hpc_elastic.agent.system.children import Child, adopt_process
+from hpc_elastic.agent.workers.heartbeats import HeartbeatFiles
 from hpc_elastic.agent.workers.log_destinations import LogDestinations
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.plan.roles import EntrypointKind
@@ -26,6 +27,7 @@ class WorkerOrder:
     """The values with which one worker is started.
 
     `target` is the path of a script, the name of a module, the program of a command, or the file that holds a function.
+    `heartbeat` are the descriptors for its heartbeats and stacks, which the worker inherits.
     """
 
     rank: int
@@ -37,6 +39,7 @@ class WorkerOrder:
     environment: Mapping[str, str]
     directory: str
     destinations: LogDestinations = field(default_factory=LogDestinations)
+    heartbeat: HeartbeatFiles | None = None
 
 
 class StartFailedError(Exception):
@@ -93,6 +96,10 @@ class Spawner:
     def start_worker(self, order: WorkerOrder, *, stdout: Stream, stderr: Stream) -> Child:
         """Implement `Starter`: start a worker, in a session of its own."""
         ties = ["--parent", str(os.getpid()), "--deadline", str(self._deadline.descriptor)]
+        inherited = [self._deadline.descriptor]
+        if (files := order.heartbeat) is not None:
+            ties += ["--heartbeat", str(files.memory), "--stack", str(files.stack)]
+            inherited += [files.memory, files.stack]
         process = subprocess.Popen(
             [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
             env=order.environment,
@@ -100,7 +107,7 @@ class Spawner:
             stdin=subprocess.DEVNULL,
             stdout=_popens(stdout),
             stderr=_popens(stderr),
-            pass_fds=[self._deadline.descriptor],
+            pass_fds=inherited,
             start_new_session=True,
         )
         return adopt_process(process)

@@ -75,6 +75,25 @@ class HpcElasticJob(core.Job[R]):
         attempt = attempt_of_rank(layout, attempts[-1], rank)
         return RunPaths(self._paths._folder, self.job_id, self.task_id, layout=layout, attempt=attempt)
 
+    def _get_logs_string(self, name: str) -> str | None:
+        """Return what this task wrote in all attempts, one after the other; None if it has written nothing yet.
+
+        submitit calls it for `stdout` and `stderr`; under its own Slurm executor a requeued job appends to one file.
+
+        Raises:
+            ValueError: the name is another one.
+        """
+        if not run_link(self._paths).exists():
+            return super()._get_logs_string(name)
+        layout, rank = self.layout, self.task_id or 0
+        path_of = {"stdout": layout.stdout, "stderr": layout.stderr}.get(name)
+        if path_of is None:
+            raise ValueError(f"there is no output {name!r}, expected stdout or stderr")
+        logs = [path_of(attempt, rank) for attempt in store.list_numbers(layout.attempts)]
+        parts = [Path(path) for log in logs for path in (layout.earlier(log), log)]
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path in parts if path.exists()]
+        return "".join(texts) if texts else None
+
     def _register_in_watcher(self) -> None:
         if run_link(self._paths).exists():
             self.watcher.register_run(self.job_id, self.layout)
@@ -191,10 +210,11 @@ class HpcElasticJob(core.Job[R]):
 
 
 def _first_failure(snapshot: Snapshot, rank: int | None) -> Mapping[str, Any]:
-    """Return the failure of this rank if it failed, else the earliest one; empty if no worker failed."""
+    """Return the failure of this rank, of the rank in the root cause, or the earliest; empty if no worker failed."""
     failures = snapshot.failures
-    if str(rank) in failures:
-        return dict(failures[str(rank)])
+    for wanted in (rank, (snapshot.root_cause or {}).get("rank")):
+        if str(wanted) in failures:
+            return dict(failures[str(wanted)])
     return dict(min(failures.values(), key=lambda failure: failure.get("timestamp", 0.0), default={}))
 
 

@@ -115,6 +115,10 @@ class StockWorkers:
         """Return no orders, because torchrun starts the workers."""
         return []
 
+    def failing_word(self, _local_rank: int) -> None:
+        """Return None: torch's agent reports what its workers failed of."""
+        return
+
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         """Return what is known of the worker whose failure made torch's agent give up, and its process id."""
         failure = self._exchange.failure or Failure(rank=0, local_rank=local_rank, pid=0, exitcode=1)

@@ -175,7 +175,7 @@ def test_the_signals_that_end_an_agent_do_not_end_its_guard(guarded: Guarded, sp
     worker = spawn(environment=marks_of(tmp_path))
     guarded.link.set_deadline(now())  # the worker's death says that the guard is ready for signals
     assert worker.wait(20) == -signal.SIGKILL
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(guarded.pid, number)
     last = spawn(environment=marks_of(tmp_path))
     guarded.hang_up()

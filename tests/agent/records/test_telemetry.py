@@ -184,28 +184,33 @@ def test_states_are_told_with_the_restarts_that_are_left(node: Node) -> None:
 
 def test_a_group_is_unhealthy_from_its_first_failure_until_its_workers_have_stopped(node: Node) -> None:
     node.start()
+    states = []
     for rank in (1, 0):
         node.show(node.member.worker_exited(1, rank, 1, 0))
         node.show(node.member.failure_recorded(a_failure(rank)))
-        assert node.telemetry.group.state is WorkerState.UNHEALTHY
+        states.append(node.telemetry.group.state.value)
     node.show(node.member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="rank 1 failed"), 0))
-    assert node.telemetry.group.state is WorkerState.UNHEALTHY
+    states.append(node.telemetry.group.state.value)
     node.show(node.member.workers_stopped(1, (), 25001))
-    assert node.telemetry.group.state is WorkerState.FAILED
+    states.append(node.telemetry.group.state.value)
     node.close()
+    assert states == ["UNHEALTHY", "UNHEALTHY", "UNHEALTHY", "FAILED"]
     assert node.told()[3:] == [("UNHEALTHY", "AGENT", None), ("FAILED", "WORKER", 0), ("FAILED", "WORKER", 1)]
 
 
 def test_a_group_whose_failures_are_ignored_stays_unhealthy_to_its_end(node: Node) -> None:
     node.show(node.member.received(replace(an_assign(group_rank=0), is_failure_ignored=True), 0))
     node.show(node.member.workers_started(1, {"0": 100, "1": 101}))
+    states = []
     node.show(node.member.worker_exited(1, 1, 1, 0))
     node.show(node.member.failure_recorded(a_failure(1)))
-    assert node.told()[3:] == []  # neither worker has ended as far as the events say
-    assert node.telemetry.group.state is WorkerState.UNHEALTHY
+    states.append(node.telemetry.group.state.value)
     node.show(node.member.worker_exited(1, 0, 0, 0))
-    assert node.telemetry.group.state is WorkerState.FAILED
+    states.append(node.telemetry.group.state.value)
     node.close()
+    assert states == ["UNHEALTHY", "FAILED"]
+    of_workers = [told for told in node.told()[3:] if told[1] == "WORKER"]
+    assert of_workers == [("TERMINATED", "WORKER", 0), ("FAILED", "WORKER", 1)]  # told once, at the end
 
 
 def test_workers_that_a_stop_from_outside_ended_were_terminated(node: Node) -> None:

@@ -12,6 +12,7 @@ from hpc_elastic.agent.system.signals import FOR_WORKERS, SAME_WITHIN_S, STOPS, 
 def play(*numbers: signal.Signals, is_local: bool = False, same_within_s: float = SAME_WITHIN_S) -> list[object]:
     """What is told when this process gets these signals, one after the other."""
     told: list[object] = []
+    previous = signal.getsignal(signal.SIGHUP)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -31,6 +32,7 @@ def play(*numbers: signal.Signals, is_local: bool = False, same_within_s: float 
             loop.remove_signal_handler(number)
 
     asyncio.run(main())
+    signal.signal(signal.SIGHUP, previous)
     return told
 
 
@@ -51,7 +53,21 @@ def test_who_asks_again_later_means_now() -> None:
     assert play(signal.SIGINT, signal.SIGINT, same_within_s=0.0) == [("SIGINT", False), "escalate"]
 
 
+def test_a_hangup_and_a_quit_stop_the_run_as_with_torchrun() -> None:
+    assert play(signal.SIGHUP) == [("SIGHUP", False)]
+    assert play(signal.SIGQUIT, is_local=True) == [("SIGQUIT", False)]
+
+
+def test_a_hangup_that_is_ignored_as_below_nohup_stays_ignored() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert play(signal.SIGHUP) == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
 def test_what_is_for_the_workers_does_not_end_the_agent() -> None:
-    assert play(signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP) == [
-        f"got {name}, which is for the workers" for name in ("SIGUSR1", "SIGUSR2", "SIGHUP")
+    assert play(signal.SIGUSR1, signal.SIGUSR2) == [
+        f"got {name}, which is for the workers" for name in ("SIGUSR1", "SIGUSR2")
     ]

@@ -117,3 +117,30 @@ def test_a_failure_is_told_although_its_file_cannot_be_written(tmp_path: Path) -
     (tmp_path / "attempts").write_text("a file where a folder should be")
     failure = record_failure(RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-9)
     assert failure.message == "killed by SIGKILL"
+
+
+def test_a_worker_that_dies_of_the_agents_term_was_torn_down(tmp_path: Path) -> None:
+    failure = record_failure(
+        RunLayout(tmp_path), ORDER, node="node2", role="default", pid=77, exitcode=-15, is_after_stop=True
+    )
+    assert (failure.failure_class, failure.is_after_stop) == ("torn_down", True)
+
+
+def test_a_failure_is_recorded_with_its_class_and_the_line_of_the_script(rank: Rank) -> None:
+    traceback = (
+        'Traceback (most recent call last):\n  File "/p/train.py", line 3, in step\n    open(x)\nOSError: [Errno 5] x\n'
+    )
+    message = {"message": "OSError: [Errno 5] x", "extraInfo": {"py_callstack": traceback, "timestamp": "1"}}
+    rank.write("error.json", json.dumps({"message": message}))
+    failure = rank.fail(1)
+    assert (failure.failure_class, failure.frame) == ("file_system", "p/train.py:3 in step")
+    error = rank.error()
+    assert (error["class"], error["frame"], error["detail"]) == ("file_system", "p/train.py:3 in step", "")
+
+
+@pytest.mark.parametrize(
+    "found", [{"exception_type": 7}, {"message": {"message": "x", "extraInfo": 3}}, {"message": {"message": "x"}}]
+)
+def test_fields_of_another_type_in_an_error_file_are_no_evidence(rank: Rank, found: dict[str, Any]) -> None:
+    rank.write("error.json", json.dumps({**TORCHS, **found}))
+    assert rank.fail(1).failure_class == "exception"

@@ -14,9 +14,9 @@ from pathlib import Path
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, find_workers
 from hpc_elastic.agent.workers.last_words import LastWords
-from hpc_elastic.agent.workers.lifecycle import StopTimes, Workers
+from hpc_elastic.agent.workers.lifecycle import CLOSING_BOUND_S, Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, WorkerOrder, spawn_workers
-from hpc_elastic.last_word import NAME_VARIABLE, send_last_word
+from hpc_elastic.last_word import NAME_VARIABLE, Word, WordKind, send_last_word
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.rundir.layout import RunLayout
 from tests.agent.conftest import SLEEP, SPAWNER, Spawn, is_running, marks_of, own_children
@@ -61,12 +61,15 @@ sys.exit({exitcode})
 class Scene:
     """Workers of one attempt below this process, which is not their subreaper."""
 
-    def __init__(self, root: Path, *, grace_s: float, restart_grace_s: float) -> None:
+    def __init__(
+        self, root: Path, *, grace_s: float, restart_grace_s: float, closing_bound_s: float = CLOSING_BOUND_S
+    ) -> None:
         self.root = root
         self.layout = RunLayout(root)
         self.marks = Marks(run_dir=str(root), node="node1")
         self.exits: list[tuple[int, int]] = []
-        self.stopped: list[bool] = []
+        self.explained: list[Explained] = []
+        self.failing: list[Word | None] = []
         self.all_exited = asyncio.Event()
         self.told = asyncio.Event()
         self.count = 0
@@ -78,12 +81,14 @@ class Scene:
             times=StopTimes(grace_s=grace_s, restart_grace_s=restart_grace_s),
             spared=lambda: bystanders,
             on_exit=self._exited,
+            closing_bound_s=closing_bound_s,
         )
-        self.last_words = LastWords(self.workers.said_last_word)
+        self.last_words = LastWords(self.workers.hear)
 
-    def _exited(self, worker: SpawnedWorker, exitcode: int, is_stopped: bool) -> None:
-        self.exits.append((worker.order.local_rank, exitcode))
-        self.stopped.append(is_stopped)
+    def _exited(self, worker: SpawnedWorker, ended: WorkerExit) -> None:
+        self.exits.append((worker.order.local_rank, ended.exitcode))
+        self.explained.append(ended.explained)
+        self.failing.append(ended.failing)
         self.told.set()
         if len(self.exits) == self.count:
             self.all_exited.set()
@@ -122,12 +127,17 @@ class Scene:
 
 
 def play(
-    root: Path, scene: Callable[[Scene], Awaitable[None]], *, grace_s: float = 60, restart_grace_s: float = 60
+    root: Path,
+    scene: Callable[[Scene], Awaitable[None]],
+    *,
+    grace_s: float = 60,
+    restart_grace_s: float = 60,
+    closing_bound_s: float = CLOSING_BOUND_S,
 ) -> Scene:
     """Plays a scene; nothing of it is left afterwards."""
 
     async def main() -> Scene:
-        made = Scene(root, grace_s=grace_s, restart_grace_s=restart_grace_s)
+        made = Scene(root, grace_s=grace_s, restart_grace_s=restart_grace_s, closing_bound_s=closing_bound_s)
         try:
             await asyncio.wait_for(scene(made), 60)
         finally:
@@ -300,7 +310,7 @@ def test_tells_what_a_stop_explains_from_a_kill_by_somebody_else(tmp_path: Path)
             await asyncio.sleep(0.01)
         os.kill(killed, signal.SIGKILL)
         await stopping
-        assert dict(zip(made.exits, made.stopped, strict=True)) == {(0, -15): True, (1, -9): False}
+        assert dict(zip(made.exits, made.explained, strict=True)) == {(0, -15): Explained.YES, (1, -9): Explained.NO}
 
     play(tmp_path, scene)
 
@@ -309,7 +319,7 @@ def test_a_last_word_is_a_failure_before_the_worker_has_ended(tmp_path: Path) ->
     async def scene(made: Scene) -> None:
         (pid,) = await made.start(ENDS.format(attempt=1, then=AT_EXIT.format(exitcode=1)))
         await made.told.wait()
-        assert (made.exits, made.stopped, is_running(pid)) == ([(0, 1)], [False], True)
+        assert (made.exits, made.explained, is_running(pid)) == ([(0, 1)], [Explained.NO], True)
         (tmp_path / "go").touch()
         await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
 
@@ -325,11 +335,13 @@ def test_a_last_word_that_comes_before_all_workers_are_started_counts(tmp_path: 
         starting = asyncio.ensure_future(made.start(ends, SLEEPS, is_done=is_done))
         while not made.output(0):
             await asyncio.sleep(0.01)
-        made.workers.said_last_word(os.getpid(), 1)  # somebody else's counts for nothing, then too
+        made.workers.hear(
+            Word(pid=os.getpid(), attempt=1, kind=WordKind.LAST)
+        )  # somebody else's counts for nothing, then too
         is_done.set()
         await starting
         await made.told.wait()
-        assert (made.exits, made.stopped) == ([(0, 1)], [False])
+        assert (made.exits, made.explained) == ([(0, 1)], [Explained.NO])
         (tmp_path / "go").touch()
         await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
 
@@ -358,7 +370,7 @@ def test_a_worker_that_never_ends_after_its_last_word_is_killed_after_the_grace(
         assert await made.workers.stop_workers(StopManner.RESTART, is_terminated=False) == ()
 
     made = play(tmp_path, scene, restart_grace_s=0.1)
-    assert (made.exits, made.stopped) == ([(0, 1)], [False])
+    assert (made.exits, made.explained) == ([(0, 1)], [Explained.NO])
 
 
 def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> None:
@@ -369,7 +381,7 @@ def test_another_exit_code_than_the_last_words_is_told_too(tmp_path: Path) -> No
         await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
 
     made = play(tmp_path, scene)
-    assert (made.exits, made.stopped) == ([(0, 1), (0, 42)], [False, False])
+    assert (made.exits, made.explained) == ([(0, 1), (0, 42)], [Explained.NO, Explained.NO])
 
 
 def test_what_a_worker_left_behind_that_ended_by_itself_gets_its_term_then(tmp_path: Path) -> None:
@@ -408,4 +420,86 @@ def test_a_last_word_during_a_stop_is_of_the_stop(tmp_path: Path) -> None:
         await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
 
     made = play(tmp_path, scene)
-    assert (made.exits, made.stopped) == ([(0, 1)], [True])
+    assert (made.exits, made.explained) == ([(0, 1)], [Explained.PERHAPS])
+
+
+# Says that it closes its connections with an exception in flight, and goes on as `then` says.
+FAILS = """
+import os, signal, sys, time
+from hpc_elastic.last_word import WordKind, send_failing, send_word
+send_failing(os.environ["SAYS_TO"], WordKind.CLOSING, 1, exit_code=3, record=b"{{}}")
+{then}
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_a_stop_ends_with_an_exception_in_flight_has_failed(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(FAILS.format(then=""), SLEEPS)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    ended = dict(zip(made.exits, made.explained, strict=True))
+    assert ended == {(0, 3): Explained.PERHAPS, (1, -15): Explained.YES}
+    assert [word.exit_code for word in made.failing if word is not None] == [3]
+
+
+def test_a_rank_that_ignores_term_with_an_exception_in_flight_has_failed_too(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(FAILS.format(then="signal.signal(15, signal.SIG_IGN)"))
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene, restart_grace_s=0.1)
+    assert (made.exits, made.explained) == ([(0, 3)], [Explained.PERHAPS])
+
+
+def test_a_rank_that_goes_on_after_its_exception_is_stopped_like_any_other(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(FAILS.format(then='send_word(os.environ["SAYS_TO"], WordKind.HANDLED, 1)'))
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.explained, made.failing) == ([(0, -15)], [Explained.YES], [None])
+
+
+def test_a_rank_that_succeeds_after_its_exception_has_not_failed(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(FAILS.format(then="print('ready'); sys.exit(0)"))
+        await made.all_exited.wait()
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.explained, made.failing) == ([(0, 0)], [Explained.NO], [None])
+
+
+def test_a_later_signal_of_its_own_is_not_put_down_to_an_exception_of_before(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        says = 'send_word(os.environ["SAYS_TO"], WordKind.CLOSED, 1)'
+        await made.start(FAILS.format(then=f"{says}\nprint('ready', flush=True)\nos.kill(os.getpid(), 11)"))
+        await made.all_exited.wait()
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.failing) == ([(0, -11)], [None])
+
+
+def test_a_rank_that_hangs_while_it_closes_counts_as_failed_after_a_bound(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(FAILS.format(then=""))
+        await made.told.wait()
+        assert (made.exits, made.explained) == ([(0, 3)], [Explained.NO])
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    assert play(tmp_path, scene, closing_bound_s=0.1).exits == [(0, 3)]  # told once
+
+
+def test_a_rank_that_has_ended_before_the_term_failed_by_itself(tmp_path: Path) -> None:
+    """The head's stop may be handled before the event that says so."""
+
+    async def scene(made: Scene) -> None:
+        (pid,) = await made.start("import os; print('x', flush=True); os._exit(7)")
+        while is_running(pid):  # without a turn of the loop, which would tell of the end
+            time.sleep(0.01)
+        await made.workers.stop_workers(StopManner.RESTART, is_terminated=False)
+
+    made = play(tmp_path, scene)
+    assert (made.exits, made.explained) == ([(0, 7)], [Explained.NO])

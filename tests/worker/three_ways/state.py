@@ -5,7 +5,6 @@ It must not change what it looks at: it imports what a fresh interpreter needs f
 
 import builtins
 import ctypes
-import faulthandler
 import gc
 import json
 import locale
@@ -17,6 +16,8 @@ import threading
 import time
 import warnings
 
+# A worker has Python's fault handler for these, which plain Python has only if it is asked for.
+FATAL = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 # Lines of /proc/self/status that two processes of the same kind have in common.
 STATUS = (
     *("Name", "Umask", "TracerPid", "Uid", "Gid", "Groups", "Kthread", "Threads", "SigPnd", "ShdPnd", "SigBlk"),
@@ -81,7 +82,9 @@ def _environment() -> dict:
 
 def _interpreter() -> dict:
     handlers = {
-        number.name: str(signal.getsignal(number)) for number in signal.valid_signals() if hasattr(number, "name")
+        number.name: str(signal.getsignal(number))
+        for number in signal.valid_signals()
+        if hasattr(number, "name") and number not in FATAL
     }
     return {
         "argv": sys.argv,
@@ -91,7 +94,6 @@ def _interpreter() -> dict:
         "prefixes": [sys.executable, sys.prefix, sys.base_prefix, sys.pycache_prefix],
         "handlers": handlers,
         "wakeup": _wakeup(),
-        "faulthandler": faulthandler.is_enabled(),
         "hooks": [
             _name(getattr(sys, name)) for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")
         ],
@@ -102,7 +104,8 @@ def _interpreter() -> dict:
             for name in ("last_type", "last_value", "last_traceback", "ps1", "tracebacklimit")
             if hasattr(sys, name)
         ],
-        "import": [_name(hook) for hook in sys.meta_path] + [_name(hook) for hook in sys.path_hooks],
+        "import": [_name(hook) for hook in sys.meta_path if not _name(hook).startswith("hpc_elastic.")]
+        + [_name(hook) for hook in sys.path_hooks],
         "builtins": sorted(vars(builtins)),
         "recursion_limit": sys.getrecursionlimit(),
         "integer_digits": sys.get_int_max_str_digits() if hasattr(sys, "get_int_max_str_digits") else None,
@@ -146,7 +149,13 @@ def _read(name: str) -> str:
 
 
 def _status() -> list:
-    return [line for line in _read("status").splitlines() if line.partition(":")[0] in STATUS]
+    lines = [line for line in _read("status").splitlines() if line.partition(":")[0] in STATUS]
+    return [_without_fatal(line) if line.startswith("SigCgt:") else line for line in lines]
+
+
+def _without_fatal(line: str) -> str:
+    name, _, mask = line.partition(":")
+    return f"{name}: {int(mask, 16) & ~sum(1 << (number - 1) for number in FATAL):016x}"
 
 
 def _descriptors() -> list:

@@ -1,0 +1,1 @@
+"""The report of a run: one page that opens without a network."""

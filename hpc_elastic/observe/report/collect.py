@@ -1,0 +1,322 @@
+"""Reads from a run directory all that a report shows, also from one that is incomplete or still written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
+from hpc_elastic.observe.report.useful_time import AllocationTimes, AttemptTimes, TimeSpan, divide
+from hpc_elastic.observe.samples import LatestSamples, Line, ranks_seen, read_spread
+from hpc_elastic.observe.slow_ranks import Pace, find_pace
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+
+MOST_SAMPLES = 40_000  # of all nodes together
+MOST_STACKS = 100
+LONGEST_STACK = 16_000  # characters, of its end
+MOST_FAILURES = 1000
+_NEWS = {"node.joined": False, "node.returned": False, "node.parked": False, "node.lost": True}
+_ENDS = ("attempt.failed", "run.ending")
+_NO_FAILURES = b'"failures": {}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSeen:
+    """A failed rank: where, when (Unix seconds), how, and its stack or the end of what it wrote."""
+
+    attempt: int
+    rank: int
+    node: str
+    at: float
+    failure_class: str
+    message: str
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen:
+    """An attempt of the report; `cause` is why it ended, empty while it runs."""
+
+    times: AttemptTimes
+    nodes: tuple[str, ...]
+    workers: int | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """All that a report shows; times are in Unix seconds, `first_ranks` has each node's first rank and its workers."""
+
+    snapshot: Snapshot
+    begin: float
+    end: float
+    attempts: tuple[AttemptSeen, ...]
+    spans: tuple[TimeSpan, ...]
+    has_steps: bool
+    rows: tuple[TimelineRow, ...]
+    failures: tuple[FailureSeen, ...]
+    failures_left_out: int
+    first_ranks: Mapping[str, tuple[int, int]]
+    samples: Mapping[str, Sequence[Line]] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+
+
+def collect_report(layout: RunLayout, snapshot: Snapshot, *, now: float | None = None) -> ReportData:
+    """Read what a report shows.
+
+    Args:
+        layout: the run's.
+        snapshot: the run's state.
+        now: Unix seconds; the end of a run that is not over.
+    """
+    attempts, claims = snapshot.attempt_history, _claims(layout)
+    heads = {str(claim.get("node")) for claim in claims} | {attempt.head for attempt in attempts} - {""}
+    events = sorted((each for head in sorted(heads) for each in _head_events(layout, head)), key=_time)
+    nodes = _all_nodes(claims, snapshot, events)
+    per_node = max(20, min(600, MOST_SAMPLES // max(1, len(nodes))))
+    samples = {node: found for node in nodes if (found := read_spread(layout.samples(node), per_node))}
+    failures = list(_failures(layout, [attempt.number for attempt in attempts]))
+    steps = _steps(samples)
+    moments = [_seconds(snapshot.submitted), *(_seconds(claim.get("time")) for claim in claims[:1])]
+    begin = max((moment for moment in moments if moment is not None), default=0.0)
+    last = max([begin, *(_time(each) for each in events), *(lines[-1]["time_ns"] / 1e9 for lines in samples.values())])
+    current = last if now is None and not snapshot.is_over else (now or time.time())
+    end = (_seconds(snapshot.ended) or last) if snapshot.is_over else max(current, last)
+    seen = _attempts(layout, snapshot, events, end, steps)
+    begin = min([begin or end, *(each.times.opened for each in seen)])
+    allocations = _allocations(claims, snapshot, seen, events, end)
+    failed_on: dict[int, set[str]] = {}
+    for failure in failures:
+        failed_on.setdefault(failure.attempt, set()).add(failure.node)
+    rows = draw_timeline(
+        [(each.times, frozenset(each.nodes), frozenset(failed_on.get(each.times.number, ()))) for each in seen],
+        [_news(each) for each in events if each.get("name") in _NEWS],
+        nodes=nodes,
+        begin=begin,
+        end=end,
+    )
+    latest = snapshot.attempts
+    pace = find_pace(ranks_seen(LatestSamples(layout).read(snapshot.nodes), latest))
+    return ReportData(
+        snapshot=snapshot,
+        begin=begin,
+        end=end,
+        attempts=tuple(seen),
+        spans=tuple(divide(allocations, steps)),
+        has_steps=bool(steps),
+        rows=tuple(rows),
+        failures=tuple(failures[:MOST_FAILURES]),
+        failures_left_out=max(0, len(failures) - MOST_FAILURES),
+        first_ranks=_first_ranks(layout, latest),
+        samples=samples,
+        pace=pace,
+    )
+
+
+def _claims(layout: RunLayout) -> list[Mapping[str, Any]]:
+    with contextlib.suppress(RunDirectoryError):
+        found = [store.read_json(layout.allocation(number)) for number in store.list_numbers(layout.allocations)]
+        return [claim for claim in found if isinstance(claim, dict)]
+    return []
+
+
+def _head_events(layout: RunLayout, node: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what a node's agent recorded as head; its workers' events, perhaps most of the file, are not parsed."""
+    try:
+        with open(layout.events(node), "rb") as file:
+            content = file.read()
+    except OSError:
+        return
+    for line in content.splitlines():
+        if b'"attempt.' in line or b'"node.' in line or b'"run.ending"' in line:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("time_ns"), int):
+                    yield event
+
+
+def _all_nodes(
+    claims: Sequence[Mapping[str, Any]], snapshot: Snapshot, events: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    names: dict[str, None] = {}
+    for claim in claims:
+        names.update(dict.fromkeys(map(str, claim.get("nodes") or ())))
+    for attempt in snapshot.attempt_history:
+        names.update(dict.fromkeys(attempt.nodes))
+    names.update(dict.fromkeys(_news(each).node for each in events if each.get("name") in _NEWS))
+    return [name for name in names if name and "/" not in name]
+
+
+def _news(event: Mapping[str, Any]) -> NodeNews:
+    metadata = event.get("metadata")
+    node = str(metadata.get("node", "")) if isinstance(metadata, dict) else ""
+    return NodeNews(at=_time(event), node=node, is_lost=_NEWS[event["name"]])
+
+
+def _attempts(
+    layout: RunLayout,
+    snapshot: Snapshot,
+    events: Sequence[Mapping[str, Any]],
+    end: float,
+    steps: Sequence[tuple[float, int]],
+) -> list[AttemptSeen]:
+    started = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") == "attempt.started"}
+    ended = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") in _ENDS}
+    result = _object(layout.result)
+    history = snapshot.attempt_history
+    found = []
+    for index, attempt in enumerate(history):
+        is_last = index + 1 == len(history)
+        after = result if is_last else _object(layout.claim(history[index + 1].number))
+        root = after.get("root_cause")
+        root = root if isinstance(root, dict) and root.get("attempt") == attempt.number else {}
+        cause = str(root.get("line") or (after.get("cause") if is_last else after.get("reason")) or "")
+        opened = _seconds(attempt.opened)
+        if opened is None:
+            continue
+        failed = ended.get(attempt.number, end if is_last and snapshot.is_over else None)
+        times = AttemptTimes(number=attempt.number, opened=opened, started=started.get(attempt.number), failed=failed)
+        if root.get("class") == "stalled":
+            times = replace(times, stalled=_last_step(steps, opened, failed or end))
+        found.append(AttemptSeen(times=times, nodes=attempt.nodes, workers=attempt.workers, cause=cause))
+    return found
+
+
+def _last_step(steps: Sequence[tuple[float, int]], begin: float, end: float) -> float | None:
+    """Return when the highest step between two times was first seen."""
+    own = [(at, step) for at, step in steps if begin <= at <= end]
+    highest = max((step for _, step in own), default=None)
+    return next((at for at, step in own if step == highest), None)
+
+
+def _allocations(
+    claims: Sequence[Mapping[str, Any]],
+    snapshot: Snapshot,
+    seen: Sequence[AttemptSeen],
+    events: Sequence[Mapping[str, Any]],
+    end: float,
+) -> list[AllocationTimes]:
+    """Return the starts of the job by the scheduler; several allocation claims of one start count as one."""
+    of_attempt = {attempt.number: attempt.allocation for attempt in snapshot.attempt_history}
+    starts: list[tuple[float, set[int]]] = []
+    latest: object = None
+    for claim in claims:
+        start, begin = (claim.get("job_id"), claim.get("restart_count")), _seconds(claim.get("time"))
+        if start == latest and starts:
+            starts[-1][1].add(int(claim.get("allocation") or 0))
+        elif begin is not None:
+            starts.append((begin, {int(claim.get("allocation") or 0)}))
+        latest = start
+    found = []
+    for index, (begin, numbers) in enumerate(starts):
+        own = tuple(each.times for each in seen if of_attempt.get(each.times.number) in numbers)
+        if index + 1 < len(starts):
+            last = [_time(each) for each in events if each.get("allocation") in numbers]
+            last += [at for times in own for at in (times.opened, times.started, times.failed) if at is not None]
+            until = min(max([begin, *last]), starts[index + 1][0])
+        else:
+            until = end
+        found.append(AllocationTimes(begin=begin, end=until, attempts=own))
+    return found
+
+
+def _steps(samples: Mapping[str, Sequence[Line]]) -> list[tuple[float, int]]:
+    found = []
+    for lines in samples.values():
+        for line in lines:
+            ranks = (rank.get("step") for rank in line.get("ranks") or () if isinstance(rank, dict))
+            steps = [step for step in ranks if isinstance(step, int)]
+            if steps:
+                found.append((line["time_ns"] / 1e9, max(steps)))
+    return sorted(found)
+
+
+def _failures(layout: RunLayout, attempts: Sequence[int]) -> Iterator[FailureSeen]:
+    stacks = 0
+    for attempt in attempts:
+        found: list[FailureSeen] = []
+        for record in _node_results(layout, attempt):
+            failures = record.get("failures")
+            for rank, failure in failures.items() if isinstance(failures, dict) else ():
+                if isinstance(failure, dict) and str(rank).isdigit():
+                    found.append(_failure(attempt, int(rank), failure))
+        for failure_seen in sorted(found, key=lambda each: (each.at, each.rank)):
+            stacks += 1
+            stack = _stack(layout, attempt, failure_seen.rank) if stacks <= MOST_STACKS else ""
+            yield replace(failure_seen, stack=stack)
+
+
+def _failure(attempt: int, rank: int, failure: Mapping[str, Any]) -> FailureSeen:
+    at = failure.get("timestamp")
+    return FailureSeen(
+        attempt=attempt,
+        rank=rank,
+        node=str(failure.get("node", "")),
+        at=float(at) if isinstance(at, (int, float)) else 0.0,
+        failure_class=str(failure.get("class", "")),
+        message=str(failure.get("message") or _exit(failure)),
+    )
+
+
+def _exit(failure: Mapping[str, Any]) -> str:
+    return str(failure.get("signal_name") or f"exit code {failure.get('exitcode')}")
+
+
+def _node_results(layout: RunLayout, attempt: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of the nodes on which a rank failed."""
+    folder = os.path.dirname(layout.node_result(attempt, "node"))
+    try:
+        entries = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".json"))
+    except OSError:
+        return
+    for path in entries:
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+            content = file.read()
+            record = {} if _NO_FAILURES in content else json.loads(content)
+            if isinstance(record, dict) and record:
+                yield record
+
+
+def _stack(layout: RunLayout, attempt: int, rank: int) -> str:
+    error = _object(layout.error(attempt, rank))
+    message = error.get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return str(stack or error.get("stderr_tail") or "")[-LONGEST_STACK:]
+
+
+def _first_ranks(layout: RunLayout, attempt: int) -> dict[str, tuple[int, int]]:
+    nodes = _object(layout.world(attempt)).get("nodes") if attempt else None
+    return {
+        str(node["node"]): (int(node["first_rank"]), int(node["workers"]))
+        for node in (nodes if isinstance(nodes, list) else ())
+        if isinstance(node, dict) and {"node", "first_rank", "workers"} <= node.keys()
+    }
+
+
+def _object(path: str) -> Mapping[str, Any]:
+    with contextlib.suppress(RunDirectoryError):
+        data = store.read_json(path)
+        return data if isinstance(data, dict) else {}
+    return {}
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    return float(event["time_ns"]) / 1e9
+
+
+def _seconds(text: object) -> float | None:
+    if not isinstance(text, str):
+        return None
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+    return None

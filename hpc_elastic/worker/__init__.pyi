@@ -1,0 +1,1 @@
+from hpc_elastic.worker.heartbeat_writer import heartbeat as heartbeat
