@@ -529,7 +529,7 @@ _fault(
     "SIGKILL to a data loader's process",
     "exception signal",
     2,
-    "(?i)DataLoader worker.*(kill|exited unexpectedly)",
+    "(?i)DataLoader worker.*(kill|exited unexpectedly)|ConnectionResetError",
     is_quick=True,
 )
 _fault("loader_exits", "a data loader's process calls os._exit", "exception", 1, "DataLoader worker")
@@ -538,7 +538,7 @@ _fault(
     "a segmentation fault in a data loader's process",
     "exception segmentation_fault",
     3,
-    "(?i)DataLoader worker|segmentation",
+    "(?i)DataLoader worker|segmentation|ConnectionResetError",
 )
 
 # GPUs: the texts and types that torch raises; there is no GPU here.

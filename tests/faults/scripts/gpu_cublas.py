@@ -1,5 +1,5 @@
-from common import RANK, wait
+from common import RANK, raise_natively, wait
 
 if RANK == 1:
-    raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+    raise_natively(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"))
 wait()

@@ -1,5 +1,5 @@
-from common import RANK, wait
+from common import RANK, raise_natively, wait
 
 if RANK == 1:
-    raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
+    raise_natively(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"))
 wait()

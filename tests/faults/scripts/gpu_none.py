@@ -1,5 +1,5 @@
-from common import RANK, wait
+from common import RANK, raise_natively, wait
 
 if RANK == 1:
-    raise RuntimeError("No CUDA GPUs are available")
+    raise_natively(RuntimeError("No CUDA GPUs are available"))
 wait()

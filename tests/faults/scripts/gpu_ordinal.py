@@ -1,5 +1,5 @@
 import torch
-from common import RANK, wait
+from common import RANK, raise_natively, wait
 
 MORE = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
@@ -7,5 +7,5 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
 if RANK == 1:
-    raise torch.AcceleratorError(f"CUDA error: invalid device ordinal{MORE}", 1)
+    raise_natively(torch.AcceleratorError(f"CUDA error: invalid device ordinal{MORE}", 1))
 wait()

@@ -1,4 +1,4 @@
-from common import RANK, wait
+from common import RANK, raise_natively, wait
 
 MORE = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
@@ -6,5 +6,5 @@ For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
 if RANK == 1:
-    raise RuntimeError(f"CUDA error: out of memory{MORE}")
+    raise_natively(RuntimeError(f"CUDA error: out of memory{MORE}"))
 wait()
