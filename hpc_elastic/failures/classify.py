@@ -71,7 +71,7 @@ def classify(evidence: FailureEvidence) -> Classified:
 
 def _chain_of(evidence: FailureEvidence) -> tuple[Raised, ...]:
     """Return the exceptions that ended the worker: those of its error file, else those at the end of its output."""
-    if evidence.written_by:
+    if evidence.written_by and evidence.failure_class != FailureClass.EXIT_CODE.value:
         chain = parse_traceback(evidence.traceback)
         if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
             return chain

@@ -334,7 +334,7 @@ def a_large_run(run: Run, nodes: int, monkeypatch: pytest.MonkeyPatch) -> tuple[
     opened: list[str] = []
     sizes: list[int] = []
 
-    def count(path: str, mode: str) -> io.BytesIO:
+    def count(path: str, mode: str, **_: object) -> io.BytesIO:
         content = Path(path).read_bytes()
         opened.append(os.path.basename(path))
         sizes.append(len(content))

@@ -64,7 +64,7 @@ def test_an_exception_that_was_only_told_of_becomes_the_error_file(rank: Rank) -
     assert failure is not None
     assert (failure.message, failure.failure_class, failure.timestamp) == ("ValueError: a ray", "exception", 10**9)
     assert (failure.exitcode, failure.signal_name, failure.is_after_stop) == (1, None, True)
-    assert json.loads(rank.path.read_text()) == {**ours(), "stderr_tail": "a warning\n"}
+    assert json.loads(rank.path.read_text()) == {**ours(), "stderr_tail": "a warning\n", "frame": "", "detail": ""}
 
 
 def test_an_exit_that_was_only_told_of_has_the_last_line_of_standard_error(rank: Rank) -> None:

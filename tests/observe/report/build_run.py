@@ -116,7 +116,7 @@ def _write_attempt(layout: RunLayout, number: int, at: float, nodes: Sequence[st
     }
     _write(layout.claim(number), claim)
     world = {
-        "roles": [{"role": "default", "attempt": number}],
+        "roles": [{"role": "default", "size": len(nodes) * workers, "attempt": number}],
         "nodes": [
             {"node": name, "first_rank": index * workers, "workers": workers} for index, name in enumerate(nodes)
         ],
