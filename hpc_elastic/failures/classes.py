@@ -137,7 +137,7 @@ MEANINGS: dict[FailureClass, Meaning] = {
         advice="ask the administrator about the node: power, network, kernel",
     ),
     FailureClass.AGENT_LOST: Meaning(
-        phrase="an agent that ended while its node lived",
+        phrase="an agent, or a process of it, that ended while its node lived",
         blame=_C,
         advice="look at the end of the agent's output, and whether the node ran out of memory",
     ),

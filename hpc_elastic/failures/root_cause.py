@@ -19,7 +19,7 @@ either, is the one that they waited for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.failures.describe import describe_failure, failure_signature
@@ -73,6 +73,22 @@ def find_root_cause(attempt: int, observed: Sequence[ObservedFailure], stopped: 
     if culprits:
         return _by_culprits(attempt, observed, culprits, stopped)
     return _by_victims(attempt, observed, stopped)
+
+
+def name_unfinished(cause: RootCause, stopped: StoppedRanks) -> RootCause:
+    """Return the cause of a run that ended because ranks still ran after others had exited 0, with these ranks."""
+    silent = sorted(set(stopped.nodes) - set(stopped.succeeded))
+    if not silent:
+        return cause
+    only = silent[0] if len(silent) == 1 else None
+    return replace(
+        cause,
+        line=f"{cause.line}: {_ranks(silent)}",
+        rank=only,
+        node=stopped.nodes[only] if only is not None else cause.node,
+        candidates=format_ranks(silent) if only is None else "",
+        silent=format_ranks(silent),
+    )
 
 
 def _by_culprits(

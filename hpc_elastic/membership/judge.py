@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.failures.root_cause import ObservedFailure, StoppedRanks, find_root_cause
+from hpc_elastic.failures.root_cause import ObservedFailure, StoppedRanks, find_root_cause, name_unfinished
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.decisions import (
     Decide,
@@ -30,6 +30,7 @@ from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RootCause, R
 # Events that are the cause themselves, whatever workers fail after them.
 _CLASSES = {
     Trigger.NODE_LOST: FailureClass.NODE_LOST,
+    Trigger.NODE_BROKEN: FailureClass.AGENT_LOST,
     Trigger.UNKILLABLE: FailureClass.UNKILLABLE,
     Trigger.EXIT_TIMEOUT: FailureClass.STALLED,
     Trigger.NODES_MISSING: FailureClass.RENDEZVOUS,
@@ -125,6 +126,8 @@ class Judge:
         """
         seen, failure = self._standing, self.observed
         self._standing = None
+        if seen is not None and seen.trigger is Trigger.EXIT_TIMEOUT and self.root_cause is not None:
+            self.root_cause = name_unfinished(self.root_cause, self._stopped_ranks(tally))
         if seen is None or failure is None:
             return None
         found = find_root_cause(self.history.attempts, self._observed(tally, failure, now), self._stopped_ranks(tally))

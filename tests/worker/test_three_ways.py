@@ -61,12 +61,21 @@ class Case:
         )
 
 
+# Workers write their stack when a fault of their own ends them, unasked: the one thing in which plain Python is told to.
+FAULTS = ("aborts", "crashes", "dumps_stacks")
+
+
 def scripts(*names: str) -> list[Case]:
-    return [Case(name=name, script=f"{name}.py") for name in names]
+    return [Case(name=name, script=f"{name}.py", environment=_asked(name)) for name in names]
+
+
+def _asked(name: str) -> Mapping[str, str]:
+    return {"PYTHONFAULTHANDLER": "1"} if name in FAULTS else {}
 
 
 def script(name: str, *arguments: str, beside: tuple[str, ...] = (), **environment: str) -> Case:
     shown = "-".join([name, *(argument for argument in arguments if argument.isascii()), *environment])
+    environment = {**_asked(name), **environment}
     return Case(name=shown, script=f"{name}.py", arguments=arguments, beside=beside, environment=environment)
 
 
