@@ -61,7 +61,7 @@ class Case:
         )
 
 
-# Workers write their stack when a fault of their own ends them, unasked: the one thing in which plain Python is told to.
+# Workers write their stack, unasked, when a fault of their own ends them; plain Python has to be told to.
 FAULTS = ("aborts", "crashes", "dumps_stacks")
 
 
