@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 from collections.abc import Iterator
@@ -143,13 +144,14 @@ def test_two_killed_workers_are_one_restart(confined_door: Door, confining: Clus
 def test_a_worker_over_its_memory_is_killed_and_its_agent_lives_to_tell(
     confined_door: Door, confining: Cluster
 ) -> None:
-    """The kernel kills the process that takes most of the step's memory; ours says by what signal, not yet why."""
+    """The kernel kills the process that takes most of the step's memory; the cause says so, and what the limit was."""
     more = "start: spawn\nrestart: {max_restarts: 0}"
     write_job(confined_door, GREEDY, nodes="2", workers="1", more=more)
     run = confined_door.submit("job.yaml", "--set", "resources.memory_per_node=200M", wait=True, exit_code=1)
     result = run.result()
     assert (result["state"], result["reason"]) == ("FAILED", "restarts_used_up"), result
-    assert "was killed by SIGKILL" in result["cause"]
+    assert re.search(r"rank \d on node\d was killed by the out-of-memory killer: .* of 200(\.0)? MiB", result["cause"])
+    assert result["root_cause"]["class"] == "out_of_memory"
     only_slurm_is_left(confining)
 
 

@@ -98,10 +98,11 @@ def by_submitit(folder: Path) -> tuple[hpc_elastic.Run, list[Any]]:
     return hpc_elastic.Run.find(job.job_id), results
 
 
-# What tells two runs apart whatever they do, and what is about the function itself.
+# What tells two runs apart whatever they do, what is about the function itself, and whom of the others a stop reached
+# before the failure of their peer did.
 OF_THE_RUN = {
     *("run", "job_id", "time", "started", "ended", "timestamp", "port", "pids", "pid", "error_file", "return_values"),
-    *("function", "progress", "failure_signature"),
+    *("function", "progress", "failure_signature", "root_cause"),
 }
 
 
@@ -111,7 +112,13 @@ def story_of(run: hpc_elastic.Run) -> dict[str, Any]:
     found.assert_records_valid()
     patterns = ("result.json", "budget.json", "allocations/*.json", "attempts/*/*.json", "attempts/*/nodes/*.json")
     files = sorted(path for pattern in patterns for path in found.path.glob(pattern))
-    return {str(path.relative_to(found.path)): without(json.loads(path.read_text())) for path in files}
+    story = {str(path.relative_to(found.path)): without(json.loads(path.read_text())) for path in files}
+    for name, record in story.items():
+        if name.startswith("attempts/0001/nodes/") and not name.endswith("node2.json"):
+            del record["failures"], record["state"], record["reason"]
+    failed = story["attempts/0001/nodes/node2.json"]
+    failed.update(failures=failed["failures"]["3"]["message"], reason="")  # its frame is another through each door
+    return story
 
 
 def without(record: Any) -> Any:
