@@ -240,7 +240,7 @@ class Agent:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self.run.trace(self, f"says: {text}")
-        self.run.conduct.says(self)
+        self.run.conduct.says(self, level)
 
     def _crashed(self, error: BaseException) -> None:
         """Before there is anybody to handle it, or because a handler failed."""

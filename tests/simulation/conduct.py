@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.drivers.coordinator import HANGS_UP_WITHIN_S
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, HeadOver, Note, SendToHead, SendToMember, StartWorkers
+from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState
@@ -138,9 +138,10 @@ class Conduct:
         """It has a connection, or gave up."""
         self._dialling[agent] -= 1
 
-    def says(self, agent: Agent) -> None:
-        """An agent prints a line."""
-        self._often(agent, "prints lines", LINES)
+    def says(self, agent: Agent, level: Level) -> None:
+        """An agent prints a line, which people see unless it is for `log_level: debug`."""
+        if level != "debug":
+            self._often(agent, "prints lines", LINES)
 
     def _often(self, agent: Agent, what: str, most: int) -> None:
         recent = self._recent.setdefault((agent.name, agent.start_number, what), deque())

@@ -182,6 +182,7 @@ def _trees() -> Sequence[ast.Module]:
     """Of the modules that the simulation plays."""
     paths = [path for folder in PLAYED for path in sorted((ROOT / "hpc_elastic" / folder).glob("*.py"))]
     paths.append(ROOT / "hpc_elastic" / "agent" / "policy.py")
+    paths += [ROOT / "hpc_elastic" / "failures" / f"{name}.py" for name in ("describe", "root_cause")]
     return [ast.parse(path.read_text()) for path in paths if path.name not in UNPLAYED]
 
 

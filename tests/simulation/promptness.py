@@ -77,7 +77,9 @@ class Promptness:
             self._check_wait("the success is noted", witness.last_end_at, 0.0)
         elif result.reason in ("restarts_used_up", "no_progress") and self._is_undisturbed():
             patience_s = GRACE_S if any(role.patience_s for role in self._run.scenario.roles) else 0.0
-            first = min(incident.moment for incident in witness.unanswered())
+            unanswered = witness.unanswered()
+            require(bool(unanswered), "the run ends for a failure that was answered")
+            first = min(incident.moment for incident in unanswered)
             self._check_wait("the end of the run is noted", first, patience_s)
 
     def stop_told(self) -> None:

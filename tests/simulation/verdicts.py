@@ -61,6 +61,8 @@ class Verdicts:
         host = run.agents[0]
         # Where its agent alone was killed at first, the machine is there, for all that is known, and its script too.
         is_lost = not host.is_powered and not host.was_killed and host.died_at < run.disk.ended_at and not run.earlier
+        # A result on its way to the disk when its power went is the last thing that the host did, as an earlier one.
+        is_lost = is_lost and not (run.disk.results and run.disk.results[0].written_by == host.name)
         is_told = any(agent.is_told and agent.exit_code is not None for agent in run.agents if agent is not host)
         # Lost before any attempt it is known to nobody.
         was_member = any(host.name in claim.members for claim in run.disk.claims.values())

@@ -99,7 +99,7 @@ class SimulatedJournal(Journal):
 
     def say(self, text: str, level: Level = "info") -> None:
         """For people."""
-        self._agent.run.conduct.says(self._agent)
+        self._agent.run.conduct.says(self._agent, level)
 
     def note(self, note: Note, time_ns: int) -> None:
         """For people."""
