@@ -154,7 +154,9 @@ def _write_result_unasked(self: journal.Journal, result: RunResultRecord) -> tup
 class _Decides:
     """A policy with something wrong about it."""
 
-    def __init__(self, restart: RestartPlan, roles: Mapping[str, str], after_exit_timeout: str = "fail") -> None:
+    def __init__(
+        self, restart: RestartPlan, roles: Mapping[str, str], after_exit_timeout: Literal[fail, succeed] = "fail"
+    ) -> None:
         self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
