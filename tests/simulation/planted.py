@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from hpc_elastic.agent.drivers import head_start, participation
 from hpc_elastic.agent.policy import Policy
@@ -155,7 +155,7 @@ class _Decides:
     """A policy with something wrong about it."""
 
     def __init__(
-        self, restart: RestartPlan, roles: Mapping[str, str], after_exit_timeout: Literal[fail, succeed] = "fail"
+        self, restart: RestartPlan, roles: Mapping[str, str], after_exit_timeout: Literal["fail", "succeed"] = "fail"
     ) -> None:
         self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout)
 
