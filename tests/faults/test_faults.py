@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,10 @@ from tests.faults.surroundings import CannotBeMadeError
 from tests.faults.table import FAULTS
 from tests.tiers import variants
 
-IS_CLASSIFIED = importlib.util.find_spec("hpc_elastic.failures.classify") is not None
-needs_classes = pytest.mark.skipif(not IS_CLASSIFIED, reason="nothing gives failures their classes yet")
 QUICK = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.is_quick]
 OTHERS = [fault for fault in FAULTS if not fault.is_quick]
 
 
-@needs_classes
 @pytest.mark.local
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
@@ -39,7 +35,6 @@ def test_a_run_tells_the_truth_about_its_fault(fault: Fault, tmp_path: Path) -> 
     assert outcome.wrong == (), outcome.result
 
 
-@needs_classes
 @pytest.mark.local
 @pytest.mark.timeout(240)
 def test_every_attempt_names_the_rank_that_was_killed_in_a_collective(tmp_path: Path) -> None:

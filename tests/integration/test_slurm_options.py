@@ -52,9 +52,9 @@ def test_sbatch_refuses_what_is_none(slurm: Cluster) -> None:
 
 @pytest.mark.every_slurm
 def test_a_step_has_the_variables_that_agents_read(slurm: Cluster, tmp_path: Path) -> None:
-    """Those of an array's task; SLURM_RESTART_COUNT is there after a requeue only."""
+    """Those of an array's task; some are there after a requeue only, or where GPUs are asked for."""
     output = tmp_path / "environment"
     job_id = slurm.submit("--array=0", "--nodes=2", "--ntasks-per-node=1", f"--output={output}", "--wrap=env; srun env")
     slurm.wait_for_job(job_id, "COMPLETED")
     seen = {line.partition("=")[0] for line in output.read_text().splitlines()}
-    assert named("Read") - {"SLURM_RESTART_COUNT"} <= seen
+    assert named("Read") - {"SLURM_RESTART_COUNT", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"} <= seen
