@@ -109,7 +109,8 @@ class Judge:
         standing = self.verdict.take(decision)
         if standing is not None:
             self._standing = seen
-            self.root_cause = _cause_in(seen, standing, self.history.attempts)
+            world = self._members.world  # of the attempt that is being claimed, if one is
+            self.root_cause = _cause_in(seen, standing, world.attempt if world else self.history.attempts)
         return standing
 
     @property
@@ -219,14 +220,13 @@ class Judge:
         members.losses.begin_attempt()
         self.history = replace(self.history, spend=spend)
         seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
-        why = self.root_cause
+        why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, seats))
         return with_candidates(claim, world), world
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
-        self.root_cause = None
         self.history = replace(self.history, attempts=attempt)
 
     def result(self, tally: Tally) -> RunResultRecord:

@@ -258,6 +258,15 @@ def test_a_node_that_is_lost_while_workers_stop_is_the_cause_of_their_failures()
     assert (claim.root_cause.failure_class, claim.root_cause.node) == ("agent_lost", "node2")
 
 
+def test_a_node_that_is_lost_while_an_attempt_is_claimed_is_the_cause_of_that_attempts_end() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0, 1, 2)
+    script.lose(2)
+    cause = the_claim(script.claimed(attempt=1)).claim.root_cause  # nobody was assigned to it, so nobody has to stop
+    assert cause is not None
+    assert (cause.failure_class, cause.node, cause.attempt) == ("agent_lost", "node2", 1)
+
+
 @pytest.mark.parametrize(("is_gone", "failure_class"), [(True, "agent_lost"), (False, "node_lost")])
 def test_a_lost_agent_is_told_from_a_lost_node(is_gone: bool, failure_class: str) -> None:
     script = HeadScript(3, min_nodes=3)
