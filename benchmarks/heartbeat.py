@@ -1,9 +1,9 @@
-"""What one `heartbeat(step)` costs: in a run, outside of one, and beside an empty function; JSON with --json.
+"""What one `heartbeat(step)` and one `notice_received()` cost: in a run, outside of one, beside an empty function.
 
     python -m benchmarks.heartbeat [-n 50] [--json FILE]
 
 The calls take turns. Of each the fastest and the median of so many rounds of 10,000 calls is shown, the loop's own cost
-with it.
+with it; --json writes them to a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpc_elastic.agent.workers.heartbeats import Heartbeats
-from hpc_elastic.worker import heartbeat_writer
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
+from hpc_elastic.worker import heartbeat_writer, notices
 
 CALLS = 10_000
 LIMIT_US = 2.0
@@ -40,15 +41,26 @@ def main() -> None:
 def measure(rounds: int) -> dict[str, dict[str, float]]:
     heartbeats = Heartbeats()
     memory = heartbeats.begin([0])[0].memory
-    taken: dict[str, list[float]] = {"an empty function": [], "outside of a run": [], "in a run": []}
+    names = ("an empty function", "outside of a run", "in a run", "after a notice", "a poll", "a poll outside of a run")
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    with_notice = Heartbeats()
+    noticed = with_notice.begin([0])[0].memory
+    with_notice.hold_for_notice(0, NoticeGiven(reason="operator", seconds_left=60.0, by="the benchmark"))
+    with_notice.name_notice(0, NoticeCounts(polls=1, beats=1))
+    notices.on_notice(_nothing)
     for _ in range(rounds):
         taken["an empty function"].append(_time(_nothing))
         taken["outside of a run"].append(_time(heartbeat_writer.heartbeat))
+        taken["a poll outside of a run"].append(_time(_poll))
         heartbeat_writer.begin(memory, 0)
         taken["in a run"].append(_time(heartbeat_writer.heartbeat))
+        taken["a poll"].append(_time(_poll))
+        heartbeat_writer.begin(noticed, 0)
+        taken["after a notice"].append(_time(heartbeat_writer.heartbeat))
         heartbeat_writer._forget()
-    if (count := heartbeats.read()[0].count) != rounds * CALLS:
-        raise RuntimeError(f"the agent has read {count} heartbeats of {rounds * CALLS}")
+    if (counts := heartbeats.count_polls(0)) != NoticeCounts(polls=rounds * CALLS, beats=rounds * CALLS):
+        raise RuntimeError(f"the agent has read {counts}, expected {rounds * CALLS} of each")
+    with_notice.close()
     heartbeats.close()
     return {
         name: {"fastest_us": round(min(times), 4), "median_us": round(statistics.median(times), 4)}
@@ -64,8 +76,12 @@ def _time(call: Callable[[int], None]) -> float:
     return (time.perf_counter() - began) / CALLS * 1e6
 
 
-def _nothing(_: int) -> None:
+def _nothing(_: object) -> None:
     """Does nothing."""
+
+
+def _poll(_: int) -> None:
+    notices.notice_received()
 
 
 if __name__ == "__main__":

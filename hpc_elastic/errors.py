@@ -117,6 +117,7 @@ class RendezvousCause(str, Enum):
     WRONG_SECRET = "wrong_secret"  # its authentication failed
     OTHER_VERSION = "other_version"  # its version of Python, torch or hpc_elastic is not the head's
     SILENT = "silent"  # the connection was made, and no answer came
+    UNHEALTHY = "unhealthy"  # it joined, and its health checks found that no worker should run on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,12 @@
-"""The heartbeats of a node's workers, in memory that the workers write and their agent reads.
+"""What a node's workers and their agent tell each other by memory: heartbeats, and the notice of a stop that comes.
 
-Each local rank has a slot of eight 64-bit numbers, which a processor reads and writes at once because they are
+Each local rank has a slot of sixteen 64-bit numbers, which a processor reads and writes at once because they are
 aligned: no lock is needed, and a worker that is killed within a heartbeat leaves a slot that can be read. The memory
 has no name; a worker gets its descriptor by inheritance, and it is freed with the last process that maps it.
+
+Of each number there is one writer: the rank, but for `POLLS_FROM`, `BEATS_FROM`, `REASON`, `STOPS_NS` and
+`NOTICE_SIGNAL`, which the agent writes. How these make all ranks hear of a notice at the same poll,
+`membership.notice_rounds` says.
 """
 
 from __future__ import annotations
@@ -20,9 +24,23 @@ STEP = 1
 TIME_NS = 2  # of the latest one, by CLOCK_MONOTONIC, which all processes of a machine share
 PID = 3  # the process that beats and that takes the signal, 0 as long as there is none
 SIGNAL = 4  # the signal at which that process writes its stacks, 0 if it has no handler
-SLOT_NUMBERS = 8
+POLLS = 5  # calls of `notice_received` that have begun
+POLLS_FROM = 6  # the first call that is answered by the notice; NO_NOTICE, or WAIT
+BEATS_FROM = 7  # the first heartbeat that calls the functions of `on_notice`; NO_NOTICE, or WAIT
+REASON = 8  # of the notice: its place in REASONS
+STOPS_NS = 9  # when the workers are stopped, by CLOCK_MONOTONIC; 0: that is not known
+SAVING = 10  # how many blocks of `saving` the rank is in
+NOTICE_SIGNAL = 11  # the signal that the agent sends at a notice, 0 if job.yaml asks for none
+SLOT_NUMBERS = 16
 
 NO_STEP = -(2**63)
+NO_NOTICE = 0
+WAIT = -1  # a notice is given, and the agents agree on the first call that is answered by it
+REASONS = (
+    "time_limit",
+    "preemption",
+    "operator",
+)  # as `rundir.records.NOTICE_REASONS`, whose import scripts are spared
 _NUMBER_BYTES = 8
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+TIME_LEFT_VARIABLE = "HPC_ELASTIC_TIME_LEFT"  # the script's answer of squeue to its question for the job's time left
 ARRAY_MARK = "HPC_ELASTIC_ARRAY_MARK"  # our array's script sets it to the number of the job that it was started for
 
 _TASK = re.compile(r"(.+)_(0|[1-9][0-9]{0,8})", re.ASCII)

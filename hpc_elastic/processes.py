@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -54,6 +55,18 @@ def is_ending(pid: int) -> bool:
     except OSError:
         return True
     return len(fields) < 7 or bool(int(fields[6]) & _ENDING)
+
+
+def has_handler(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal, and so does not end of it; False if there is no such one.
+
+    Source: proc_pid_status(5), SigCgt.
+    """
+    try:
+        found = re.search(rb"^SigCgt:\s*([0-9a-f]+)$", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    except OSError:
+        return False
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def all_processes() -> list[Process]:

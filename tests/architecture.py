@@ -69,19 +69,21 @@ AGENT_FLOORS = {
     "policy": "",
     "node": "system",
     "guard": "system",
+    "health": "system node",
     "records": "system node",
     "net": "system node",
     "workers": "system node records",
     "rendezvous": "system node records net",
-    "drivers": "system policy node records net workers rendezvous",
+    "drivers": "system policy node health records net workers rendezvous",
 }
 # Where a package from elsewhere may be imported: everything else is standard library.
 THIRD_PARTY = {
     "torch": ("hpc_elastic.worker", "hpc_elastic.integrations"),
     "numpy": ("hpc_elastic.worker", "hpc_elastic.integrations"),
     "submitit": ("hpc_elastic.integrations",),
+    "lightning": ("hpc_elastic.integrations.lightning",),
+    "transformers": ("hpc_elastic.integrations.transformers",),
     "cloudpickle": ("hpc_elastic.api", "hpc_elastic.worker"),
-    "psutil": ("hpc_elastic.agent", "hpc_elastic.worker"),
     "yaml": ("hpc_elastic.job", "hpc_elastic.site"),
     "pydantic": ("hpc_elastic.job", "hpc_elastic.site", "hpc_elastic.observe.schemas"),
     "jinja2": ("hpc_elastic.render",),

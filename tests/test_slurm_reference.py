@@ -74,7 +74,7 @@ def sbatch_options() -> set[str]:
 def srun_options() -> set[str]:
     """Those of the template and of `step_options`."""
     template = (REPOSITORY / "templates/slurm/job.sh.j2").read_text()
-    command = re.search(r"^srun (?:.*\\\n|\{%.*\n)*", template, re.MULTILINE)
+    command = re.search(r"^(?:\w+=\S+ )?srun (?:.*\\\n|\{%.*\n)*", template, re.MULTILINE)
     assert command is not None
     steps = inspect.getsource(directives.step_options) + inspect.getsource(directives._gpu_options)
     said = set(strings(ast.parse(steps)))
@@ -146,7 +146,7 @@ def test_every_option_of_srun_has_a_row() -> None:
 
 def test_every_option_and_field_of_squeue_has_a_row() -> None:
     assert "exit_code" in commands.QUEUE_FIELDS
-    assert named("squeue") == options_of("squeue") | {*commands.QUEUE_FIELDS}
+    assert named("squeue") == options_of("squeue") | {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS}
 
 
 def test_every_option_and_field_of_sacct_has_a_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 import os
@@ -24,7 +25,7 @@ DIALLING_AT_ONCE = 1024  # a job's tasks do not start all at the same moment eit
 
 
 def run_agents(pipe: Pipe, setting: Setting, port: int) -> None:
-    """Says when it is there, then answers `connect`, once all have joined, `usage` and `leave`."""
+    """Says when it is there, answers `connect` once all have joined, `usage` and `leave`, and ends with its pipe."""
     SimulatedAgents(pipe, setting, port).run()
 
 
@@ -105,7 +106,11 @@ class SimulatedAgents:
         beats = self._messages[Beat]
         messages = self._messages.total() - beats - self._messages[Echo]
         self._pipe.send({"cpu_s": time.process_time(), "messages": messages, "beats": beats})
-        return asked != "leave"
+        if asked != "leave":
+            return True
+        with contextlib.suppress(EOFError):  # the connections stay open until the head has left, or it would lose them
+            self._pipe.recv()
+        return False
 
     def _dial(self) -> None:
         """Whose turn it is; those who have dialled and are not welcome yet are never very many."""

@@ -36,6 +36,7 @@ class Side:
         return self._answer()
 
     def end(self) -> None:
+        self._pipe.close()
         self.process.join(5)
         self.process.kill()
         self.process.join()

@@ -25,6 +25,7 @@ from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.membership.actions import Leave, Level
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
@@ -83,12 +84,24 @@ class PretendedWorkers:
     async def initialize_workers(self, assign: Assign) -> None:
         self.attempt, self._rank = assign.attempt, assign.first_rank
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
+    async def stop_workers(
+        self,
+        manner: StopManner,  # noqa: ARG002
+        *,
+        is_terminated: bool,  # noqa: ARG002
+        takes_stacks: bool = False,  # noqa: ARG002
+    ) -> tuple[int, ...]:
         self.attempt = 0
         return ()
 
     def hurry(self) -> None:
         """They end at once anyway."""
+
+    async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:  # noqa: ARG002
+        return NoticeCounts(polls=0, beats=0)
+
+    def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        """They ask for no notice."""
 
     def pids(self) -> dict[str, int]:
         return {str(self._rank): os.getpid()}

@@ -11,7 +11,9 @@ is unknown. It writes nothing if the run may go on, or if another program knows 
 - the scheduler does not count this start as still at work: it starts the job again, or has cancelled it, or its time
   is over, and `status` reports that from the scheduler's answer. The same holds if the scheduler does not answer,
   unless a person has asked for the end;
-- the agents left in order to be started again.
+- the agents left in order to be started again: then it asks the scheduler for that, since it lives outside of the
+  image where the agents are in one. If the scheduler refuses, the result says so. It does the same where Slurm preempts
+  the job, or ends it at its time limit, and the agents were killed before they could say so.
 
 If every rank has exited 0, success is the result whatever else happened.
 """
@@ -31,6 +33,7 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.job_ids import is_local
+from hpc_elastic.membership.requeue import describe_reason
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
@@ -146,10 +149,48 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         if evidence.is_stop_requested:
             is_over = not questions.is_requeued(job_id, restart_count)
         else:
-            is_over = status != ExitCode.REQUEUE and questions.is_at_work(job_id, restart_count) is True
+            is_at_work = questions.is_at_work(job_id, restart_count)
+            if (reason := _find_requeue_reason(journal, is_at_work)) is not None:
+                return _start_again(plan, journal, evidence, reason)
+            is_over = status != ExitCode.REQUEUE and is_at_work is True
         if not is_over:
             return ""
     written = journal.write_result(_result(plan.run, judge(evidence), evidence, journal.first_start()))
+    return written[1] if isinstance(written, tuple) else ""
+
+
+def _find_requeue_reason(journal: Journal, is_at_work: bool | None) -> str | None:
+    """Return why this allocation ends if the scheduler has stopped it; None if it has not, or if that is unknown."""
+    if (told := journal.requeue_reason()) is not None:
+        return told
+    outlook = None if is_at_work is None else journal.outlook()
+    if outlook is None or outlook.restarts > journal.restart_count:
+        return None
+    if outlook.is_preempted:
+        return "preempted"
+    return "time_limit" if outlook.is_out_of_time else None
+
+
+def _start_again(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str) -> str:
+    """Have the job started again; if that is refused, write the result. Return the cause in it, empty without one."""
+    if journal.is_requeued():
+        return ""
+    told = journal.requeue_reason()
+    refusal = "" if told is not None else journal.find_requeue_refusal(reason)
+    if not refusal and told is None:
+        journal.note_requeue(reason)
+    words = describe_reason(reason)
+    if not refusal:
+        said = journal.start_again()
+        if not said:
+            print(f"hpc_elastic: {words}; the job is started again", flush=True)
+            return ""
+        if journal.is_requeued():
+            return ""
+        refusal = f"Slurm does not start the job again: {said}"
+    cause = f"{words}; {refusal}"
+    outcome = Outcome(state=RunState.FAILED, exit_code=ExitCode.NODE_LOST, reason=reason, cause=cause)
+    written = journal.write_result(_result(plan.run, outcome, evidence, journal.first_start()))
     return written[1] if isinstance(written, tuple) else ""
 
 
@@ -170,7 +211,7 @@ def judge(evidence: Evidence) -> Outcome:
     if evidence.is_stop_requested:
         code, reason, cause = ExitCode.STOPPED, "stop_requested", f"the run was cancelled, {ended}"
     elif evidence.is_out_of_time:
-        reason, cause = "terminated", f"the time limit ended the run, {ended}"
+        reason, cause = "time_limit", f"the time limit ended the run, {ended}"
     elif crash is not None:
         reason = "agent_failed"
         cause = f"the agent of {crash.node} failed: {crash.detail.strip().splitlines()[-1]}"

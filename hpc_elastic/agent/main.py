@@ -83,7 +83,9 @@ def _run(layout: RunLayout) -> int:
     except Exception:
         _record_crash(layout, plan, allocation, journal)
         return int(ExitCode.NODE_LOST)
-    if leave.ends_job and not allocation.is_local:
+    if leave.ends_job and leave.exit_code == ExitCode.REQUEUE:
+        _start_again(journal, allocation.job_id)
+    elif leave.ends_job and not allocation.is_local:
         _end_job(allocation.job_id, journal.say)
     if leave.exit_code == ExitCode.RUN_DIRECTORY:
         raise RunDirectoryError(leave.cause)  # no result could be written: `status` looks for these words
@@ -99,6 +101,16 @@ def _set_imports_apart() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()  # so that the next threshold follows from what is left
+
+
+def _start_again(journal: Journal, job_id: str) -> None:
+    """Have the job started again, if its head has decided that: the batch script that would was lost with its node."""
+    with contextlib.suppress(HpcElasticError):
+        if journal.requeue_reason() is None or journal.is_requeued():
+            return
+        journal.say(f"the node of the batch script was lost: having job {job_id} started again")
+        if refusal := journal.start_again():
+            journal.say(f"job {job_id} is not started again: {refusal}", "error")
 
 
 def _end_job(job_id: str, say: Callable[..., None], *, pauses_s: Sequence[float] = END_AGAIN_AFTER_S) -> None:

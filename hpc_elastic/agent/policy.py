@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -13,18 +14,22 @@ from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import RunState
 
+SPREAD = 0.25  # of the pause before a restart: the part that differs from run to run
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The restart policy of one run: its limits, and the decisions that follow from them.
 
     `roles` has the restart policy of each role by its name, as `plan.launch_plan.RolePlan` has it.
-    `after_exit_timeout` says how a run ends whose ranks still run when `elastic.exit_timeout` is over.
+    `after_exit_timeout` says how a run ends whose ranks still run when `elastic.exit_timeout` is over. `run` is the
+    run's name, from which the pauses before restarts get their spread; there is none without a name.
     """
 
     restart: RestartPlan
     roles: Mapping[str, str] = field(default_factory=dict)
     after_exit_timeout: Literal["fail", "succeed"] = "fail"
+    run: str = ""
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         """Decide on one observation: restart, finish, or ignore it.
@@ -51,6 +56,12 @@ class Policy:
             return self._go_on_without(history, observation, now)
         if observation.trigger is Trigger.NODE_JOINED:
             reason = f"{', '.join(observation.nodes)} joined"
+            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+        if observation.trigger is Trigger.RESTART_REQUESTED:
+            reason = f"{observation.detail} asked for a restart"
+            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+        if observation.trigger is Trigger.DRAIN_REQUESTED:
+            reason = f"{observation.detail} drained {', '.join(observation.nodes)}"
             return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
         if observation.trigger is Trigger.EXIT_TIMEOUT and self.after_exit_timeout == "succeed":
             return _succeed_without_the_rest()
@@ -90,29 +101,54 @@ class Policy:
         )
 
     def backoff_s(self, used: int) -> float:
-        """Return the pause in seconds before a restart when `used` restarts are spent already."""
+        """Return the pause in seconds before a restart when `used` restarts are spent already.
+
+        Up to a quarter is added, more or less from run to run, so that runs which failed together, for a file system
+        say, do not come back to it together. It is never longer than the maximum.
+        """
         backoff = self.restart.backoff
         try:
-            pause = backoff.first_s * backoff.factor**used
+            pause = min(backoff.first_s * backoff.factor**used, backoff.max_s)
         except OverflowError:
-            return backoff.max_s
-        return min(pause, backoff.max_s)
+            pause = backoff.max_s
+        if not self.run:
+            return pause
+        digest = hashlib.sha256(f"{self.run}/{used}".encode()).digest()
+        spread = 1 + SPREAD * int.from_bytes(digest[:4], "big") / 2**32
+        return min(pause, backoff.max_s / (1 + SPREAD)) * spread
 
 
 def _history_after(history: History, observation: Observation, signature: str) -> History:
     """Return the history after this failure was answered by a restart.
 
-    Without a progress file it is unknown whether the run made progress; then it is assumed to have.
+    A run makes progress if a file that shows progress has changed since the failure before, or if a heartbeat has
+    named a step beyond the furthest one so far: an attempt that repeats the steps of an earlier one does not. Where
+    neither is known, because the plan names no file and the script makes no heartbeats, progress is assumed.
     """
-    is_stuck = observation.progress is not None and observation.progress == history.progress
+    progressed = (_has_changed_files(history, observation), _has_gone_further(history, observation))
+    is_stuck = False in progressed and True not in progressed
     is_same = signature == history.failure_signature and is_stuck
-    return History(
-        attempts=history.attempts,
+    steps = [step for step in (history.step, observation.step) if step is not None]
+    return replace(
+        history,
         spend=replace(history.spend, restarts=history.spend.restarts + 1),
         failure_signature=signature,
         same_failures=history.same_failures + 1 if is_same else 1,
         progress=observation.progress,
+        step=max(steps, default=None),
     )
+
+
+def _has_changed_files(history: History, observation: Observation) -> bool | None:
+    return None if observation.progress is None else observation.progress != history.progress
+
+
+def _has_gone_further(history: History, observation: Observation) -> bool | None:
+    """Return whether the attempt has named a step beyond all before; None if it is not known, or if none was named."""
+    is_known = observation.is_settled and observation.trigger is Trigger.WORKER_FAILED
+    if not is_known or (history.step is None and observation.step is None):
+        return None
+    return observation.step is not None and (history.step is None or observation.step > history.step)
 
 
 def _failed(reason: str, exit_code: ExitCode, cause: str, manner: StopManner = StopManner.RESTART) -> Finish:
@@ -148,6 +184,10 @@ def _finish(observation: Observation) -> Finish:
             reason=observation.trigger.value,
             cause=_describe_stop(observation),
         )
+    if observation.trigger in (Trigger.TIME_LIMIT, Trigger.PREEMPTED):
+        return _failed(observation.trigger.value, ExitCode.NODE_LOST, detail, StopManner.GRACE)
+    if observation.trigger is Trigger.NOTICE_TAKEN:
+        return _finish_after_notice(observation)
     reason, exit_code, cause = {
         Trigger.NODE_LOST: (
             "node_lost",
@@ -167,6 +207,20 @@ def _finish(observation: Observation) -> Finish:
     return _failed(reason, exit_code, cause, StopManner.FENCE if is_lost else StopManner.RESTART)
 
 
+def _finish_after_notice(observation: Observation) -> Finish:
+    """Return the end of a run whose ranks have all saved and exited after a notice: the end that it announced."""
+    announced = {"time_limit": Trigger.TIME_LIMIT, "preemption": Trigger.PREEMPTED}.get(observation.notice or "")
+    if announced is not None:
+        return _failed(announced.value, ExitCode.NODE_LOST, observation.detail, StopManner.GRACE)
+    return Finish(
+        state=RunState.CANCELLED,
+        exit_code=ExitCode.STOPPED,
+        manner=StopManner.GRACE,
+        reason=observation.trigger.value,
+        cause=f"{observation.detail} ({(observation.notice or 'notice').replace('_', ' ')})",
+    )
+
+
 def _describe_loss(observation: Observation) -> str:
     were = "was" if len(observation.nodes) == 1 else "were"
     return f"{', '.join(observation.nodes)} {were} lost: {observation.detail}"
@@ -175,4 +229,4 @@ def _describe_loss(observation: Observation) -> str:
 def _describe_stop(observation: Observation) -> str:
     if observation.trigger is Trigger.STOP_REQUESTED:
         return f"cancelled by {observation.detail}"
-    return f"{', '.join(observation.nodes)} got {observation.detail} from outside: scancel, preemption or a time limit"
+    return f"{', '.join(observation.nodes)} got {observation.detail} from outside"

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from functools import partial
 
 from hpc_elastic.agent.departure import Departure
+from hpc_elastic.agent.drivers.job_clock import TimeLeft
 from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.guard.link import GuardLink
+from hpc_elastic.agent.health.examination import examination_of
 from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
 from hpc_elastic.agent.node.gpu_usage import GpuTool
@@ -71,6 +73,7 @@ class Supervisor:
         self._journal = journal
         self._can_end_job = can_end_job
         self._gpus = GpuTool(self._say)
+        self._health = examination_of(plan, allocation, os.environ)
         scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
         trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
         self._make_connection = connection_factory(secret, scope, trace=trace)
@@ -80,6 +83,7 @@ class Supervisor:
         self._departure = Departure(self._loop)
         self._telemetry = Telemetry(plan, allocation, journal=journal, disk=self._disk, say=self._say)
         self._tasks = Tasks()
+        self._time_left = TimeLeft(plan, allocation, self._loop.time())
 
     async def run(self) -> Leave:
         """Take part until the run is over or this agent cannot go on.
@@ -101,8 +105,9 @@ class Supervisor:
         # Both run at the same time: a name server or a Slurm controller that does not answer delays only its own part.
         examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
         ties = self._loop.run_in_executor(None, examine)
+        examining = self._loop.create_task(self._health.examine())
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
-        self._set_up(report, await ties)
+        self._set_up(report, await ties, await examining)
         if self._part.member.join.is_launch_host:
             self._disk.best_effort(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())
@@ -115,7 +120,7 @@ class Supervisor:
         run_dir, node = self._plan.run_dir, self._place.node
         return GuardLink(self._plan.package_dir, run_dir=run_dir, node=node, deadline=self._deadline)
 
-    def _set_up(self, report: NodeReport, ties: JobTies) -> None:
+    def _set_up(self, report: NodeReport, ties: JobTies, unhealthy: str | None) -> None:
         place, plan = self._place, self._plan
         self._group = LocalWorkers(
             plan,
@@ -123,7 +128,7 @@ class Supervisor:
             report,
             thread=self._processes,
             start=self._start,
-            guard=lambda: [*self._guard.pids(), *self._gpus.pids()],
+            guard=lambda: [*self._guard.pids(), *self._gpus.pids(), *self._health.pids()],
             say=self._say,
             on_exit=lambda attempt, rank, exitcode, is_after_stop: self._part.member.worker_exited(
                 attempt, rank, exitcode, is_after_stop=is_after_stop
@@ -135,13 +140,15 @@ class Supervisor:
         # Names may resolve to another interface than the one published: listen on all of them.
         listener = listen_on_first(report.address if place.is_local else "", ports)
         own = Endpoint(address=report.address, port=listener.getsockname()[1])
-        join = describe_node(plan, place, report, ties, agent=own, store_port=self._group.store_port)
+        port = self._group.store_port
+        join = describe_node(plan, place, report, ties, agent=own, store_port=port, unhealthy=unhealthy)
         self._part = Participation(
             plan,
             place,
             join=join,
             listener=listener,
             ports=ports,
+            time_left=self._time_left,
             around=Surroundings(
                 journal=self._journal,
                 disk=self._disk,
@@ -161,7 +168,7 @@ class Supervisor:
             say=self._say,
         )
         self._watch_workers()
-        self._part.serve(self._group, signals, Circumstances(plan.run_dir))
+        self._part.serve(self._group, signals, Circumstances(plan.run_dir), self._health.examine)
 
     def _watch_workers(self) -> None:
         """Set up what looks at the workers beside their ends: stalls, stacks and samples."""
@@ -175,6 +182,8 @@ class Supervisor:
             note=self._note,
             report=member.worker_stalled,
         )
+        member.furthest_step = self._group.heartbeats.furthest_step
+        member.waiting_ranks = lambda: self._group.stalls.waiting if self._group.stalls is not None else ()
         member.stacks_asked = lambda request: self._tasks.run(self._take_stacks(request))
         self._sampler = Sampler(
             SampleFile(RunLayout(plan.run_dir).samples(place.node)),

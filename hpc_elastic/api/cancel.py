@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.known_runs import find_original
+from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.api.schedulers import in_background
-from hpc_elastic.api.stop_request import ask_to_stop
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.watch import RunWatch, watch

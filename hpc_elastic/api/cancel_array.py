@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningError, check_no_copy, grace_of
 from hpc_elastic.api.identity import host_name
 from hpc_elastic.api.look_at_array import ArrayWatch
-from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.snapshot import Snapshot

@@ -86,7 +86,7 @@ class Elastic(TypedDict, total=False):
 class Signals(TypedDict, total=False):
     """`signals`: how workers are told to stop."""
 
-    notice: str
+    notice: str | None
     lead: Duration
     grace: Duration
     restart_grace: Duration
@@ -134,6 +134,18 @@ class Container(TypedDict, total=False):
     env: Sequence[str]
 
 
+class HealthChecks(TypedDict, total=False):
+    """`health`: the checks of a node before it joins; each is on, off, or the time that it may take."""
+
+    run_directory: bool | Duration
+    scratch: bool | Duration
+    memory: bool | Duration
+    gpus: bool | Duration
+    interface: bool | Duration
+    cpus: bool | Duration
+    leftovers: bool | Duration
+
+
 class Role(TypedDict, total=False):
     """One of `roles`: workers that run the same, on nodes of their own."""
 
@@ -179,7 +191,7 @@ class Job:
     binding: Literal["none", "numa", "cores"] | None = None
     virtual_local_rank: bool | None = None
     stage: Stage | None = None
-    health: Mapping[str, bool] | None = None
+    health: HealthChecks | None = None
     container: Container | None = None
     template: Path | None = None
     sbatch: Mapping[str, Scalar | None] | None = None

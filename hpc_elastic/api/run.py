@@ -17,6 +17,7 @@ from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_resul
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.rank_output import read_output
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import LOOK_S, RunWatch
 from hpc_elastic.rundir import store
@@ -132,12 +133,7 @@ class Run:
         layout, attempts = self._layout, store.list_numbers(self._layout.attempts)
         if attempt is None:
             attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 1
-        path = layout.stdout(attempt, rank) if stream == "stdout" else layout.stderr(attempt, rank)
-        try:
-            with open(path, encoding="utf-8", errors="replace", newline="") as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
+        return read_output(layout, attempt, rank, is_stderr=stream == "stderr").decode("utf-8", "replace")
 
     def events(self) -> Iterator[Event]:
         """Yield the run's events as they are written, from the first one on and until the run is over."""

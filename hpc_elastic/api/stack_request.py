@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Collection
 
-from hpc_elastic.api.identity import host_name, user_name
-from hpc_elastic.codec import to_json
+from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.observe.stacks import StackAnswers
-from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import Request, utc_text
 
 LOOK_EVERY_S = 0.3
 
@@ -27,12 +23,11 @@ def ask_for_stacks(layout: RunLayout, nodes: Collection[str], *, within_s: float
     Raises:
         RunDirectoryError: the run directory cannot be written.
     """
-    request = uuid.uuid4().hex
+    request = make_request("stacks")
     answers = StackAnswers(layout, nodes)
-    by, now = f"{user_name()}@{host_name()}", utc_text(time.time())
-    store.append_line(layout.requests, to_json(Request(kind="stacks", by=by, time=now, id=request)))
+    send(layout, request)
     deadline = time.monotonic() + within_s
     while answers.missing and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_S)
-        answers.look(request)
-    return request, answers
+        answers.look(str(request.id))
+    return str(request.id), answers

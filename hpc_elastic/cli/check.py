@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
+    from hpc_elastic.api.stop_limits import check_stop_limits
     from hpc_elastic.cli.look import warn
 
     prepared = prepare_run(
@@ -48,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
         run_dir=arguments.run_dir,
     )
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
+    check_stop_limits(prepared.plan, warn=warn)
     print(f"{arguments.job_file} is fine")
     for label, text in describe_plan(prepared.plan):
         print(f"  {label:<14} {text}")
@@ -67,7 +69,9 @@ def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
         ("node losses", _losses(plan)),
+        ("health checks", _health(plan)),
         ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
+        *([("requeues", _requeues(plan))] if plan.scheduler == "slurm" else []),
         ("run directory", plan.run_dir),
     ]
 
@@ -92,11 +96,23 @@ def _restarted(role: RolePlan, indent: str = "") -> Iterator[tuple[str, str]]:
         yield f"{indent}if restarted", f"with {shlex.join(role.entrypoint.restart_args)} behind that"
 
 
+def _health(plan: LaunchPlan) -> str:
+    checks = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in plan.health.items())
+    return f"{checks} at most" if checks else "none"
+
+
 def _losses(plan: LaunchPlan) -> str:
     least, most = plan.nodes.min, plan.nodes.max + plan.nodes.spares
     if least == most or plan.restart.max_node_losses == 0:
         return "the first one ends the run"
     return f"at most {plan.restart.max_node_losses}, while {count(least, 'node')} or more are left"
+
+
+def _requeues(plan: LaunchPlan) -> str:
+    if not plan.requeue.max:
+        return "none"
+    words = ", ".join(cause.replace("_", " ") for cause in plan.requeue.on)
+    return f"at most {plan.requeue.max}, after {words}" + (" (as another job)" if plan.requeue.by == "chain" else "")
 
 
 def _range(nodes: NodesPlan) -> str:

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store

@@ -8,6 +8,8 @@ from argparse import Namespace
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.rank_output import has_output, ranks_with_output
+from hpc_elastic.observe.tail import RankTail, Tail
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
@@ -15,24 +17,24 @@ from hpc_elastic.rundir.record_file import ALLOCATION, SUBMISSION, read_record
 _CHUNK_BYTES = 1 << 20
 
 
-def choose_files(layout: RunLayout, arguments: Namespace) -> list[str]:
-    """Return the files to print on standard output and, for a rank, on standard error.
+def choose_tails(layout: RunLayout, arguments: Namespace) -> list[Tail]:
+    """Return what to print on standard output and, for a rank, on standard error.
 
     Raises:
         UsageError: there is no such file; the message says which there are.
     """
     if arguments.node is not None:
-        return [_agent_file(layout, arguments.node)]
+        return [Tail(_agent_file(layout, arguments.node))]
     attempts = store.list_numbers(layout.attempts)
     if arguments.script or (not attempts and arguments.rank is None and arguments.attempt is None):
-        return [_script_file(layout, is_asked_for=arguments.script)]
+        return [Tail(_script_file(layout, is_asked_for=arguments.script))]
     rank = arguments.rank or 0
     attempt = arguments.attempt
     if attempt is None:
         attempt = attempt_of_rank(layout, attempts[-1], rank) if attempts else 0
-    files = [layout.stdout(attempt, rank), layout.stderr(attempt, rank)]
-    if any(map(os.path.exists, files)):
-        return files
+    if has_output(layout, attempt, rank):
+        tails = RankTail(layout, attempt, rank)
+        return [tails.stdout, tails.stderr]
     if attempt not in attempts:
         found = f"attempts 1 to {attempts[-1]}" if attempts else "no attempt yet"
         raise UsageError(f"there is no attempt {attempt}: {layout.root} has {found}")
@@ -84,7 +86,7 @@ def _script_file(layout: RunLayout, *, is_asked_for: bool) -> str:
 
 
 def _no_rank(layout: RunLayout, attempt: int, rank: int) -> str:
-    ranks = store.list_numbers(layout.ranks(attempt))
+    ranks = ranks_with_output(layout, attempt)
     if rank in ranks:
         return f"rank {rank} of attempt {attempt} has no files: logs.redirects leaves its output to its agent's log"
     found = f"it has output of ranks {ranks[0]} to {ranks[-1]}" if ranks else "no rank has written yet"
@@ -112,3 +114,9 @@ def copy_file(path: str, target: int) -> None:
     with open(descriptor, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
             store.write_all(target, chunk)
+
+
+def copy_tail(tail: Tail, target: int) -> None:
+    """Copy what is new, byte by byte."""
+    while chunk := tail.read():
+        store.write_all(target, chunk)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_run
-from hpc_elastic.cli.log_files import choose_files, choose_filtered, copy_file
+from hpc_elastic.cli.log_files import choose_filtered, choose_tails, copy_file, copy_tail
 from hpc_elastic.cli.logs_merge import Choice, parse_choice, print_merged
 from hpc_elastic.cli.look import note
 from hpc_elastic.errors import UsageError
@@ -71,9 +71,8 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.cli.logs_follow import follow_logs
 
         return follow_logs(layout, arguments, choice)
-    for source, target in zip(choose_files(layout, arguments), (1, 2), strict=False):
-        copy_file(layout.earlier(source), target)
-        copy_file(source, target)
+    for tail, descriptor in zip(choose_tails(layout, arguments), (1, 2), strict=False):
+        copy_tail(tail, descriptor)
     return 0
 
 

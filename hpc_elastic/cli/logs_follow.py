@@ -6,14 +6,13 @@ import sys
 from argparse import Namespace
 
 from hpc_elastic.api.schedulers import query_again
-from hpc_elastic.cli.log_files import choose_files
+from hpc_elastic.cli.log_files import choose_tails, copy_tail
 from hpc_elastic.cli.logs_merge import Choice, MergedFollower
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
-from hpc_elastic.observe.tail import RankTail, Tail
+from hpc_elastic.observe.tail import RankTail
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.store import write_all
 
 
 def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) -> int:
@@ -36,9 +35,9 @@ def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) 
         merged.finish()
         return 0
     if arguments.node is not None or arguments.script:
-        tail = Tail(choose_files(layout, arguments)[0])
+        tail = choose_tails(layout, arguments)[0]
         for _ in snapshots:
-            _drain(tail, 1)
+            copy_tail(tail, 1)
         return 0
     follower = _RankFollower(layout, arguments.rank or 0, arguments.attempt)
     for snapshot in snapshots:
@@ -77,10 +76,5 @@ class _RankFollower:
 
     def _copy(self) -> None:
         if self._tail is not None:
-            _drain(self._tail.stdout, 1)
-            _drain(self._tail.stderr, 2)
-
-
-def _drain(tail: Tail, target: int) -> None:
-    while chunk := tail.read():
-        write_all(target, chunk)
+            copy_tail(self._tail.stdout, 1)
+            copy_tail(self._tail.stderr, 2)

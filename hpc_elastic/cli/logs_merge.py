@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
-from hpc_elastic.observe.log_streams import Batch, LogStream, RankPlace, merge, open_streams
+from hpc_elastic.observe.log_streams import AnyStream, Batch, RankPlace, merge, open_streams
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -175,7 +175,7 @@ class MergedFollower:
         self._layout = layout
         self._choice = choice
         self._attempt = 0
-        self._streams: list[LogStream] = []
+        self._streams: list[AnyStream] = []
         self._printer = LinePrinter(choice, window_ns=FOLLOW_WINDOW_NS)
 
     def advance(self, attempts: Iterable[int], *, is_over: bool) -> bool:
@@ -211,12 +211,12 @@ class MergedFollower:
             print(f"--- attempt {number} ---", file=sys.stderr, flush=True)
         places = choose_places(self._layout, self._choice, number, is_strict=is_first)
         running = {place.rank for place in places if place.attempt <= self._attempt}  # their role was not restarted
-        kept = [stream for stream in self._streams if stream.source.rank in running]
+        kept = [stream for stream in self._streams if stream.is_of(running)]
         self._streams = kept + self._opened(place for place in places if is_first or place.rank not in running)
         self._printer.has_prefix = len(places) > 1 or self._printer.has_prefix
         self._attempt = number
 
-    def _opened(self, places: Iterable[RankPlace]) -> list[LogStream]:
+    def _opened(self, places: Iterable[RankPlace]) -> list[AnyStream]:
         choice = self._choice
         return open_streams(self._layout, places, with_stdout=choice.with_stdout, with_stderr=choice.with_stderr)
 
@@ -251,8 +251,8 @@ class LinePrinter:
             lines = batch.lines if choice.grep is None else list(_matching(choice.grep, batch.lines))
             if self._deduper is not None:
                 source = batch.source
-                for line in lines:
-                    self._put_groups(self._deduper.add(self._time_ns, source.rank, source.node, line))
+                if ready := self._deduper.add(self._time_ns, source.rank, source.node, lines):
+                    self._put_groups(ready)
             else:
                 self._put(batch, lines)
 

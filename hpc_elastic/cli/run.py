@@ -6,6 +6,7 @@ import os
 import shlex
 from argparse import REMAINDER, Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpc_elastic.cli.arguments import VerbParser, add_planning
@@ -87,6 +88,7 @@ def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
     from hpc_elastic.cli.look import warn
+    from hpc_elastic.plan.launch_plan import RequeuePlan
 
     if ignored := ignored_variables(os.environ, parser):
         warn(f"torchrun's variables are not read, give the options instead: {', '.join(ignored)}")
@@ -112,6 +114,8 @@ def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
         source, overrides=overrides, site_name=site, run_dir=arguments.run_dir, run_root=arguments.log_dir
     )
     check_allocation(prepared.plan, allocation, os.environ)
+    if allocation is not None:  # a job that is not ours to start again
+        prepared = replace(prepared, plan=replace(prepared.plan, requeue=RequeuePlan(max=0, on=())))
     check_submission(prepared, overrides=overrides, warn=warn)
     return prepared, allocation
 

@@ -11,8 +11,8 @@ from hpc_elastic.api.find import find_run_or_array
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run, terminal_width
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.cli.output import print_json
+from hpc_elastic.failures.pace import NO_PACE, Pace
 from hpc_elastic.observe.samples import read_pace
-from hpc_elastic.observe.slow_ranks import NO_PACE, Pace
 from hpc_elastic.observe.snapshot import Snapshot, snapshot_to_json
 from hpc_elastic.rundir.layout import ArrayLayout
 

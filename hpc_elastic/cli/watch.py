@@ -13,8 +13,8 @@ from hpc_elastic.api.find import find_run
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import note
+from hpc_elastic.failures.pace import NO_PACE, Pace
 from hpc_elastic.observe.samples import read_pace
-from hpc_elastic.observe.slow_ranks import NO_PACE, Pace
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.observe.watch_view import change_line, draw_view, read_events, what_changes

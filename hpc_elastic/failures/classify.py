@@ -9,10 +9,10 @@ where an exception was raised before what it says: a user's ValueError("Connecti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd
+from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, text_of_exit
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import RULES_FOR_EXCEPTIONS, Occurrence, describe, is_consequence
 from hpc_elastic.failures.traceback_text import (
@@ -57,7 +57,9 @@ def classify(evidence: FailureEvidence) -> Classified:
     for rule in RULES_FOR_ENDS:
         if rule.holds(end):
             if rule.failure_class is FailureClass.EXCEPTION and chain:
-                return _of_exception(evidence, chain)
+                found = _of_exception(evidence, chain)
+                is_threads = bool(chain[0].thread) and found.failure_class is FailureClass.EXCEPTION
+                return _of_exit_after(chain[0].thread, found, evidence) if is_threads else found
             frames = parse_fault(evidence.stderr_tail)
             return Classified(
                 failure_class=rule.failure_class,
@@ -72,19 +74,28 @@ def classify(evidence: FailureEvidence) -> Classified:
 def _chain_of(evidence: FailureEvidence) -> tuple[Raised, ...]:
     """Return the exceptions that ended the worker: those of its error file, else those at the end of its output."""
     if evidence.written_by and evidence.failure_class != FailureClass.EXIT_CODE.value:
-        chain = parse_traceback(evidence.traceback)
+        chains = parse_tracebacks(evidence.traceback)
+        chain = chains[-1] if chains else ()
         if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
             return chain
+        prefixes = (each[:length] for each in chains for length in range(1, len(each) + 1))
+        own = next((each for each in prefixes if _is_same(each[-1], evidence.message)), None)
+        if own is not None:  # the tracebacks behind it are quoted in its text
+            return (*own[:-1], replace(own[-1], text=evidence.message.partition(": ")[2]))
         name, _, text = evidence.message.partition(": ")
         written = Raised(type_name=evidence.exception_type or name.strip() or "an exception without a name", text=text)
         return (*chain[:-1], written) if chain else (written,)
+    if evidence.written_by and (chain := parse_traceback(evidence.traceback)) and _is_victims(chain[:1]):
+        return chain[:-1] or chain  # sys.exit in the handler of a peer's loss
     if evidence.signal_name is None and evidence.exit_code == 1:
         return _chain_in(evidence.stderr_tail)
     return ()
 
 
 def _is_same(raised: Raised, message: str) -> bool:
-    return message.startswith(raised.short_type)
+    """Return whether a message is that of an exception, by its type and the first line of its text."""
+    first = raised.text.partition("\n")[0].strip()
+    return message.startswith(raised.short_type) and first in message.partition("\n")[0]
 
 
 def _chain_in(tail: str) -> tuple[Raised, ...]:
@@ -121,6 +132,18 @@ def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Class
         detail="; ".join(part for part in (chosen.detail, after) if part),
         rule=chosen.rule,
     )
+
+
+def _of_exit_after(thread: str, found: Classified, evidence: FailureEvidence) -> Classified:
+    """Return the exit of a worker whose output ends with the exception of a thread, which does not end a process.
+
+    An exception of a class that says more than that there was one, such as a lost peer, stays what it is.
+    """
+    last = RULES_FOR_ENDS[-1]
+    where = f", at {found.frame}" if found.frame else ""
+    first, newline, more = found.message.partition("\n")
+    message = text_of_exit(evidence) or f"{first} (in {thread}{where}){newline}{more}"
+    return Classified(failure_class=last.failure_class, message=message, rule=last.name)
 
 
 def _as_written(message: str, raised: Raised) -> str:
@@ -163,11 +186,18 @@ def _choose(held: list[_Held]) -> _Held:
 def _is_more_telling(earlier: _Held, last: _Held) -> bool:
     if earlier.failure_class is FailureClass.EXCEPTION:
         return False
-    if earlier.failure_class is not FailureClass.IMPORT_ERROR or last.raised.link == "cause":
+    if last.raised.link == "cause":
         return True
-    # `except ImportError:` with other code below it is usual: it counts if the handler itself raised what came then.
+    # `except ImportError:` with other code below it is usual, and so is going on after a full cache or with another
+    # port: it counts if the handler itself raised what came then, or if a library did, which tidied up.
     inner, other = last.raised.innermost, earlier.raised.innermost
-    return inner is not None and other is not None and (inner.file, inner.function) == (other.file, other.function)
+    if inner is None or other is None:
+        return earlier.failure_class is not FailureClass.IMPORT_ERROR
+    place = (inner.file, inner.function)
+    is_in_handler = place in {(frame.file, frame.function) for frame in earlier.raised.frames}
+    if is_in_handler and [(frame.file, frame.function) for frame in last.raised.frames].count(place) == 1:
+        return True  # else the handler has called its own function again
+    return earlier.failure_class is not FailureClass.IMPORT_ERROR and not inner.is_users
 
 
 def _name(frame: Frame | None, frames: tuple[Frame, ...], evidence: FailureEvidence) -> str:

@@ -3,34 +3,97 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Protocol
 
 from hpc_elastic.failures.classes import MEANINGS, FailureClass
-from hpc_elastic.rundir.records import FailureRecord
+
+if TYPE_CHECKING:
+    from hpc_elastic.rundir.records import FailureRecord
 
 LONGEST_WORDS = 500  # of an error message in the line about a failure; the error file has all of it
-# Classes whose phrase says what the exit code or the signal means; the detail, where there is one, follows it.
+# Classes whose words say what the exit code or the signal means; the detail, where there is one, follows them.
 _EXPLAINED = {
     FailureClass.OUT_OF_MEMORY: "was killed by the out-of-memory killer",
     FailureClass.STALLED: "stalled",
     FailureClass.UNKILLABLE: "could not be killed",
 }
+# Classes of which the signal alone does not say what happened: a tired reader need not know what SIGBUS is.
+_SIGNALLED = {
+    FailureClass.SEGMENTATION_FAULT: "a segmentation fault in native code",
+    FailureClass.ABORTED: "native code gave up",
+    FailureClass.BUS_ERROR: "memory that a file or a device no longer backs",
+    FailureClass.SHARED_MEMORY_FULL: "no room in shared memory (/dev/shm)",
+}
+_AMOUNT = re.compile(r"[\d.]+ of [\d.]+ [KMGT]iB")
+_NESTED = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning)?(: .*)?")
 
 
-def describe_failure(failure: FailureRecord) -> str:
+class DescribedFailure(Protocol):
+    """What is said of a failure: that of a record, or what a reader knows of one."""
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+
+    @property
+    def node(self) -> str:
+        """The node's name, empty if it is not known."""
+
+    @property
+    def failure_class(self) -> str:
+        """The word of its class."""
+
+    @property
+    def message(self) -> str:
+        """The error message."""
+
+    @property
+    def detail(self) -> str:
+        """What explains the class further."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code, None if it is not known."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal that killed it, None if none did."""
+
+
+def describe_failure(failure: DescribedFailure) -> str:
     """Describe a failure in one line: which rank, on which node, how it ended, and its error message."""
-    rank = f"rank {failure.rank} on {failure.node}"
-    message = first_line(failure.message)
+    rank = f"rank {failure.rank}{f' on {failure.node}' if failure.node else ''}"
+    message = telling_line(failure.message)
     if failure.failure_class == FailureClass.START_FAILED.value:
         return f"{rank} could not be started: {message}"
     for failure_class, words in _EXPLAINED.items():
         if failure.failure_class == failure_class.value:
-            return f"{rank} {words}{_after_colon(failure.detail or message)}"
+            detail = failure.detail or message
+            return f"{rank} {words}{_after_colon(detail)}{' in use' if _AMOUNT.fullmatch(detail) else ''}"
     if failure.signal_name:
-        return f"{rank} was killed by {failure.signal_name}{_after_colon(failure.detail)}"
-    number = f"exit code {failure.exitcode}"
+        meaning = next((words for word, words in _SIGNALLED.items() if word.value == failure.failure_class), "")
+        return f"{rank} was killed by {failure.signal_name}{_after_colon(failure.detail or meaning)}"
+    number = f"exit code {failure.exitcode}" if failure.exitcode is not None else ""
+    failed = f"{rank} failed{f' with {number}' if number else ''}"
     if message in ("", number):  # it left no message
-        return f"{rank} failed with {number}{_after_colon(failure.detail)}"
-    return f"{rank} failed with {number}: {message}"
+        return f"{failed}{_after_colon(failure.detail)}"
+    return f"{failed}: {message}"
+
+
+def telling_line(message: str) -> str:
+    """Return a message as one line: its first one, and behind a traceback that it quotes what was raised there.
+
+    So says torch of a process that it has spawned: `ProcessRaisedException: -- Process 0 terminated with the following
+    error: ZeroDivisionError: division by zero`.
+    """
+    first = first_line(message)
+    if _NESTED not in message or len(first) > LONGEST_WORDS:
+        return first
+    last = message.rstrip().rpartition("\n")[2]
+    if _EXCEPTION.fullmatch(last) is None or last in first:  # it is torn, or told already
+        return first
+    return first_line(f"{first.rstrip(':')}: {last}")
 
 
 def first_line(message: str) -> str:

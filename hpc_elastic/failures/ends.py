@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import tell_memory
+from hpc_elastic.failures.traceback_text import parse_traceback
 
 _SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
 # What bash prints of a command that a signal ended (glibc, strsignal).
@@ -96,7 +97,17 @@ def _say_signal(end: WorkerEnd) -> str:
 
 
 def _say_exit(end: WorkerEnd) -> str:
-    return last_line(end.evidence.stderr_tail) or f"exit code {end.evidence.exit_code}"
+    return text_of_exit(end.evidence) or last_line(end.evidence.stderr_tail) or f"exit code {end.evidence.exit_code}"
+
+
+def text_of_exit(evidence: FailureEvidence) -> str:
+    """Return the text that `sys.exit` was given, "" if it was given a number or the worker ended in another way."""
+    if evidence.written_by != "bootstrap" or evidence.failure_class != FailureClass.EXIT_CODE.value:
+        return ""
+    chain = parse_traceback(evidence.traceback)
+    if not chain or chain[-1].short_type != "SystemExit" or re.fullmatch(r"-?\d*", chain[-1].text):
+        return ""
+    return evidence.message
 
 
 def _say_message(end: WorkerEnd) -> str:

@@ -15,6 +15,8 @@ from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.traceback_text import Raised
 
 _TORCH_FILE = re.compile(r"/torch/[\w/]+\.py$")
+_RELAYS_FILE = re.compile(r"/torch/_utils\.py$")  # ExceptionWrapper.reraise
+_OPERATORS_FILE = re.compile(r"/torch/_ops\.py$")  # custom operators, and those of functional collectives
 _DISTRIBUTED_FILE = re.compile(r"/torch/distributed/")
 _SETTING_UP = re.compile(
     r"^(?:init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|_create_c10d_store|rendezvous|"
@@ -57,8 +59,20 @@ class Occurrence:
             return True
         if self.raised.short_type != "RuntimeError":
             return False
+        if _GLOO_PLACE.match(self.raised.text):
+            return True
         inner = self.raised.innermost
-        return bool(_GLOO_PLACE.match(self.raised.text)) or (inner is not None and bool(_TORCH_FILE.search(inner.file)))
+        return inner is not None and bool(_TORCH_FILE.search(inner.file)) and not self._is_relayed
+
+    @property
+    def _is_relayed(self) -> bool:
+        """Whether torch only passed on what other code raised: a data loader's worker, or an operator of anybody's."""
+        inner = self.raised.innermost
+        if inner is not None and _OPERATORS_FILE.search(inner.file):
+            return not any(_DISTRIBUTED_FILE.search(frame.file) for frame in self.raised.frames)
+        if inner is None or not _RELAYS_FILE.search(inner.file):
+            return False
+        return self.raised.text.startswith("Caught ") and not _DISTRIBUTED_FILE.search(self.raised.text)
 
     @property
     def is_native(self) -> bool:
@@ -201,6 +215,7 @@ def _is_disk_full(seen: Occurrence) -> bool:
         return True
     # caffe2/serialize/inline_container.cc says of a write that failed nothing about the reason.
     is_writer = seen.says(r"inline_container\.cc:\d+\].*(?:file write failed|unexpected pos|failed writing)")
+    is_writer = is_writer or seen.says(r"^basic_ios::clear: iostream error$")  # of its stream, where that throws first
     return is_writer and any(space.is_full for space in seen.evidence.free)
 
 
@@ -418,7 +433,7 @@ RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
     ),
     ExceptionRule(
         name="import error",
-        reason="ImportError or a subclass, or a shared library that cannot be loaded",
+        reason="ImportError or ModuleNotFoundError, or a shared library that cannot be loaded",
         failure_class=FailureClass.IMPORT_ERROR,
         holds=_is_import_error,
     ),

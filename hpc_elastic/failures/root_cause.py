@@ -13,7 +13,7 @@ its workers, which the next attempt waits for in any case, and goes by blame fir
 
 Failures of the same standing that the head heard of within `SIMULTANEOUS_S` may all be the cause: they are named as
 candidates. Where all that failed are victims, a rank that neither failed nor was on a lost node, and did not take part
-either, is the one that they waited for.
+either, is the one that they waited for; a rank whose stack shows that it waits itself is not.
 """
 
 from __future__ import annotations
@@ -45,10 +45,14 @@ class ObservedFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRanks:
-    """The ranks whose workers were stopped for a failure, by their node, and those that had exited 0 before."""
+    """The ranks whose workers were stopped for a failure, by their node, and those that had exited 0 before.
+
+    `waiting` are those that waited for others in a collective when the stop began, by their stacks.
+    """
 
     nodes: Mapping[int, str]
     succeeded: Collection[int] = ()
+    waiting: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +118,10 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
     chosen = _earliest(observed)
     failed = {each.failure.rank for each in observed}
     early = sorted(set(stopped.succeeded) - failed)
-    missing = sorted(set(stopped.nodes) - failed - set(stopped.succeeded))
+    # A rank that failed after the stop, of connections that the stop broke, had not timed out with the others.
+    timed_out = {each.failure.rank for each in observed if not each.failure.is_after_stop}
+    absent = set(stopped.nodes) - timed_out - set(stopped.succeeded)
+    missing = sorted((absent - set(stopped.waiting)) or absent)
     description = describe_failure(chosen.failure)
     waited = any(each.failure.failure_class == FailureClass.COLLECTIVE_TIMEOUT.value for each in observed)
     if early:

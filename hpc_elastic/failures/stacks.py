@@ -80,6 +80,8 @@ class Whereabouts:
             return f"wait{'s' if is_one else ''} in {self.function}{where}"
         if not self.function:
             return f"{'has' if is_one else 'have'} an empty stack"
+        if self.function == "<module>" and self.place:  # a script's own lines
+            return f"{'is' if is_one else 'are'} at {self.place}"
         return f"{'is' if is_one else 'are'} in {self.function}{where}"
 
 

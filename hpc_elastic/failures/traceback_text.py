@@ -15,8 +15,11 @@ _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most
 _FRAME = re.compile(r'  ?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
 _RAISED = re.compile(r"([A-Za-z_][\w.]{0,300}|[A-Za-z_][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
+# What torch passes on of another process: torch/_utils.py, and torch/multiprocessing/spawn.py.
+_RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")
 _REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTraceback:")
 _RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]: ?")  # torch's excepthook (torch/distributed/distributed_c10d.py, 2.13)
+_THREAD = re.compile(r"Exception in thread (.{1,200}):$")  # before the traceback (threading.excepthook)
 _GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
 # Code that is not the user's: Python's own, installed packages, torch in a checkout, and this package.
 _FOREIGN = re.compile(
@@ -45,13 +48,15 @@ class Raised:
     """An exception of a chain.
 
     `type_name` is as printed, such as `torch.distributed.DistNetworkError`; `link` says how it belongs to the one
-    before it in the chain: `cause`, `context`, or "" for the first.
+    before it in the chain: `cause`, `context`, or "" for the first. `thread` is the name of the thread that the chain
+    ended, as far as Python says so: such an exception does not end the process. Only the first of a chain has it.
     """
 
     type_name: str
     text: str
     frames: tuple[Frame, ...] = ()
     link: str = ""
+    thread: str = ""
 
     @property
     def short_type(self) -> str:
@@ -75,6 +80,7 @@ class _Block:
     """The exception that is being read."""
 
     link: str
+    thread: str = ""
     frames: list[Frame] = field(default_factory=list)
     raised: str | None = None  # the line with type and text, once it was read
     more: list[str] = field(default_factory=list)
@@ -91,7 +97,8 @@ class _Block:
         if found is None:
             return None
         text = "\n".join([found[2] or "", *self.more]).strip("\n ")
-        return Raised(type_name=found[1], text=text, frames=tuple(self.frames), link=self.link)
+        frames = tuple(self.frames)
+        return Raised(type_name=found[1], text=text, frames=frames, link=self.link, thread=self.thread)
 
 
 def parse_traceback(text: str) -> tuple[Raised, ...]:
@@ -104,9 +111,10 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
     """Return the chains of all tracebacks in a text, such as the end of a log, from the first to the last."""
     chains: list[list[Raised]] = []
     block: _Block | None = None
-    link = ""
+    link, before = "", ""
     for line in _lines(text):
-        stripped = line.strip()
+        stripped, thread = line.strip(), _THREAD.match(before)
+        before = line
         if stripped in (CAUSE, CONTEXT):
             _close(block, chains)
             block, link = None, "cause" if stripped == CAUSE else "context"
@@ -116,7 +124,8 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
             _close(block, chains)
             if not link:
                 chains.append([])
-            block, link = _Block(link=link if chains and chains[-1] else ""), ""
+            name = thread[1] if thread and not link else ""
+            block, link = _Block(link=link if chains and chains[-1] else "", thread=name), ""
         elif block is not None:
             _read(block, line)
         elif _FRAME.match(line):  # a syntax error, or the rest of a traceback whose beginning is cut off
@@ -183,7 +192,8 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
     text, or in that of the exception before it; then the frame is the one there.
     """
     remote = [raised for raised in chain if raised.short_type in ("_RemoteTraceback", "RemoteTraceback")]
-    for text in (chosen.text, *(raised.text for raised in remote)):
+    relayed = [chosen.text] if _RELAYED.match(chosen.text) else []  # other texts may quote anything
+    for text in (*relayed, *(raised.text for raised in remote)):
         inner = parse_embedded(text)
         frame = _last_of_user(inner)
         if frame is not None:

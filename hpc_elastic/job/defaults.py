@@ -10,6 +10,7 @@ from hpc_elastic.job.problems import KeyPath
 from hpc_elastic.job.spec import (
     BackoffSpec,
     ElasticSpec,
+    HealthSpec,
     JobDefaults,
     LogsSpec,
     NodesSpec,
@@ -21,6 +22,7 @@ from hpc_elastic.job.spec import (
     SignalsSpec,
     WorkerEnvSpec,
 )
+from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.std_streams import ALL_STREAMS
 
 # Keys that are not here have no default: python is the interpreter that submits, template the site's,
@@ -47,17 +49,17 @@ DEFAULTS = JobDefaults(
         rejoin="at_restart",
     ),
     signals=SignalsSpec(
-        notice="USR2",
         lead=timedelta(minutes=2),
         grace=timedelta(seconds=60),
         restart_grace=timedelta(seconds=5),
     ),
     requeue=RequeueSpec(max=5, on=("preempted", "time_limit", "node_loss")),
     start="auto",
-    logs=LogsSpec(per="rank", tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
+    logs=LogsSpec(tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
     log_level="info",
     binding="none",
     virtual_local_rank=False,
+    health=HealthSpec(**{name: timedelta(seconds=limit_s) for name, limit_s in HEALTH_CHECKS.items()}),
 )
 
 # A site's default of nodes and workers_per_node, which here is the same as ours, is each role's as well.
@@ -66,14 +68,8 @@ ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers
 # What may stand at a key whose behaviour is not built yet, beside null: the values for which the package
 # behaves as it does today. Delete the line of a key when its behaviour is built.
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
-    "signals.notice": ("USR2",),
-    "signals.lead": (timedelta(minutes=2),),
-    "requeue.max": (5,),
-    "requeue.on": (("preempted", "time_limit", "node_loss"),),
-    "logs.per": ("rank",),
     "stage.source": (),
     "stage.target": (),
-    "health": ({},),
     "container.runtime": (),
     "container.image": (),
     "container.mounts": (),

@@ -109,7 +109,7 @@ class ElasticSpec(Section):
 class SignalsSpec(Section):
     """How workers are told to stop, and how long they have."""
 
-    notice: values.SignalName | None = _key("the signal that says: you will be stopped soon")
+    notice: values.SignalName | None = _key("a signal at a notice, for rank processes that have a handler for it")
     lead: values.Duration | None = _key("the notice comes so long before the time limit")
     grace: values.Duration | None = _key("time between TERM and KILL when the run stops")
     restart_grace: values.Duration | None = _key("time between TERM and KILL when a failure restarts the workers")
@@ -125,7 +125,9 @@ class RequeueSpec(Section):
 class LogsSpec(Section):
     """Where the output of workers goes."""
 
-    per: Literal["rank", "node"] | None = _key("a folder a rank, or a file a node")
+    per: Literal["rank", "node"] | None = _key(
+        "logs of their own for each rank, or one log a node; default: rank, from 1,000 ranks on node"
+    )
     tee: values.Tee | None = _key(
         "what the agent's log repeats: a list of global ranks, or out, err, both, none (also 0-3),"
         " or these by local rank as in 0:3,1:2"
@@ -146,7 +148,8 @@ class LogsSpec(Section):
         "repeated lines of standard error with one of these texts also go to a file of their own"
     )
     max_size: values.LogSize | None = _key(
-        "the most that a file of a rank's output may take, its earlier part included; the end of it is kept"
+        "the most that a log of a rank may take, its earlier part included, or a node's log for each of its ranks;"
+        " the end of it is kept"
     )
 
 
@@ -163,6 +166,20 @@ class StageSpec(Section):
 
     source: values.FilePath | None = _key("what is copied")
     target: values.FilePath | None = _key("where to")
+
+
+class HealthSpec(Section):
+    """The health checks of a node: each is true, false, or the time that it may take."""
+
+    run_directory: values.HealthCheck | None = _key("write, fsync and read back in the run directory")
+    scratch: values.HealthCheck | None = _key(
+        "the same, and room, in local scratch: the site's scratch, else TMPDIR, else /tmp"
+    )
+    memory: values.HealthCheck | None = _key("as much memory is available as the job asks for")
+    gpus: values.HealthCheck | None = _key("GPUs answer, and have no memory pages or rows to be retired or remapped")
+    interface: values.HealthCheck | None = _key("the interfaces that the site names are there and up")
+    cpus: values.HealthCheck | None = _key("the agent may use all CPUs of its step")
+    leftovers: values.HealthCheck | None = _key("no rank of an earlier run of this user holds a GPU of the step")
 
 
 class ContainerSpec(Section):
@@ -257,7 +274,9 @@ class JobDefaults(Section):
         "each worker sees its own GPU only, as device 0, and LOCAL_RANK is 0, as by torchrun's --virtual-local-rank"
     )
     stage: StageSpec | None = _key("a copy to the node's own disk before the workers start")
-    health: Mapping[str, values.Switch] | None = _key("checks of a node before it joins, switched on or off")
+    health: HealthSpec | None = _key(
+        "the checks of a node before it joins: true, false, or a time limit, as in {gpus: 20s, scratch: false}"
+    )
     container: ContainerSpec | None = _key("the image that workers run in")
     template: values.FilePath | None = _key("the template of the batch script: a name or a path")
     sbatch: Mapping[values.OptionName, values.OptionValue | None] | None = _key(

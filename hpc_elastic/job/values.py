@@ -166,6 +166,14 @@ def _at_least(least: timedelta) -> Callable[[timedelta], timedelta]:
     return check
 
 
+def _health_check(value: object) -> bool | timedelta:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, (str, int, float, timedelta)):
+        raise ValueError(f"expected true, false or a time limit such as 20s, found {describe(value)}")
+    return _at_least(timedelta(seconds=1))(_duration(value))
+
+
 def _lease(value: timedelta) -> timedelta:
     shortest, longest = timedelta(seconds=SHORTEST_LEASE_S), timedelta(seconds=LONGEST_LEASE_S)
     if not shortest <= value <= longest:
@@ -234,6 +242,9 @@ Switch = Annotated[bool, Field(strict=True)]
 Duration = Annotated[timedelta, PlainValidator(_duration), WithJsonSchema(_DURATION)]
 PositiveDuration = Annotated[
     timedelta, PlainValidator(_duration), AfterValidator(_at_least(timedelta(seconds=1))), WithJsonSchema(_DURATION)
+]
+HealthCheck = Annotated[
+    bool | timedelta, PlainValidator(_health_check), WithJsonSchema({"anyOf": [{"type": "boolean"}, _DURATION]})
 ]
 Lease = Annotated[timedelta, PlainValidator(_duration), AfterValidator(_lease), WithJsonSchema(_DURATION)]
 Size = Annotated[int, PlainValidator(_text_first(parse_size, "a size such as 500M")), WithJsonSchema(_SIZE)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpc_elastic.membership.messages import Assign, Message, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, World
 
@@ -114,12 +115,30 @@ class StopWorkers:
 
     `is_terminated`: the workers have got their TERM already, from the sender of the one that this agent got.
     `is_term_coming`: the workers are likely to get a TERM in a moment; this agent sends one only if they do not.
+    `takes_stacks`: take the stacks of the workers before.
     """
 
     attempt: int
     manner: StopManner
     is_terminated: bool
     is_term_coming: bool = False
+    takes_stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldForNotice:
+    """Member: have the calls of the attempt's workers wait that ask for a notice, then call `polls_counted`."""
+
+    attempt: int
+    notice: NoticeGiven
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameNotice:
+    """Member: let the waiting calls go on; those with these numbers and above hear of the notice."""
+
+    attempt: int
+    first: NoticeCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +191,8 @@ Action = (
     | SendToHead
     | StartWorkers
     | StopWorkers
+    | HoldForNotice
+    | NameNotice
     | RecordFailure
     | WriteNodeResult
     | DiscoverHead

@@ -26,11 +26,26 @@ def admit(roster: Roster, join: Join, now: float, *, welcome: Welcome, attempt: 
     if join.problem is None:
         metadata = {"node": join.node, **join.versions}
         actions.append(Note(name="node.joined", message=f"{join.node} joined", attempt=attempt, metadata=metadata))
+    if join.unhealthy is not None:
+        actions += health_news(join.node, join.unhealthy, attempt)
     if welcome.is_late:
         text = f"{join.node} joined late and waits for the next attempt"
         note = Note(name="node.parked", message=text, attempt=attempt, metadata={"node": join.node})
         actions += [Log(text=text), note]
     return actions
+
+
+def health_news(node: str, problem: str | None, attempt: int) -> list[Action]:
+    """Return the log line and the event of a node whose health checks have found a problem, or none any more."""
+    metadata = {"node": node, "reason": problem or ""}
+    if problem is None:
+        text = f"{node} is healthy again; it is a spare that is asked last"
+        return [Log(text=text), Note(name="node.healthy", message=text, attempt=attempt, metadata=metadata)]
+    text = f"{node} is unhealthy: {problem}; no attempt starts workers on it"
+    return [
+        Log(text=text, level="warning"),
+        Note(name="node.unhealthy", message=text, attempt=attempt, metadata=metadata),
+    ]
 
 
 def dismiss(join: Join, text: str) -> list[Action]:

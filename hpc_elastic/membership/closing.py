@@ -59,8 +59,8 @@ class Closing:
         self._have_left = not may_others_live
         self._deadline = now + CLOSING_BOUND_S
         actions: list[Action] = []
-        is_ours = job_end.is_ours() and exit_code != ExitCode.REQUEUE  # a job to be requeued must not be ended
-        ends_job = job_end.who(self._roster) if is_ours else None
+        # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
+        ends_job = job_end.who(self._roster) if job_end.is_ours() else None
         for member in self._roster:
             end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job, is_settled=is_settled)
             actions.append(SendToMember(node=member.node, message=end))

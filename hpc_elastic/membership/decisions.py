@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.messages import StopManner
-from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
+from hpc_elastic.rundir.records import FailureRecord, NoticeReason, RunState, SetAside, Spend
 
 
 class Trigger(str, Enum):
@@ -20,8 +20,13 @@ class Trigger(str, Enum):
     NODE_UNFIT = "node_unfit"  # it joined and said that it cannot take part
     NODES_MISSING = "nodes_missing"  # join_timeout passed with fewer than `min`
     STOP_REQUESTED = "stop_requested"  # by a person, through the run directory
+    RESTART_REQUESTED = "restart_requested"  # likewise
+    DRAIN_REQUESTED = "drain_requested"  # likewise: the node is to be used no more
     TERMINATED = "terminated"  # an agent got a TERM from outside
+    TIME_LIMIT = "time_limit"  # the scheduler will end the job soon
+    PREEMPTED = "preempted"  # the scheduler takes the job's nodes for another one
     SUCCEEDED = "succeeded"  # every rank exited 0
+    NOTICE_TAKEN = "notice_taken"  # every rank exited 0, or 75 after a notice: saved, and to be started again
     EXIT_TIMEOUT = "exit_timeout"  # ranks still run so long after the first one exited 0
     UNKILLABLE = "unkillable"  # processes survived KILL
     NODE_JOINED = "node_joined"  # an agent joined while the world has room, which may be reason for a new attempt
@@ -32,10 +37,12 @@ class Observation:
     """One event that the head saw.
 
     `role` is the role of the node or worker that the event is about; `progress` a digest of the progress
-    files, if there are any. After a loss `is_enough` says whether as many nodes as the run needs are
+    files, if there are any; `step` the furthest step that a heartbeat of the attempt named, known once it is settled.
+    After a loss `is_enough` says whether as many nodes as the run needs are
     still there or can still join, and `node_losses` how many nodes the run has lost, including this one.
     `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
     another one, of which the head will hear before the decision is carried out; then it is asked once more.
+    `notice` says why the notice was given that all ranks have taken.
     """
 
     trigger: Trigger
@@ -45,9 +52,11 @@ class Observation:
     nodes: tuple[str, ...] = ()
     detail: str = ""
     progress: str | None = None
+    step: int | None = None
     is_enough: bool = False
     node_losses: int = 0
     is_settled: bool = True
+    notice: NoticeReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +68,8 @@ class History:
     failure_signature: str | None = None
     same_failures: int = 0
     progress: str | None = None
+    step: int | None = None  # the furthest that a heartbeat named in an attempt that failed
+    set_aside: tuple[SetAside, ...] = ()  # the nodes that are blamed, the latest last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

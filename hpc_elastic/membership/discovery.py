@@ -41,6 +41,7 @@ from hpc_elastic.membership.timing import (
     MOST_SPARES,
     READS_EVERY_S,
     TURNS_AHEAD,
+    TURNS_TO_ASK,
 )
 from hpc_elastic.rundir.records import Endpoint, World
 
@@ -56,6 +57,12 @@ class ReadRecords:
     """
 
     needs_world: bool = False
+
+
+# Two sides of a partition, neither of which has enough nodes for a first attempt, would each take the other's claim for
+# the reason to go on, and nobody would end the run.
+MOST_CLAIMS = 8
+CLAIMED_IN_VAIN = f"this node has been head {MOST_CLAIMS} times, and never did enough nodes join for a first attempt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +100,14 @@ DiscoveryAction = ReadRecords | Dial | Gather | ClaimAllocation | StepDown | Lea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoverySettings:
-    """The values that stay the same during one search."""
+    """The values that stay the same during one search.
+
+    `claims_left`: how often this agent may still claim an allocation that has no attempt.
+    """
 
     node: str
     join_timeout_s: float
+    claims_left: int = MOST_CLAIMS
 
 
 class DiscoveryPhase(str, Enum):
@@ -125,6 +136,7 @@ class HeadDiscovery:
         self._order: Order | None = None  # of the claim in `_records`
         self._needs_world = self._reads_world = False  # the whole roster: with the next reading, with the one under way
         self._began = now
+        self._claims = 0  # of allocations, during this search
         self._gives_up_at = now + settings.join_timeout_s
         self._read_at = now
         self._is_reading = False
@@ -163,6 +175,8 @@ class HeadDiscovery:
             self._is_reading, self._reads_world = True, self._needs_world
             actions.append(ReadRecords(needs_world=self._needs_world))
         if is_its_turn and not self._lacks_roster():
+            if self._claims >= self._settings.claims_left and self._records is not None and self._records.world is None:
+                return self._leave(CLAIMED_IN_VAIN, int(ExitCode.NODES_MISSING))
             actions.append(self._gather())
         return actions + self._dial(now)
 
@@ -252,6 +266,7 @@ class HeadDiscovery:
         records, lost = self._records, self._lost
         if records is None or records.world is None:
             self.phase = DiscoveryPhase.CLAIMING
+            self._claims += 1
             first = records.first if records is not None else None
             return ClaimAllocation(after=first.allocation if first is not None else 0)
         self.phase = DiscoveryPhase.GATHERING
@@ -276,7 +291,18 @@ class HeadDiscovery:
         if self._records is None:
             return NEVER
         turn = _turn(self._records, self._order, self._settings.node, self._lost)
+        if turn is not None and self._order is None and self._is_news_of_another_head():
+            turn += TURNS_TO_ASK
         return NEVER if turn is None else self._began + GATHERS_AFTER_S * turn
+
+    def _is_news_of_another_head(self) -> bool:
+        """Return whether another node than the lost head has claimed the allocation, which has opened no attempt yet.
+
+        It is asked first: if each agent that it has superseded claimed the next allocation at once, they would
+        supersede each other for ever.
+        """
+        first = self._records.first if self._records is not None else None
+        return first is not None and self._lost.node not in (None, first.node) and first.node != self._settings.node
 
     def _dial(self, now: float) -> list[DiscoveryAction]:
         """Dial the next agent in the order of the round; one at a time, so that this node joins only one."""

@@ -21,7 +21,7 @@ class Exits:
     the worker, and the agent may be about to get its own. A failure counts once its error file is written.
     """
 
-    __slots__ = ("_ended", "_ended_well", "_held", "_recording", "failures", "judge_held_at")
+    __slots__ = ("_again", "_ended", "_ended_well", "_held", "_recording", "failures", "judge_held_at")
 
     def __init__(self) -> None:
         self.judge_held_at: float
@@ -32,6 +32,7 @@ class Exits:
         self.failures: dict[str, FailureRecord] = {}  # by global rank
         self._ended: set[int] = set()
         self._ended_well: set[int] = set()
+        self._again: set[int] = set()
         self._recording: set[int] = set()
         self.forget_held()
 
@@ -40,6 +41,17 @@ class Exits:
         self._ended.add(local_rank)
         self._ended_well.add(local_rank)
         return len(self._ended) == 1
+
+    def took_notice(self, local_rank: int) -> bool:
+        """Record that a worker exited 75 after a notice; return whether it is the first of this node that has ended."""
+        self._ended.add(local_rank)
+        self._again.add(local_rank)
+        return len(self._ended) == 1
+
+    @property
+    def again(self) -> frozenset[int]:
+        """Return the local ranks of the workers that exited 75 after a notice."""
+        return frozenset(self._again)
 
     @property
     def ended_well_here(self) -> frozenset[int]:
@@ -71,6 +83,10 @@ class Exits:
         self._recording.discard(failure.local_rank)
         self._ended.add(failure.local_rank)
         self.failures[str(failure.rank)] = failure
+
+    def has_failed(self, local_rank: int) -> bool:
+        """Return whether a failure of this worker is recorded already."""
+        return any(failure.local_rank == local_rank for failure in self.failures.values())
 
     def was_stopped(self, local_rank: int) -> None:
         """Note that a worker has left no account of a failure: the stop ended it."""

@@ -14,8 +14,10 @@ from hpc_elastic.membership.messages import Join, Refused
 from hpc_elastic.membership.roster import Roster, name_some
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
+from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
 
 SAY_MISSING_EVERY_S = 30.0
+REASONS_TOLD = 2  # at most so many in the cause of the run's end
 NEVER = float("inf")
 
 
@@ -30,9 +32,10 @@ class Diagnosis:
 class Gathering:
     """The deadlines of one round after the other, and what is known of the nodes that are missing.
 
-    The first round waits `join_timeout` for every node that can still join. A node that did not join then is
-    not waited for again at every restart, as long as there are enough nodes without it. Neither is a node that was
-    refused, or gave up. A successor waits for the nodes of the world that it carries on, see `losses`.
+    The first round waits `join_timeout` for every node that can still join, but for the spares of a full world only a
+    moment. A node that did not join then is not waited for again at every restart, as long as there are enough nodes
+    without it. Neither is a node that was refused, or gave up. A successor waits for the nodes of the world that it
+    carries on, see `losses`.
 
     Args:
         roster: the agents that have joined.
@@ -54,10 +57,12 @@ class Gathering:
         self._settings = settings
         self._lost = lost
         self._min_nodes = settings.min_nodes
+        self._spares = frozenset(settings.expected[settings.max_nodes :])  # see `plan.roles.place_roles`
         self._join_timeout_s = settings.join_timeout_s
         self._known: dict[str, MissingNode] = {}
         self._gone: set[str] = set()
         self._has_waited = False
+        self.has_world = succession is not None  # nodes have had their places
         self._is_waiting_for_returns = False
         self._is_hopeless = False  # too many are gone for good: those that can still join are too few
         self._left_behind: set[str] = set()
@@ -69,6 +74,7 @@ class Gathering:
     def begin(self, now: float) -> None:
         """Begin a round."""
         self._deadline = now + self._join_timeout_s
+        self._spares_until = NEVER  # until then spares may still come to a full world
         self._say_at = now + SAY_MISSING_EVERY_S
 
     @property
@@ -83,7 +89,8 @@ class Gathering:
     def _closes_at(self) -> float:
         if self._round is None:
             returns = self._lost.returns_until()  # a time that is past has been handled
-            return min(self._deadline, returns) if self._is_waiting_for_returns else self._deadline
+            closes_at = min(self._deadline, self._spares_until)
+            return min(closes_at, returns) if self._is_waiting_for_returns else closes_at
         if self._roster.get(self._settings.node) is None:
             return NEVER  # the contact may be so old that it closes at once, but not before this node is here
         return self._round.closes_at(self._needs_nobody, self._has_room)
@@ -91,7 +98,7 @@ class Gathering:
     def _has_room(self) -> bool:
         """Return whether the next world has room for a node that has not joined yet, other than the lost head."""
         succession = self.succession
-        if succession is None or succession.is_finished or len(self._roster) >= self._settings.max_nodes:
+        if succession is None or succession.is_finished or self._roster.healthy >= self._settings.max_nodes:
             return False
         return any(node != succession.lost.node for node in self._roster.missing())
 
@@ -114,10 +121,20 @@ class Gathering:
         if self._roster.get(self._settings.node) is None and is_in_time:
             return False  # the head's own node, which was paused with it, is back in a moment
         self._is_hopeless = is_in_time and self._roster.possible < self._min_nodes
-        if not self._roster.is_complete and is_in_time and not is_enough and not self._is_hopeless:
+        is_over = is_enough or self._is_hopeless or self._roster.is_complete or self._has_waited_for_spares(now)
+        if is_in_time and not is_over:
             return False
         self._has_waited = True
         return True
+
+    def _has_waited_for_spares(self, now: float) -> bool:
+        """Return whether the world has been full for a moment, and the nodes that are missing are spares."""
+        is_full = self._roster.healthy >= self._settings.max_nodes and self.is_enough()
+        if not is_full or not self._spares.issuperset(self._roster.missing()):
+            self._spares_until = NEVER
+            return False
+        self._spares_until = min(self._spares_until, now + SPARES_COME_WITHIN_S)
+        return now >= self._spares_until
 
     def can_be_enough(self) -> bool:
         """Return whether enough nodes have joined, or would have if all those joined that still can.
@@ -126,12 +143,19 @@ class Gathering:
         """
         if self._round is not None:
             return True
-        short = sum(self._roster.short_of(self._settings.role_nodes).values())
-        return self._roster.possible >= self._min_nodes and short <= len(self._roster.missing())
+        return self._roster.possible >= self._min_nodes and self._short() <= len(self._roster.missing())
 
     def is_enough(self) -> bool:
         """Return whether enough nodes have joined, in all and of each role."""
-        return len(self._roster) >= self._min_nodes and not self._roster.short_of(self._settings.role_nodes)
+        return self._roster.healthy >= self._min_nodes and self._short() <= 0
+
+    def _short(self) -> int:
+        """Return how many nodes the roles lack, less the spares of other roles, which can take a place of any role.
+
+        Before the first attempt there are no places yet, and each node waits for those of its own role.
+        """
+        short = sum(self._roster.short_of(self._settings.role_nodes).values())
+        return short - self._roster.surplus(self._settings.role_max_nodes) if short and self.has_world else short
 
     def succeeds(self) -> None:
         """Close the round of a successor: nodes that did not join are not waited for, but may join later."""
@@ -190,21 +214,23 @@ class Gathering:
         if self.is_enough():
             return None
         least, missing = self._min_nodes, self.missing()
-        counts = f"{len(self._roster)} of at least {least} nodes joined within {self._join_timeout_s:g} s"
+        counts = f"{self._roster.healthy} of at least {least} nodes joined within {self._join_timeout_s:g} s"
         if self._is_hopeless:
-            counts = f"at most {self._roster.possible} of at least {least} nodes can join"
-            missing = tuple(node for node in missing if node.node in self._gone)
-        elif len(self._roster) >= least:
+            can = "take part" if self._roster.unhealthy else "join"
+            counts = f"at most {self._roster.possible} of at least {least} nodes can {can}"
+            missing = tuple(node for node in missing if node.node in self._gone or node.node in self._roster.unhealthy)
+        elif self._roster.healthy >= least:
             counts += f", too few for the role {' and '.join(self._roster.short_of(self._settings.role_nodes))}"
         if len(missing) == 1:
             return RendezvousTimeoutError(f"{counts}; missing: {missing[0]}", missing)
-        return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}", missing)
+        why = _reasons([node for node in missing if node.cause is RendezvousCause.UNHEALTHY])
+        return RendezvousTimeoutError(f"{counts}; missing: {_by_cause(missing)}{why}", missing)
 
     def missing(self) -> tuple[MissingNode, ...]:
-        """Return the nodes that have not joined and were not lost, in the order of their ids."""
-        nodes = {*self._roster.missing(), *self._gone}
-        absent = (node for node in self._roster.expected if node in nodes and self._roster.get(node) is None)
-        return tuple(self._describe(node) for node in absent)
+        """Return the unhealthy nodes and those that have not joined and were not lost, in the order of their ids."""
+        unhealthy = self._roster.unhealthy
+        nodes = {node for node in (*self._roster.missing(), *self._gone) if self._roster.get(node) is None}
+        return tuple(self._describe(node) for node in self._roster.expected if node in nodes or node in unhealthy)
 
     def reminder(self, now: float) -> list[Action]:
         """Return, every 30 s, a log line with the nodes that the round waits for."""
@@ -221,6 +247,8 @@ class Gathering:
         self._roster.leave_out(missing.node)
 
     def _describe(self, node: str) -> MissingNode:
+        if (found := self._roster.unhealthy.get(node)) is not None:
+            return MissingNode(node=node, cause=RendezvousCause.UNHEALTHY, detail=f"is unhealthy: {found}")
         nothing = "has given no sign of its agent"
         return self._known.get(node) or MissingNode(node=node, cause=RendezvousCause.NEVER_STARTED, detail=nothing)
 
@@ -279,6 +307,11 @@ def _by_cause(missing: Sequence[MissingNode]) -> str:
         names = name_some([node.node for node in missing if node.cause is cause])
         groups.append(f"{names} ({_words(cause)})")
     return ", ".join(groups) or "nobody, the others were lost"
+
+
+def _reasons(unhealthy: Sequence[MissingNode]) -> str:
+    """Return why the first of the unhealthy nodes are; the log has a line for each of them."""
+    return "".join(f"; {node}" for node in unhealthy[:REASONS_TOLD])
 
 
 def _words(cause: RendezvousCause) -> str:

@@ -18,16 +18,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
-from hpc_elastic.membership.judge import Judge, Seen, overdue_seen, seen_in
+from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
+from hpc_elastic.membership.notice_rounds import NoticeRounds
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.membership.roster import RosterEntry
+from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.rounds import (
     HeadSettings,
     announcement,
@@ -39,6 +42,7 @@ from hpc_elastic.membership.rounds import (
 )
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
+from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
 
 NEVER = float("inf")
 
@@ -68,9 +72,12 @@ class Head:
         self._roster = self._members.roster
         self._judge = Judge(settings, history, decide, self._members)
         self._tally = Tally()
+        self._notices = NoticeRounds(self._roster, settings.restarts)
         self._barriers = Barriers(self._roster, settings)
         self._closing = Closing(self._roster, self._members.losses)
         self._resume_at = -NEVER
+        self._held: Seen | None = None  # a time-out that is acted on when others have had time to report theirs
+        self._held_until = NEVER
         self._fenced_by = NEVER  # when a stop for a lost member must have killed this node's own workers
         self._opens_at = now + settings.timing.starts_again_after_s if settings.may_predecessor_live else -NEVER
         self._start_gathering(now)
@@ -94,7 +101,7 @@ class Head:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
         times = [self._members.leases.next_tick, self._closing.next_tick()]
         if self.phase is HeadPhase.RUNNING:
-            times.append(self._barriers.next_tick())
+            times += [self._barriers.next_tick(), self._held_until]
         if self.phase is HeadPhase.GATHERING:
             times.append(max(self.gathering.next_tick(), self._opens_at))
         if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
@@ -135,7 +142,8 @@ class Head:
         return self._observe(Seen(trigger=Trigger.NODE_UNFIT, nodes=(join.node,), detail=join.problem or ""), now)
 
     def _grow(self, now: float) -> list[Action]:
-        newcomers = self._members.take_newcomers() if self.phase is HeadPhase.RUNNING else ()
+        taken = self._members.take_newcomers() if self.phase is HeadPhase.RUNNING else ()
+        newcomers = tuple(node for node in taken if node not in self._judge.aside)
         return [] if not newcomers else self._observe(Seen(trigger=Trigger.NODE_JOINED, nodes=newcomers), now)
 
     def received(self, node: str, message: messages.Message, now: float) -> list[Action]:
@@ -151,9 +159,26 @@ class Head:
             return self._reported(member, message, now) if is_news else []
         if isinstance(message, messages.Terminated):
             return self._observe(seen_in(member, message), now)
+        if isinstance(message, messages.Health):
+            return self._examined(member, message.problem, now)
+        if isinstance(message, messages.NoticePolls):
+            return self._notices.counted(member, message)
         if isinstance(message, messages.Dropped):
             return self.lost(node, f"it has lost this head: {message.reason}", now, is_gone=True, may_return=True)
         return [Log(text=f"{node} sent a {message.KIND}, which only a head sends"), Drop(node=node)]
+
+    def _examined(self, member: RosterEntry, problem: str | None, now: float) -> list[Action]:
+        """Handle what a member's health checks found: an unhealthy node is left out of the next attempt.
+
+        A restart of some roles keeps the places of all nodes, so it is widened to all if a node is to lose its own.
+        """
+        actions = self._members.examined(member, problem, self.attempt)
+        if not actions:
+            return []
+        is_restarting = self.phase in (HeadPhase.STOPPING, HeadPhase.PAUSING) and self._members.is_in_world(member.node)
+        if problem is not None and is_restarting and (widened := self._judge.verdict.widen()) is not None:
+            return actions + self._stop(widened, now)
+        return actions + self._resume(now) + self._grow(now) + self._gather(now)
 
     def lost(self, node: str, why: str, now: float, *, is_gone: bool, may_return: bool = False) -> list[Action]:
         """Handle the loss of a member.
@@ -190,6 +215,42 @@ class Head:
         """Handle a person's request to end the run."""
         return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=by), now)
 
+    def restart_requested(self, by: str, now: float) -> list[Action]:
+        """Handle a person's request to start the workers again; it costs no restart of the budget."""
+        if self.phase is not HeadPhase.RUNNING:
+            text = f"{by} asked for a restart, but no attempt is at work; nothing was done"
+            return [Log(text=text, level="warning")]
+        return self._observe(Seen(trigger=Trigger.RESTART_REQUESTED, detail=by), now)
+
+    def drain_requested(self, node: str, by: str, now: float) -> list[Action]:
+        """Handle a person's request to use a node no more; it costs nothing of the budget."""
+        if node not in self._settings.expected:
+            text = f"{by} asked to drain {node}, which is none of the job's nodes: {name_some(self._settings.expected)}"
+            return [Log(text=text, level="warning")]
+        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER) or node in self._judge.aside:
+            return []
+        told = self._judge.aside.add(node, f"drained by {by}", self._roster.seats(), self.attempt)
+        if told is None:
+            text = f"{by} asked to drain {node}, but too few other nodes are here; nothing was done"
+            return [Log(text=text, level="warning")]
+        if not self._members.is_in_world(node):
+            return told
+        if self.phase is HeadPhase.RUNNING:
+            return told + self._observe(Seen(trigger=Trigger.DRAIN_REQUESTED, nodes=(node,), detail=by), now)
+        if self.phase in (HeadPhase.STOPPING, HeadPhase.PAUSING) and (widened := self._judge.verdict.widen()):
+            return told + self._stop(widened, now)
+        return told
+
+    def notice_given(self, notice: NoticeGiven, now: float) -> list[Action]:
+        """Pass on that the workers will be stopped soon; nothing is stopped. It stands for later attempts as well."""
+        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+            return []
+        return self._notices.give(notice, self.attempt, now)
+
+    def job_ends(self, trigger: Trigger, why: str, now: float) -> list[Action]:
+        """Stop the workers because the scheduler is about to end the job, while there is time to save."""
+        return self._observe(Seen(trigger=trigger, detail=why), now)
+
     def progress_seen(self, progress: str | None) -> None:
         """Keep the present digest of the progress files, by which later failures are judged."""
         self._judge.progress = progress
@@ -211,7 +272,7 @@ class Head:
         self._members.begin(now)
         self._barriers.begin(now)
         self._resume_at = -NEVER
-        parts = assignments(world, world_digest, judge.history.spend.restarts)
+        parts = assignments(world, world_digest, judge.history.spend.restarts, self._notices.opened(now))
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
         told = [*opening(world, judge.because, judge.before), *sends, *self._members.welcome_spares()]
         return told + self._grow(now)
@@ -245,6 +306,8 @@ class Head:
             actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
         if self.phase is HeadPhase.RUNNING:
             actions += self._check_barriers(now)
+            if self._held is not None and now >= self._held_until:
+                actions += self._observe(self._held, now)
         if self.phase is HeadPhase.GATHERING:
             actions += [*self.gathering.reminder(now), *self._gather(now)]
         elif self.phase is HeadPhase.PAUSING and now >= self._resume_at:
@@ -306,7 +369,7 @@ class Head:
         if self.phase is not HeadPhase.RUNNING:
             return []
         if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):
-            return self._observe(Seen(trigger=Trigger.SUCCEEDED), now)
+            return self._observe(end_seen(self._tally, self._notices.reason), now)
         text = self._barriers.started(now)
         return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
 
@@ -318,15 +381,35 @@ class Head:
         decision = self._judge.decides(seen, now)
         if isinstance(decision, Ignore):
             return announcement(decision, self.attempt)
+        if self._is_held_back(seen, now):
+            return []
+        self._held, self._held_until = None, NEVER
         standing = self._judge.takes(seen, decision)
         if standing is None:
             return []
-        if seen.trigger is Trigger.SUCCEEDED:
+        if seen.trigger in (Trigger.SUCCEEDED, Trigger.NOTICE_TAKEN) and isinstance(standing, Finish):
             return self._after_stop(now)
         failure = self._judge.observed
         told = announcement(standing, self.attempt) if failure is None else observation_note(failure, self.attempt)
         # While a claim is under way, `claimed` carries the decision out.
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
+
+    def _is_held_back(self, seen: Seen, now: float) -> bool:
+        """Hold a collective's time-out back for a moment, so that all ranks that waited can say so before they stop.
+
+        Those that do not are the ones that were waited for. Other victims, which the end of the ranks that timed out
+        makes, are held back with it; any other event is acted on at once.
+        """
+        failure, world = seen.failure, self._members.world
+        if failure is None or blame_of(failure.failure_class) is not Blame.VICTIM or world is None:
+            return False
+        if self.phase is not HeadPhase.RUNNING or len(self._tally.failures) >= len(world.ranks):
+            return False
+        if self._held is None:
+            if failure.failure_class != FailureClass.COLLECTIVE_TIMEOUT.value:
+                return False
+            self._held, self._held_until = seen, now + TIMEOUTS_SETTLE_S
+        return now < self._held_until
 
     def _stop(self, decision: RestartWorkers | Finish, now: float) -> list[Action]:
         """Stop the workers that the decision is about; a member that is stopping already ignores a second Stop."""
@@ -343,14 +426,17 @@ class Head:
 
     def _check_barriers(self, now: float) -> list[Action]:
         said = (Log(text=text) for text in self._barriers.reminders(now))
-        return [*said, *self._observe(overdue_seen(self._barriers.overdue(now)), now)]
+        seen = overdue_seen(self._barriers.overdue(now))
+        if seen is not None and self._tally.again:  # the others are stopped, but the run is not done
+            seen = end_seen(self._tally, self._notices.reason)
+        return [*said, *self._observe(seen, now)]
 
     # Between attempts, and the end.
 
     def _after_stop(self, now: float) -> list[Action]:
         settled = self._judge.settles(self._tally, now)
         told = [] if settled is None else announcement(settled, self.attempt)
-        return [*told, *self._carry_out(now)]
+        return [*told, *self._judge.blames(), *self._carry_out(now)]
 
     def _carry_out(self, now: float) -> list[Action]:
         """Carry out the decision that stands, now that no worker is left that it is about."""

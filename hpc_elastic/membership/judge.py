@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
+from hpc_elastic.failures.blame import fails_again_there
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.root_cause import ObservedFailure, StoppedRanks, find_root_cause, name_unfinished
 from hpc_elastic.membership import messages
+from hpc_elastic.membership.actions import Action, Log
+from hpc_elastic.membership.aside import MOST_CARRIED_ON, Aside
 from hpc_elastic.membership.decisions import (
     Decide,
     Decision,
@@ -25,7 +28,16 @@ from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result
 from hpc_elastic.membership.succession import Succession, with_candidates
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.verdict import Verdict
-from hpc_elastic.rundir.records import AttemptClaim, FailureRecord, RootCause, RunResultRecord, World
+from hpc_elastic.rank_set import format_ranks
+from hpc_elastic.rundir.records import (
+    AttemptClaim,
+    FailureRecord,
+    NoticeReason,
+    RootCause,
+    RunResultRecord,
+    SetAside,
+    World,
+)
 
 # Events that are the cause themselves, whatever workers fail after them.
 _CLASSES = {
@@ -34,6 +46,8 @@ _CLASSES = {
     Trigger.UNKILLABLE: FailureClass.UNKILLABLE,
     Trigger.EXIT_TIMEOUT: FailureClass.STALLED,
     Trigger.NODES_MISSING: FailureClass.RENDEZVOUS,
+    Trigger.TIME_LIMIT: FailureClass.TIME_LIMIT,
+    Trigger.PREEMPTED: FailureClass.PREEMPTED,
 }
 TOO_FEW = ("node_lost", "nodes_missing")
 
@@ -43,6 +57,7 @@ class Seen:
     """An event that the head saw on these nodes; `role` and `failure` are set where it is about workers.
 
     `is_agent_dead`: the kernel of a node that is lost says that its agent has ended, so the node itself lives.
+    `notice`: why the notice was given that the ranks have taken.
     """
 
     trigger: Trigger
@@ -51,6 +66,7 @@ class Seen:
     role: str | None = None
     failure: FailureRecord | None = None
     is_agent_dead: bool = False
+    notice: NoticeReason | None = None
 
 
 def seen_in(member: RosterEntry, message: Message) -> Seen | None:
@@ -66,6 +82,20 @@ def seen_in(member: RosterEntry, message: Message) -> Seen | None:
         survivors = f"{', '.join(map(str, message.unkillable))} survived KILL"
         return Seen(trigger=Trigger.UNKILLABLE, nodes=nodes, role=role, detail=survivors)
     return None
+
+
+def end_seen(tally: Tally, notice: NoticeReason | None) -> Seen:
+    """Return the event that no worker runs any more and none has failed.
+
+    Args:
+        tally: what the members reported of the workers.
+        notice: why a notice was given, after which ranks exited 75, if one was.
+    """
+    if not tally.again:
+        return Seen(trigger=Trigger.SUCCEEDED)
+    whose = "rank" if len(tally.again) == 1 else "ranks"
+    text = f"{whose} {format_ranks(tally.again)} exited 75 after the notice, to go on later"
+    return Seen(trigger=Trigger.NOTICE_TAKEN, detail=text, notice=notice)
 
 
 def overdue_seen(nodes: tuple[str, ...] | None) -> Seen | None:
@@ -91,12 +121,14 @@ class Judge:
         self._decide = decide
         self._members = members
         self.history = history
+        self.aside = Aside(settings, history.set_aside)
         self.verdict = Verdict()
         self.progress = history.progress
         self.before: World | None = None  # the world before the latest one
         self.root_cause: RootCause | None = None  # of the end of the latest attempt, once it is known
         self._standing: Seen | None = None  # the event that the decision that stands is about
-        self.because = "first start" if history.attempts == 0 else "the run goes on in a new allocation"
+        after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
+        self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
     @property
     def is_short_of_nodes(self) -> bool:
@@ -135,7 +167,7 @@ class Judge:
         if found is None:
             return None
         settled = replace(seen, failure=found.failure, role=found.failure.role, detail=found.cause.line)
-        decision = self.decides(settled, now, is_settled=True)
+        decision = self.decides(settled, now, is_settled=True, step=tally.step)
         if isinstance(decision, Ignore):  # its role's failures are ignored, and others' are not: one of these decided
             return None
         self.root_cause = found.cause
@@ -158,7 +190,11 @@ class Judge:
         if world is None:
             return StoppedRanks(nodes={})
         is_stopped = (each for each in world.ranks if (roles is None or each.role in roles) and each.node not in lost)
-        return StoppedRanks(nodes={each.rank: each.node for each in is_stopped}, succeeded=frozenset(tally.succeeded))
+        return StoppedRanks(
+            nodes={each.rank: each.node for each in is_stopped},
+            succeeded=frozenset(tally.succeeded),
+            waiting=frozenset(tally.waiting),
+        )
 
     def resumes(self, now: float) -> bool:
         """Return whether a run that was to end for lack of nodes can go on, now that enough nodes are back."""
@@ -171,8 +207,15 @@ class Judge:
         self.because = back.detail
         return True
 
-    def decides(self, seen: Seen, now: float, *, is_settled: bool = False) -> Decision:
-        """Return the policy's decision about an event that the head saw; `is_settled` once its cause is known."""
+    def decides(self, seen: Seen, now: float, *, is_settled: bool = False, step: int | None = None) -> Decision:
+        """Return the policy's decision about an event that the head saw.
+
+        Args:
+            seen: the event.
+            now: monotonic seconds.
+            is_settled: whether its cause is known, because every node has stopped its workers.
+            step: the furthest step that a heartbeat of the attempt named, known by then; None if none did.
+        """
         is_enough, nodes = self._members.gathering.can_be_enough(), seen.nodes
         if seen.trigger is Trigger.NODE_LOST and not is_enough:  # only all losses together made it too few
             nodes = tuple(sorted({*nodes, *self._members.losses.nodes}))
@@ -184,15 +227,35 @@ class Judge:
             detail=seen.detail,
             failure=seen.failure,
             progress=self.progress,
+            step=step,
             is_enough=is_enough,
             node_losses=self._members.losses.count,
             is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
+            notice=seen.notice,
         )
         return self._decide(self.history, observation, now)
 
+    def blames(self) -> list[Action]:
+        """Set the node aside on which the cause was, if the failure would most likely come again there."""
+        cause = self.root_cause
+        if self.verdict.is_final or cause is None or not cause.node or cause.node in self.aside:
+            return []
+        if not fails_again_there(cause.failure_class):
+            return []
+        seats, attempt = self._members.roster.seats(), self.history.attempts
+        told = self.aside.add(cause.node, f"blamed: {cause.line}", seats, attempt)
+        if told is None:
+            text = f"{cause.node} is to blame, but too few other nodes are here; the run goes on there"
+            return [Log(text=text, level="warning")]
+        blamed = SetAside(node=cause.node, why=cause.line, allocation=self._settings.allocation)
+        self.history = replace(self.history, set_aside=(*self.history.set_aside, blamed)[-MOST_CARRIED_ON:])
+        self.verdict.widen()  # a restart of some roles would keep its place
+        return told
+
     def restarts(self, decision: RestartWorkers) -> None:
         """Charge a restart to the budget, once the workers are stopped for it."""
-        self.history = replace(decision.history, attempts=self.history.attempts)
+        history = self.history
+        self.history = replace(decision.history, attempts=history.attempts, set_aside=history.set_aside)
         self.because = decision.reason
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
@@ -219,10 +282,12 @@ class Judge:
         spend = replace(self.history.spend, node_losses=members.losses.count)
         members.losses.begin_attempt()
         self.history = replace(self.history, spend=spend)
-        seats, self.before, roles = members.roster.seats(), members.world, self.verdict.roles
+        self.before, roles, everybody = members.world, self.verdict.roles, members.roster.seats(with_unhealthy=True)
+        # While some roles run on, every node keeps its place, an unhealthy one too.
+        seats = self.aside.leave_out(members.roster.seats()) if roles is None else everybody
         why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
-        members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, seats))
+        members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, everybody))
         return with_candidates(claim, world), world
 
     def attempt_claimed(self, attempt: int) -> None:
@@ -252,4 +317,5 @@ def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> Ro
         failure_class=failure_class.value,
         line=decision.cause if isinstance(decision, Finish) else decision.reason,
         node=seen.nodes[0] if len(seen.nodes) == 1 else "",
+        nodes=seen.nodes if len(seen.nodes) > 1 else (),
     )

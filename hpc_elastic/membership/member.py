@@ -16,11 +16,14 @@ A worker's failure is only reported; the head decides and tells all members. In 
 are ignored the other workers run on, and the node is finished when none runs any more. A member that has not
 heard its head for two thirds of the lease fences: it kills its workers, because it cannot know
 whether the other nodes go on without it. Then it searches for another head, or the same one again (`discovery`).
+
+A notice changes no phase (`notice_rounds`). After one, a worker that exits 75 has not failed: it has saved, and is to
+be started again later; a node whose workers have all exited 0 or 75 is finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 
@@ -29,8 +32,10 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import (
     Action,
     DiscoverHead,
+    HoldForNotice,
     Leave,
     Log,
+    NameNotice,
     Note,
     RecordFailure,
     SendToHead,
@@ -42,6 +47,7 @@ from hpc_elastic.membership.allegiance import Allegiance
 from hpc_elastic.membership.exits import ENDED_BY_TERM, Exits
 from hpc_elastic.membership.lease import NEVER, Lease
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts
 from hpc_elastic.membership.reports import failure_note, node_result
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rank_set import format_ranks
@@ -71,15 +77,20 @@ class Member:
 
     def __init__(self, join: messages.Join, *, run: str, timing: Timing) -> None:
         self.join = join
+        self._told = join.unhealthy  # what the latest Join said of this node's health
         self._run = run
         self.phase = MemberPhase.JOINING
         self._assign: Assign | None = None
         self._exits = Exits()
         self._pids: Mapping[str, int] = {}  # by global rank
         self._unkillable: tuple[int, ...] | None = None  # from `workers_stopped`, until it is handled
+        self._step: int | None = None  # likewise
+        self._waiting = ""  # likewise
+        self._takes_stacks = False  # a stop is under way before whose TERM the workers write their stacks
         self._stop_reason = ""
         self._stop_manner = StopManner.GRACE
         self._is_finished = False
+        self._has_notice = False  # in this start of the job
         self._is_terminated = False
         self._expects_term = False
         self._have_workers_term = False
@@ -126,16 +137,25 @@ class Member:
         if isinstance(message, messages.Welcome):
             self.phase = MemberPhase.PARKED
             self._allegiance.welcomed(message.head, gathers=message.gathers)
-            return []
+            if self._told == self.join.unhealthy:
+                return []
+            self._told = self.join.unhealthy
+            return [SendToHead(message=messages.Health(problem=self._told))]
         if isinstance(message, messages.Dropped):
             return self.disconnected(message.reason, is_dead=False)
         if isinstance(message, Assign):
             return self._assigned(message, now)
         if isinstance(message, messages.Stop):
-            is_ours, is_term_coming = message.attempt == self.attempt, message.is_term_coming
-            return self._stop(message.manner, message.reason, is_term_coming=is_term_coming) if is_ours else []
+            return self._told_to_stop(message) if message.attempt == self.attempt else []
         if isinstance(message, (messages.End, messages.Refused)):
             return self._end(message)
+        if isinstance(message, messages.GiveNotice):
+            self._has_notice = True
+            hold = HoldForNotice(attempt=message.attempt, notice=message.notice)
+            return [hold] if self._is_at_work(message.attempt) else []
+        if isinstance(message, messages.NoticeFrom):
+            name = NameNotice(attempt=message.attempt, first=message.first)
+            return [name] if self._is_at_work(message.attempt) else []
         return [Log(text=f"the head sent a {message.KIND}, which only a member sends")]
 
     def disconnected(self, why: str, *, is_dead: bool) -> list[Action]:
@@ -163,7 +183,18 @@ class Member:
     def asks(self) -> messages.Join:
         """Return a Join for the next agent that this node asks to be its head; of two Joins the later one counts."""
         self.join = replace(self.join, number=self.join.number + 1)
+        self._told = self.join.unhealthy
         return self.join
+
+    def examined(self, problem: str | None) -> list[Action]:
+        """Record what this node's health checks found, None if it is healthy, and tell the head what is news to it."""
+        if problem == self.join.unhealthy:
+            return []
+        self.join = replace(self.join, unhealthy=problem)
+        if self.phase in (MemberPhase.JOINING, MemberPhase.SEARCHING, MemberPhase.LEAVING):
+            return []  # the next Join says it, or a message that follows the Welcome
+        self._told = problem
+        return [SendToHead(message=messages.Health(problem=problem))]
 
     def leaves(self, exit_code: int, cause: str) -> list[Action]:
         """Leave, because no head can be found or the run is over."""
@@ -201,15 +232,19 @@ class Member:
         """
         if attempt != self.attempt or self.phase not in (MemberPhase.WORKING, MemberPhase.STOPPING):
             return []
-        if exitcode == 0:
+        if self._exits.has_failed(local_rank):  # it was reported while it still ran, because it had stalled
+            return []
+        has_taken_notice = exitcode == TAKEN_EXIT_CODE and self._has_notice
+        if exitcode == 0 or has_taken_notice:
             if self.phase is MemberPhase.STOPPING:
                 return []
-            is_first = self._exits.ended_well(local_rank)
+            is_first = (self._exits.took_notice if has_taken_notice else self._exits.ended_well)(local_rank)
             told: list[Action] = [SendToHead(message=messages.Ended(attempt=attempt))] if is_first else []
             return told + self._check_all_over()
         if self.phase is MemberPhase.STOPPING and (self._expects_term or exitcode in ENDED_BY_TERM):
             return []
-        if is_after_stop:
+        # The signal at which a worker writes its stacks may wake it, and then it finds that its peers are gone.
+        if is_after_stop or (self.phase is MemberPhase.STOPPING and self._takes_stacks):
             # Only a stop because of a failure is one that other failures may precede; what ends during another stop,
             # such as a rank whose peers a person has stopped, has not failed.
             is_about_failure = self.phase is MemberPhase.STOPPING and self._stop_manner is StopManner.RESTART
@@ -245,6 +280,8 @@ class Member:
         assign, failures = self._assign, self._exits.failures
         if assign is None or not self._exits.are_all_over(assign.workers):
             return []
+        if not failures and self._exits.again:
+            return self._record(WorkerState.STOPPED, "every worker exited 0, or 75 after the notice")
         if not failures:
             return self._record(WorkerState.SUCCEEDED, "every worker exited 0")
         if not assign.is_failure_ignored:
@@ -272,7 +309,18 @@ class Member:
             return []
         self.phase = MemberPhase.FINISHED
         self._is_finished = True
-        return [SendToHead(message=messages.Finished(attempt=self.attempt))]
+        return [
+            SendToHead(message=messages.Finished(attempt=self.attempt, again=self._global_ranks(self._exits.again)))
+        ]
+
+    def polls_counted(self, attempt: int, made: NoticeCounts) -> list[Action]:
+        """Tell the head how many calls the workers have made that ask for a notice; later ones wait."""
+        is_ours = self._is_at_work(attempt)
+        return [SendToHead(message=messages.NoticePolls(attempt=attempt, made=made))] if is_ours else []
+
+    def _is_at_work(self, attempt: int) -> bool:
+        """Return whether the attempt's workers run here, or have ended by themselves."""
+        return attempt == self.attempt and self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
 
     def node_broke(self, reason: str) -> list[Action]:
         """Report a failure outside the workers of this node, which keeps the attempt from going on."""
@@ -292,11 +340,26 @@ class Member:
         told = SendToHead(message=messages.Terminated(signal_name=signal_name))
         return [Log(text=f"got {signal_name}"), told, *self._stop(StopManner.GRACE, f"{signal_name} from outside")]
 
-    def workers_stopped(self, attempt: int, unkillable: tuple[int, ...], store_port: int) -> list[Action]:
-        """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL."""
+    def workers_stopped(
+        self,
+        attempt: int,
+        unkillable: tuple[int, ...],
+        store_port: int,
+        step: int | None = None,
+        waiting: Collection[int] = (),
+    ) -> list[Action]:
+        """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL.
+
+        Args:
+            attempt: the attempt that was stopped.
+            unkillable: the process ids that survived KILL.
+            store_port: the port for the next attempt's store, if this node is to serve it.
+            step: the furthest step that a worker's heartbeat named, None if none did.
+            waiting: the global ranks that waited for others in a collective when the stop began, as far as known.
+        """
         if self.phase is not MemberPhase.STOPPING or attempt != self.attempt:
             return []
-        self._unkillable = unkillable
+        self._unkillable, self._step, self._waiting = unkillable, step, format_ranks(waiting)
         self.join = replace(self.join, store_port=store_port)
         return self._after_stop()
 
@@ -319,14 +382,16 @@ class Member:
             failures=failures,
             unkillable=unkillable,
             store_port=port,
-            succeeded=self._succeeded_ranks(),
+            succeeded=self._global_ranks(self._exits.ended_well_here),
+            step=self._step,
+            waiting=self._waiting,
         )
         return [*actions, SendToHead(message=stopped)]
 
-    def _succeeded_ranks(self) -> str:
-        """Return the global ranks of the workers that exited 0, as a set of ranks."""
+    def _global_ranks(self, local_ranks: Iterable[int]) -> str:
+        """Return the global ranks of these workers, as a set of ranks."""
         first = self._assign.first_rank if self._assign is not None else 0
-        return format_ranks(first + local_rank for local_rank in self._exits.ended_well_here)
+        return format_ranks(first + local_rank for local_rank in local_ranks)
 
     # Steps.
 
@@ -337,12 +402,14 @@ class Member:
         if now >= self._lease.fence_deadline and not is_alone:  # the head may have given this node up by now
             return self.disconnected(f"the assignment to attempt {assign.attempt} came too late", is_dead=False)
         self._assign = assign
+        self.join = replace(self.join, role=assign.role, workers=assign.workers)  # a spare may get another role's place
         self._allegiance.lost = None
         self._lease.share(assign.group_world_size)
         self._exits.clear()
         self._pids = {}
         self._unkillable = None
         self._is_finished = False
+        self._has_notice = self._has_notice or assign.notice is not None
         self._have_workers_term = False
         self.phase = MemberPhase.WORKING
         return [StartWorkers(assign=assign)]
@@ -357,7 +424,12 @@ class Member:
         """Record the workers that a TERM ended as failed, because no TERM came for this agent."""
         return [self._record_failure(*held) for held in self._exits.take_held()]
 
-    def _stop(self, manner: StopManner, reason: str, *, is_term_coming: bool = False) -> list[Action]:
+    def _told_to_stop(self, stop: messages.Stop) -> list[Action]:
+        return self._stop(stop.manner, stop.reason, is_term_coming=stop.is_term_coming, takes_stacks=stop.takes_stacks)
+
+    def _stop(
+        self, manner: StopManner, reason: str, *, is_term_coming: bool = False, takes_stacks: bool = False
+    ) -> list[Action]:
         """Stop the workers that run; a second stop takes effect only if it is a fence."""
         if self.phase is MemberPhase.STOPPING and manner is not StopManner.FENCE:
             return []
@@ -365,13 +437,19 @@ class Member:
             return []
         self.phase = MemberPhase.STOPPING
         self._stop_reason = reason
-        self._stop_manner = manner
+        self._stop_manner, self._takes_stacks = manner, takes_stacks
         # A failure on another node may be the consequence of one on this node that was not judged yet.
         actions = self._record_held() if manner is StopManner.RESTART else []
         self._exits.forget_held()
         has_term, is_coming = self._have_workers_term, is_term_coming and not self._is_terminated
         self._expects_term = has_term or is_coming
-        stop = StopWorkers(attempt=self.attempt, manner=manner, is_terminated=has_term, is_term_coming=is_coming)
+        stop = StopWorkers(
+            attempt=self.attempt,
+            manner=manner,
+            is_terminated=has_term,
+            is_term_coming=is_coming,
+            takes_stacks=takes_stacks,
+        )
         return [*actions, stop]
 
     def _end(self, message: messages.End | messages.Refused) -> list[Action]:

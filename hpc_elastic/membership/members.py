@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc_elastic.membership.actions import Action, Drop, Log, Note, SendToMember, Superseded
-from hpc_elastic.membership.admission import admit, dismiss
+from hpc_elastic.membership.admission import admit, dismiss, health_news
 from hpc_elastic.membership.gathering import Gathering
 from hpc_elastic.membership.job_end import JobEnd
 from hpc_elastic.membership.leases import Leases
@@ -48,8 +48,11 @@ class Members:
             gathers=self.gathering.succession is not None,
         )
         actions = admit(self.roster, join, now, welcome=welcome, attempt=attempt)
-        if self.roster.get(join.node) is None:
+        member = self.roster.get(join.node)
+        if member is None:
             return actions
+        if (place := self._places.get(join.node)) is not None:  # which it need not have heard of
+            member.role, member.workers = place.role, place.workers
         self._has_gathered |= welcome.gathers
         self.job_end.joined(join)
         if is_late:
@@ -57,7 +60,8 @@ class Members:
         if self.losses.returned(join.node):
             text = f"{join.node} is back"
             note = Note(name="node.returned", message=text, attempt=attempt, metadata={"node": join.node})
-            actions += [Log(text=text), note]
+            # One line for each join: a node whose link drops messages may lose its head and return every 0.3 s.
+            actions += [note] if is_late else [Log(text=text), note]
         return actions
 
     def dismiss(self, join: Join, now: float) -> list[Action] | None:
@@ -67,6 +71,16 @@ class Members:
             return dismiss(join, f"{join.node} cannot take part: {join.problem}; going on without it")
         self.roster.add(join, now)
         return None
+
+    def examined(self, member: RosterEntry, problem: str | None, attempt: int) -> list[Action]:
+        """Record what the health checks of a member found, and return what is said of it, if it is news."""
+        before = self.roster.unhealthy.get(member.node)
+        self.roster.examined(member, problem)
+        if before == problem:
+            return []
+        if problem is None and self.world is not None and not self.is_in_world(member.node):
+            self._newcomers.add(member.node)
+        return health_news(member.node, problem, attempt)
 
     def lose(self, node: str, now: float, *, is_gone: bool, may_return: bool) -> RosterEntry | None:
         """Remove a member that is lost, and return its entry, None if there was no such member.
@@ -95,16 +109,17 @@ class Members:
     @world.setter
     def world(self, world: World | None) -> None:
         self._world = world
-        self._world_names = frozenset(() if world is None else (node.node for node in world.nodes))
+        self._places = {} if world is None else {node.node: node for node in world.nodes}
 
     def is_in_world(self, node: str) -> bool:
         """Return whether a node is in the latest world."""
-        return node in self._world_names
+        return node in self._places
 
     def begin(self, now: float) -> None:
         """Begin the attempt of the latest world."""
         if self.world is not None:
             self._has_fenced = False
+            self.gathering.has_world = True
             self.roster.seat(self.world, starting_roles(self.world))
             self.leases.begin(self.world, now)
             self._newcomers -= {node.node for node in self.world.nodes}
@@ -126,7 +141,8 @@ class Members:
         world = self.world
         if self._settings.rejoin != "immediately" or world is None or len(world.nodes) >= self._settings.max_nodes:
             return ()
-        newcomers, self._newcomers = self._newcomers & self.roster.names(), set()
+        newcomers = (self._newcomers & self.roster.names()) - self.roster.unhealthy.keys()
+        self._newcomers = set()
         return tuple(node for node in sorted(newcomers) if self._has_room_for(node, world))
 
     def _has_room_for(self, node: str, world: World) -> bool:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import ClassVar
 
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint, FailureRecord
 
 
@@ -23,6 +24,7 @@ class StopManner(str, Enum):
 class Join:
     """Member to head, the first message: ask to join. `problem` says why this node cannot take part, if so.
 
+    `unhealthy` says what this node's health checks found, if anything: it could be head, but is to have no workers.
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
     """
@@ -39,6 +41,7 @@ class Join:
     can_end_job: bool = False
     is_launch_host: bool = False
     number: int = 0
+    unhealthy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,14 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Member to head: the node's health checks ran again. `problem` is what they found, None for a healthy node."""
+
+    KIND: ClassVar[str] = "health"
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
     """Member to head: the heartbeat. The head answers with an Echo of the same number.
 
@@ -104,7 +115,8 @@ class Assign:
     Its global ranks are `first_rank` to `first_rank + workers - 1`, its role ranks likewise.
     `master` is the store of the node's role, which this node serves if `serves_store`;
     `is_failure_ignored`: the role goes on without a worker that failed. `world_digest` is the
-    SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far.
+    SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far. `notice` is
+    the one that stands, which the workers hear of at their first call.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -123,6 +135,41 @@ class Assign:
     world_digest: str
     head: str
     restarts: int = 0
+    notice: NoticeGiven | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveNotice:
+    """Head to member: this attempt's workers will be stopped soon; nothing is stopped yet.
+
+    The member has their calls wait, and answers with NoticePolls. The second one of an attempt only changes what the
+    notice says.
+    """
+
+    KIND: ClassVar[str] = "give_notice"
+    attempt: int
+    notice: NoticeGiven
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticePolls:
+    """Member to head: the largest numbers of calls that the node's workers have made; later ones wait."""
+
+    KIND: ClassVar[str] = "notice_polls"
+    attempt: int
+    made: NoticeCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeFrom:
+    """Head to member: the numbers of the first calls that hear of the notice, the same on all nodes that share a store.
+
+    The calls that wait may go on.
+    """
+
+    KIND: ClassVar[str] = "notice_from"
+    attempt: int
+    first: NoticeCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +210,13 @@ class Broken:
 class Finished:
     """Member to head: all workers of the node exited 0, and the node's record says so durably.
 
-    In a role whose failures are ignored it means that no worker of the node runs any more.
+    In a role whose failures are ignored it means that no worker of the node runs any more. `again` are the global ranks
+    that exited 75 after a notice, as a set of ranks such as `0-6,8`: they have saved, and are to be started again.
     """
 
     KIND: ClassVar[str] = "finished"
     attempt: int
+    again: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +232,7 @@ class Stop:
     """Head to member: stop the node's workers of this attempt, and why.
 
     `is_term_coming`: another agent got a TERM from outside, so this node is likely to get one as well.
+    `takes_stacks`: ranks hang, and the stacks of those that run are taken before they are stopped.
     """
 
     KIND: ClassVar[str] = "stop"
@@ -190,6 +240,7 @@ class Stop:
     manner: StopManner
     reason: str
     is_term_coming: bool = False
+    takes_stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +261,9 @@ class Stopped:
     `failures` are those of workers that failed by themselves, before the stop or, as their records say, after its TERM.
 
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
-    node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`.
+    node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`. `step`
+    is the furthest step that a heartbeat of the node's ranks named in the attempt, None if none did. `waiting` are the
+    global ranks that waited for others in a collective when their stacks were taken, as a set of ranks.
     """
 
     KIND: ClassVar[str] = "stopped"
@@ -219,6 +272,8 @@ class Stopped:
     unkillable: tuple[int, ...]
     store_port: int
     succeeded: str = ""
+    step: int | None = None
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +308,13 @@ Message = (
     | Welcome
     | Refused
     | Elsewhere
+    | Health
     | Beat
     | Echo
     | Assign
+    | GiveNotice
+    | NoticePolls
+    | NoticeFrom
     | Started
     | Ended
     | Failed
@@ -279,9 +338,13 @@ _BY_KIND: dict[str, type[Message]] = {
         Welcome,
         Refused,
         Elsewhere,
+        Health,
         Beat,
         Echo,
         Assign,
+        GiveNotice,
+        NoticePolls,
+        NoticeFrom,
         Started,
         Ended,
         Failed,

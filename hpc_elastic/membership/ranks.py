@@ -4,7 +4,9 @@ A node that stays keeps its place. In the first world of an allocation nodes are
 each later world, the nodes of the world before that are still here are in the order that they had. The
 place of a node that is gone is taken by a newcomer of the same role with as many workers, so that no other
 node's ranks change; if there is none, by a newcomer of the same role with another number of workers; if there
-is none either, the other nodes close up. Newcomers that found no such place come last, while there is room.
+is none either, by a spare of another role, which gets the role and the number of workers of the place, in roles that
+have too few nodes first; else the other nodes close up. Newcomers that found no such place come last, while there is
+room.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ RESTARTS_ALONE = "restart_role"  # such a role has a store of its own, which no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """A node that can take part, and what it brings to the world."""
+    """A node that can take part, and what it brings to the world.
+
+    `is_asked_last`: it was unhealthy before, so other newcomers are taken in first.
+    """
 
     node: str
     node_id: int
@@ -31,14 +36,19 @@ class Seat:
     store_port: int
     workers: int
     role: str
+    is_asked_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLimits:
-    """The number of nodes that may take part: in all, and of each role; a role that is left out has no own limit."""
+    """The number of nodes that may take part: in all, and of each role; a role that is left out has no own limit.
+
+    `least_of_role`: the number of nodes that each role needs.
+    """
 
     all_nodes: int
     of_role: Mapping[str, int] = field(default_factory=dict)
+    least_of_role: Mapping[str, int] = field(default_factory=dict)
 
 
 NO_LIMITS = NodeLimits(all_nodes=2**31)
@@ -137,6 +147,8 @@ def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, hea
     The head comes before the other newcomers, so that it is among them wherever there is a place of its role.
     """
     places, newcomers = _fill_places(before.nodes if before is not None else (), seats, head)
+    if before is not None:
+        _move_spares(before.nodes, places, newcomers, seats, limits)
     chosen = [seat for seat in places if seat is not None]
     sizes = Counter(seat.role for seat in chosen)
     for seat in newcomers:
@@ -153,7 +165,7 @@ def _fill_places(old: Sequence[WorldNode], seats: Sequence[T], head: str) -> tup
     """
     here = {seat.node: seat for seat in seats}
     places: list[T | None] = [here.pop(node.node, None) for node in old]
-    newcomers = sorted(here.values(), key=lambda seat: (seat.node != head, seat.node_id))
+    newcomers = sorted(here.values(), key=lambda seat: (_is_asked_last(seat), seat.node != head, seat.node_id))
     fits: Sequence[Callable[[WorldNode, T], bool]] = (
         lambda gone, seat: (gone.role, gone.workers) == (seat.role, seat.workers),
         lambda gone, seat: gone.role == seat.role,
@@ -165,6 +177,36 @@ def _fill_places(old: Sequence[WorldNode], seats: Sequence[T], head: str) -> tup
                 places[place] = found
                 newcomers.remove(found)
     return places, newcomers
+
+
+def _move_spares(
+    old: Sequence[WorldNode],
+    places: list[Seat | None],
+    newcomers: list[Seat],
+    seats: Sequence[Seat],
+    limits: NodeLimits,
+) -> None:
+    """Give places that are still empty to spares of other roles, which are taken out of the newcomers.
+
+    A spare is a newcomer of a role of which there are more nodes than the world may have.
+    """
+    here = Counter(seat.role for seat in seats)
+    surplus = {role: count - limits.of_role.get(role, limits.all_nodes) for role, count in here.items()}
+    taken = Counter(seat.role for seat in places if seat is not None)
+    empty = [place for place, seat in enumerate(places) if seat is None]
+    for place in sorted(
+        empty, key=lambda place: taken[old[place].role] >= limits.least_of_role.get(old[place].role, 0)
+    ):
+        spare = next((seat for seat in newcomers if surplus[seat.role] > 0), None)
+        if spare is None:
+            return
+        newcomers.remove(spare)
+        surplus[spare.role] -= 1
+        places[place] = replace(spare, role=old[place].role, workers=old[place].workers)
+
+
+def _is_asked_last(node: Seat | WorldNode) -> bool:
+    return isinstance(node, Seat) and node.is_asked_last
 
 
 def _roles(

@@ -21,7 +21,7 @@ class RosterEntry:
 
     `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them until
     the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has exited 0.
-    `store_port`: the node's port for the next attempt's store.
+    `store_port`: the node's port for the next attempt's store. `was_unhealthy`: it is or has been unhealthy.
     """
 
     join: Join
@@ -33,10 +33,13 @@ class RosterEntry:
     is_in_world: bool = False
     has_started: bool = False
     has_ended: bool = False
+    was_unhealthy: bool = False
+    workers: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.node = self.join.node  # read so often that a property would cost noticeable time
         self.role = self.join.role
+        self.workers = self.join.workers
 
 
 class Awaited:
@@ -81,6 +84,7 @@ class Roster:
         "_entries",
         "_missing",
         "_names",
+        "_unhealthy",
         "departures",
         "expected",
         "starting",
@@ -93,6 +97,7 @@ class Roster:
         self._names = frozenset(expected)
         self._entries: dict[str, RosterEntry] = {}
         self._dead: set[str] = set()
+        self._unhealthy: dict[str, str] = {}  # of the agents that have joined: what their health checks found
         self.departures = 0
         self._missing = dict.fromkeys(expected)  # as an ordered set
         self.starting = Awaited()  # members of which not every worker has its process
@@ -111,7 +116,9 @@ class Roster:
 
     def add(self, join: Join, now: float) -> None:
         """Add a node that has joined."""
-        self._entries[join.node] = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
+        entry = RosterEntry(join=join, lease=MemberLease(now), store_port=join.store_port)
+        self._entries[join.node] = entry
+        self.examined(entry, join.unhealthy)
         self._dead.discard(join.node)
         self._missing.pop(join.node, None)
 
@@ -121,12 +128,31 @@ class Roster:
         Slurm never starts a task of a step again, but an agent that is still alive may join again.
         """
         entry = self._entries.pop(node, None)
+        self._unhealthy.pop(node, None)
         if entry is not None:
             self.departures += 1
             self._dead.add(node)
             for awaited in (self.starting, self.unfinished, self.unstopped):
                 awaited.discard(entry)
         return entry
+
+    def examined(self, member: RosterEntry, unhealthy: str | None) -> None:
+        """Record what a member's health checks found, None if it is healthy."""
+        if unhealthy is None:
+            self._unhealthy.pop(member.node, None)
+        else:
+            self._unhealthy[member.node] = unhealthy
+            member.was_unhealthy = True
+
+    @property
+    def unhealthy(self) -> Mapping[str, str]:
+        """Return the members that may have no workers in the next attempt, and what their health checks found."""
+        return self._unhealthy
+
+    @property
+    def healthy(self) -> int:
+        """Return how many members may have workers."""
+        return len(self._entries) - len(self._unhealthy)
 
     def expect(self, node: str) -> None:
         """Count a removed node among those that may join again."""
@@ -141,6 +167,7 @@ class Roster:
     def clear(self) -> None:
         """Remove all agents that have joined."""
         self._entries.clear()
+        self._unhealthy.clear()
 
     def why_not(self, join: Join) -> str | None:
         """Return why a node cannot join, None if it can."""
@@ -152,8 +179,8 @@ class Roster:
 
     @property
     def possible(self) -> int:
-        """Return how many nodes have joined or can still join."""
-        return len(self.expected) - len(self._dead)
+        """Return how many nodes that may have workers have joined, or can still join."""
+        return len(self.expected) - len(self._dead) - len(self._unhealthy)
 
     def missing(self) -> tuple[str, ...]:
         """Return the nodes that can still join, in the order of their ids."""
@@ -186,30 +213,42 @@ class Roster:
         return [node for node, entry in self._entries.items() if now - entry.lease.acked >= lease_s]
 
     def short_of(self, least: Mapping[str, int]) -> dict[str, int]:
-        """Return the roles that have fewer nodes here than they need, and how many nodes each lacks."""
+        """Return the roles that have fewer healthy nodes here than they need, and how many nodes each lacks."""
         here = Counter(entry.role for entry in self._entries.values())
+        here.subtract(self._entries[node].role for node in self._unhealthy)
         return {role: nodes - here[role] for role, nodes in least.items() if here[role] < nodes}
 
-    def seats(self) -> list[Seat]:
-        """Return what each node brings to a world, in the order of the node ids."""
-        entries = sorted(self._entries.values(), key=lambda entry: entry.join.node_id)
+    def surplus(self, most: Mapping[str, int]) -> int:
+        """Return how many healthy nodes are here beyond the most that their roles may have: spares of any role."""
+        here = Counter(entry.role for entry in self._entries.values())
+        here.subtract(self._entries[node].role for node in self._unhealthy)
+        return sum(max(0, here[role] - nodes) for role, nodes in most.items())
+
+    def seats(self, *, with_unhealthy: bool = False) -> list[Seat]:
+        """Return what each healthy node brings to a world, by node id; then the same of unhealthy ones, if asked."""
+        entries = sorted(
+            (entry for entry in self._entries.values() if with_unhealthy or entry.node not in self._unhealthy),
+            key=lambda entry: (entry.node in self._unhealthy, entry.join.node_id),
+        )
         return [
             Seat(
                 node=entry.node,
                 node_id=entry.join.node_id,
                 agent=entry.join.agent,
                 store_port=entry.store_port,
-                workers=entry.join.workers,
+                workers=entry.workers,
                 role=entry.role,
+                is_asked_last=entry.was_unhealthy,
             )
             for entry in entries
         ]
 
     def seat(self, world: World, roles: Collection[str]) -> None:
         """Mark the world's members of these roles as starting an attempt; the other members stay as they are."""
-        starting = {node.node for node in world.nodes if node.role in roles}
+        starting = {node.node: node for node in world.nodes if node.role in roles}
         for entry in self._entries.values():
-            if entry.node in starting:
+            if (node := starting.get(entry.node)) is not None:
+                entry.role, entry.workers = node.role, node.workers  # a spare may have the place of another role
                 entry.attempt = world.attempt
                 entry.is_in_world = True
                 entry.has_started = entry.has_ended = False

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.tally import Tally
@@ -22,6 +24,9 @@ from hpc_elastic.rundir.records import (
     World,
     WorldSpare,
 )
+
+# Ranks hang, and where those are that have not failed says why.
+_HANGS = (FailureClass.COLLECTIVE_TIMEOUT.value, FailureClass.STALLED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class HeadSettings:
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # the least number of nodes of each role
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # the greatest number of nodes of each role
     may_predecessor_live: bool = False
+    goes_on_after: str = ""  # why the start of the job before this one ended, for people
     profile: Profile = AGENT
     timing: Timing = field(init=False)
 
@@ -89,7 +95,9 @@ def open_attempt(
             head=settings.node,
             restarts=settings.restarts,
             before=before,
-            limits=NodeLimits(all_nodes=settings.max_nodes, of_role=settings.role_max_nodes),
+            limits=NodeLimits(
+                all_nodes=settings.max_nodes, of_role=settings.role_max_nodes, least_of_role=settings.role_nodes
+            ),
         )
     claim = AttemptClaim(
         run=settings.run,
@@ -104,6 +112,8 @@ def open_attempt(
         failure_signature=history.failure_signature,
         same_failures=history.same_failures,
         progress=history.progress,
+        step=history.step,
+        set_aside=history.set_aside,
         root_cause=root_cause,
         time="",
     )
@@ -125,6 +135,8 @@ def history_after(claim: AttemptClaim) -> History:
         failure_signature=claim.failure_signature,
         same_failures=claim.same_failures,
         progress=claim.progress,
+        step=claim.step,
+        set_aside=claim.set_aside,
     )
 
 
@@ -144,11 +156,18 @@ def stops(
     if observed is not None:
         reason = f"first observed: {describe_failure(observed)}"
     is_term_coming = decision.reason == Trigger.TERMINATED.value
+    is_about_hang = observed is not None and observed.failure_class in _HANGS
     words: dict[int, Stop] = {}
     for member in members:
         attempt = member.attempt
         if attempt not in words:
-            words[attempt] = Stop(attempt=attempt, manner=decision.manner, reason=reason, is_term_coming=is_term_coming)
+            words[attempt] = Stop(
+                attempt=attempt,
+                manner=decision.manner,
+                reason=reason,
+                is_term_coming=is_term_coming,
+                takes_stacks=is_about_hang,
+            )
         yield SendToMember(node=member.node, message=words[attempt])
 
 
@@ -203,10 +222,12 @@ def observation_note(failure: FailureRecord, attempt: int) -> list[Action]:
     return [Log(text=text, level="debug"), note]
 
 
-def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str, Assign]:
+def assignments(
+    world: World, world_digest: str, restarts: int = 0, notice: NoticeGiven | None = None
+) -> dict[str, Assign]:
     """Return each starting node's own part of the world by node, in the order of the group ranks.
 
-    `restarts` is how many restarts the run has used.
+    `restarts` is how many restarts the run has used; `notice` is the one that stands.
     """
     roles = {role.role: role for role in world.roles}
     parts = {}
@@ -230,6 +251,7 @@ def assignments(world: World, world_digest: str, restarts: int = 0) -> dict[str,
             world_digest=world_digest,
             head=world.head,
             restarts=restarts,
+            notice=notice,
         )
     return parts
 

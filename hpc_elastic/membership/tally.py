@@ -11,11 +11,14 @@ from hpc_elastic.rundir.records import FailureRecord, World
 class Tally:
     """The failures of the workers that run or ran last, which are forgotten role by role."""
 
-    __slots__ = ("_heard_at", "failures", "succeeded")
+    __slots__ = ("_heard_at", "again", "failures", "step", "succeeded", "waiting")
 
     def __init__(self) -> None:
         self.failures: dict[str, FailureRecord] = {}
         self.succeeded: set[int] = set()  # global ranks that had exited 0 when their node was stopped
+        self.waiting: set[int] = set()  # global ranks that waited for others when their stacks were taken
+        self.again: set[int] = set()  # global ranks that exited 75 after a notice, on nodes where all have ended
+        self.step: int | None = None  # the furthest that a heartbeat named, in the reports of stopped nodes
         self._heard_at: dict[str, float] = {}
 
     def record(self, message: messages.Report, now: float) -> None:
@@ -27,8 +30,13 @@ class Tally:
         if isinstance(message, messages.Failed):
             self.failures.setdefault(str(message.failure.rank), message.failure)
             self._heard_at.setdefault(str(message.failure.rank), now)
+        elif isinstance(message, messages.Finished):
+            self.again.update(parse_ranks(message.again))
         elif isinstance(message, messages.Stopped):
             self.succeeded.update(parse_ranks(message.succeeded))
+            self.waiting.update(parse_ranks(message.waiting))
+            if message.step is not None:
+                self.step = message.step if self.step is None else max(self.step, message.step)
             for failure in message.failures:
                 self.failures[str(failure.rank)] = failure
                 self._heard_at.setdefault(str(failure.rank), now)
@@ -41,9 +49,12 @@ class Tally:
     def forget(self, world: World) -> None:
         """Forget the failures of the roles whose workers start again in the attempt of this world."""
         self.succeeded.clear()
-        if not self.failures:
+        self.waiting.clear()
+        self.step = None
+        if not self.failures and not self.again:
             return
         running = {role.role for role in world.roles if role.attempt != world.attempt}
         kept = {str(rank.rank) for rank in world.ranks if rank.role in running}
         self.failures = {rank: failure for rank, failure in self.failures.items() if rank in kept}
         self._heard_at = {rank: at for rank, at in self._heard_at.items() if rank in kept}
+        self.again = {rank for rank in self.again if str(rank) in kept}

@@ -163,6 +163,7 @@ GATHERS_AFTER_S = 0.5
 TURNS_AHEAD = (
     8  # how many nodes an agent dials beyond those whose turn has come: they may have begun their search before it did
 )
+TURNS_TO_ASK = 6  # for so many turns an agent asks a head that it has not had yet, before it takes its place
 EARLY_TURNS = 16  # whose own turn comes later begins with one: they are many in a large world
 MOST_SPARES = 64  # how many spares a world's record names, and how many turns of members they wait for at most
 MOST_TURNS = 64  # how many members a claim names in the order of their turns; the whole roster is read beyond that
@@ -175,6 +176,7 @@ LONGEST_PAUSE_S = 0.5
 READS_EVERY_S = 1.0
 CLOSING_BOUND_S = 5.0  # members that have not left this long after the end are dropped
 TERM_SETTLES_S = 0.25  # Slurm's TERM reaches agent and workers within 10 ms, in any order
+TIMEOUTS_SETTLE_S = 2.0  # ranks that wait for the same one time out at about the same time; no lease rests on it
 
 
 def _slowly(seconds: float) -> float:

@@ -66,5 +66,12 @@ class Verdict:
         self._roles = decision.roles if isinstance(decision, RestartWorkers) else None
         return decision
 
+    def widen(self) -> RestartWorkers | None:
+        """Widen a restart of some roles to all, and return it; None if no such restart stands."""
+        if not isinstance(self.decision, RestartWorkers) or self._roles is None:
+            return None
+        self.decision, self._roles = replace(self.decision, roles=None), None
+        return self.decision
+
     def _widened(self, roles: frozenset[str] | None) -> frozenset[str] | None:
         return None if roles is None or self._roles is None else roles | self._roles

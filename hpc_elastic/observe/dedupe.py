@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 WINDOW_NS = 60_000_000_000
@@ -40,31 +40,39 @@ class Deduper:
         self._latest: dict[int, int] = {}  # by rank, the number of the last group that it is in
         self._next = 0
 
-    def add(self, time_ns: int, rank: int, node: str, line: bytes) -> Iterator[Group]:
-        """Add a line; yield the groups that take no further ranks, which are to be shown now.
+    def add(self, time_ns: int, rank: int, node: str, lines: Iterable[bytes]) -> list[Group]:
+        """Add lines of a rank; return the groups that take no further ranks, which are to be shown now.
 
         Times must not decrease.
         """
-        yield from self.expire(time_ns)
+        ready = self.expire(time_ns)
         latest = self._latest.get(rank, -1)
-        same = self._by_line.setdefault(line, _Numbers())
-        number = same.after(latest)
-        if number is None:
-            number = self._next
-            self._next += 1
-            self._groups[number] = Group(number, time_ns, node, line)
-            same.append(number)
-        group = self._groups[number]
-        group.ranks.append(rank)
-        self._latest[rank] = group.number
+        for line in lines:
+            same = self._by_line.get(line)
+            if same is None:
+                same = self._by_line[line] = _Numbers()
+            number = same.after(latest)
+            if number is None:
+                number = self._next
+                self._next += 1
+                self._groups[number] = Group(number, time_ns, node, line)
+                same.append(number)
+            self._groups[number].ranks.append(rank)
+            latest = number
+        self._latest[rank] = latest
+        if len(self._groups) > MOST_GROUPS:
+            ready += self.expire(time_ns)
+        return ready
 
-    def expire(self, time_ns: int) -> Iterator[Group]:
-        """Yield the groups that began longer ago than the window, and the oldest ones of too many."""
+    def expire(self, time_ns: int) -> list[Group]:
+        """Return the groups that began longer ago than the window, and the oldest ones of too many."""
+        ready = []
         while self._groups:
             oldest = self._groups[self._oldest]
             if time_ns - oldest.time_ns <= self._window_ns and len(self._groups) <= MOST_GROUPS:
-                return
-            yield self._take(oldest)
+                break
+            ready.append(self._take(oldest))
+        return ready
 
     def finish(self) -> Iterator[Group]:
         """Yield all groups that are left."""

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from hpc_elastic.observe.narrate import count, describe_state, of_limit
-from hpc_elastic.observe.present import state_style
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.text import state_style
 from hpc_elastic.printable import printable_line, printable_output
 
 if TYPE_CHECKING:

@@ -15,13 +15,16 @@ from datetime import datetime, timezone
 from shlex import quote
 from typing import Any
 
-from hpc_elastic.failures.classes import MEANINGS, Blame, FailureClass, blame_of
+from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
+from hpc_elastic.failures.describe import describe_failure
+from hpc_elastic.observe.explain_advice import advice_of, meaning_of
 from hpc_elastic.observe.explain_facts import (
     Excerpt,
     ExplainFacts,
     FailureFacts,
     StopWish,
     attempt_after,
+    frame_of,
     number_of,
     root_cause_of_attempt,
     seconds_of,
@@ -32,19 +35,9 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 
 FORMAT_VERSION = 1
+MOST_STACKS = 8  # groups of ranks at one place that are told
 MOST_FAILURES = 20  # in the explanation; the records have all
 _LONGEST_CAUSE = 600  # characters
-# What to do, by the result's reason, beside or instead of what the class of a failure advises.
-_ADVICE = {
-    "no_progress": "mend the cause first: the same failure came again and again, so another run will meet it too",
-    "nodes_missing": "read why each node did not join; lower nodes.min if the run can do with fewer nodes",
-    "node_losses_used_up": "ask the administrator about these nodes; raise restart.max_node_losses if they are usual",
-    "node_lost": "lower nodes.min, or ask for spare nodes, so that the next loss does not end the run",
-    "setup_failed": "read the end of the script's output: the line that failed is there",
-    "terminated": "if it was the time limit or preemption, let the run requeue itself then, or ask for more time",
-    "exit_timeout": "look what the ranks that ran on did at the end; raise elastic.exit_timeout if they had work left",
-    "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
-}
 _CLASS_OF_REASON = {
     "node_lost": FailureClass.NODE_LOST,
     "node_losses_used_up": FailureClass.NODE_LOST,
@@ -52,6 +45,8 @@ _CLASS_OF_REASON = {
     "unkillable": FailureClass.UNKILLABLE,
     "start_failed": FailureClass.START_FAILED,
     "stop_requested": FailureClass.CANCELLED,
+    "time_limit": FailureClass.TIME_LIMIT,
+    "preempted": FailureClass.PREEMPTED,
 }
 _REASONS_OF_WORKERS = ("restarts_used_up", "no_progress", "start_failed")
 
@@ -76,7 +71,7 @@ class Explanation:
     `attempt` is the one that is explained, None if none has ended; `cause` the line for people. `is_guess`: no root
     cause was recorded, and the likeliest failure was chosen. `failed`, `victims` and `stopped` are the ranks that
     failed by themselves, that failed because of others, and that had not failed and were stopped: sets of ranks as
-    text.
+    text. `stacks`: where the ranks were when their stacks were taken, a sentence for each group.
     """
 
     run: str
@@ -113,6 +108,7 @@ class Explanation:
     node_losses: int
     max_node_losses: int | None
     stops: tuple[StopWish, ...]
+    stacks: tuple[str, ...]
     excerpts: tuple[Excerpt, ...]
     files: tuple[str, ...]
     advice: tuple[str, ...]
@@ -149,13 +145,13 @@ def explain(facts: ExplainFacts, now: float) -> Explanation:
         cause=cause,
         is_guess=is_guess,
         failure_class=failure_class,
-        meaning=_meaning(failure_class).phrase if failure_class in _WORDS else "",
+        meaning=meaning_of(facts, failure_class),
         detail=culprit.detail if culprit else "",
         rank=culprit.rank if culprit else number_of(root_cause, "rank"),
         local_rank=culprit.local_rank if culprit else None,
         pid=culprit.pid or None if culprit else None,
         node=_node(facts, root_cause),
-        frame=(culprit.frame if culprit else "") or text_of(root_cause, "frame"),
+        frame=frame_of(facts),
         time=_utc(timestamp),
         into_attempt_s=timestamp - opened if opened and timestamp >= opened else None,
         observed_first=number_of(root_cause, "observed_first"),
@@ -171,27 +167,13 @@ def explain(facts: ExplainFacts, now: float) -> Explanation:
         node_losses=snapshot.node_losses,
         max_node_losses=_limit(snapshot.max_node_losses),
         stops=facts.stops,
+        stacks=tuple(_stacks(facts)),
         excerpts=facts.excerpts,
         files=facts.files,
-        advice=tuple(_advice(facts, failure_class)),
+        advice=tuple(advice_of(facts, failure_class)),
         next=tuple(_next(facts, root_cause)),
         notes=tuple(_notes(facts, is_guess=is_guess)),
     )
-
-
-def describe(failure: FailureFacts) -> str:
-    """Describe a failure in one line: which rank, on which node, how it ended, and its message."""
-    rank = f"rank {failure.rank}{f' on {failure.node}' if failure.node else ''}"
-    message = next((line.strip() for line in failure.message.splitlines() if line.strip()), "")
-    if failure.failure_class == FailureClass.START_FAILED.value:
-        return _clip(f"{rank} could not be started: {message}")
-    if failure.failure_class == FailureClass.OUT_OF_MEMORY.value:
-        return _clip(f"{rank} was killed by the out-of-memory killer: {failure.detail or message}".rstrip(": "))
-    if failure.signal_name:
-        return f"{rank} was killed by {failure.signal_name}"
-    number = f"exit code {failure.exitcode}" if failure.exitcode is not None else ""
-    words = f"{rank} failed{f' with {number}' if number else ''}"
-    return _clip(f"{words}: {message}" if message not in ("", number) else words)
 
 
 # The cause.
@@ -204,9 +186,10 @@ def _cause(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str:
     later, written = attempt_after(snapshot, attempt), _written(facts)
     line = text_of(root_cause, "line")
     if line:
-        return _clip(written if line in written else f"{line}; {written}" if written else line)
+        is_one = not written or written in line
+        return _clip(line if is_one else written if line in written else f"{line}; {written}")
     if facts.culprit is not None and not _names(written, facts.culprit.rank):
-        found = describe(facts.culprit)
+        found = _clip(describe_failure(facts.culprit))
         if later is None and written and snapshot.reason not in _REASONS_OF_WORKERS:
             return _clip(f"{written}; what failed before that: {found}")
         return _clip(f"{found}; the head wrote: {written}" if written else found)
@@ -300,18 +283,18 @@ def _others(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> tuple[
     return format_ranks(failed), format_ranks(victims), format_ranks(stopped)
 
 
+def _stacks(facts: ExplainFacts) -> Iterable[str]:
+    """Yield a sentence for each group of ranks that were at the same place when the stacks were taken."""
+    own = next((each.nodes for each in facts.snapshot.attempt_history if each.number == facts.attempt), ())
+    for group in facts.stacks[:MOST_STACKS]:
+        which = f": ranks {format_ranks(group.ranks)}" if len(group.ranks) > 1 else ""
+        yield f"{group.sentence(of_nodes=len(own))}{which}"
+    left = facts.stacks[MOST_STACKS:]
+    if left:
+        yield f"{sum(len(group.ranks) for group in left)} more ranks at {len(left)} other places"
+
+
 # What to do.
-
-
-def _advice(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
-    if failure_class in _WORDS and (advice := _meaning(failure_class).advice):
-        is_shown = any(excerpt.path.endswith("error.json") for excerpt in facts.excerpts)
-        is_there = any(path.endswith("error.json") for path in facts.files)
-        if "error.json" not in advice or (is_there and not is_shown):
-            yield advice
-    is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
-    if is_end and (advice := _ADVICE.get(facts.snapshot.reason or "", "")):
-        yield advice
 
 
 def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> Iterable[str]:
@@ -319,6 +302,9 @@ def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> Iterable
     run = quote(snapshot.job_id or snapshot.run_dir)
     if not snapshot.is_over:
         yield f"hpc-elastic logs {run} --follow"
+    if facts.stacks and facts.attempt == snapshot.attempts:
+        first = culprit.rank if culprit is not None else facts.stacks[0].ranks[0]
+        yield f"hpc-elastic stacks {run} --rank {first}"
     if culprit is not None:
         yield f"hpc-elastic logs {run} --rank {culprit.rank} --attempt {culprit.attempt or facts.attempt}"
     nodes = [loss.node for loss in facts.losses[:2]] or [_node(facts, root_cause)]
@@ -330,10 +316,16 @@ def _next(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> Iterable
         is_scripts = snapshot.state.value not in ("SUCCEEDED", "CANCELLED")
         yield f"hpc-elastic logs {run}{' --script' if is_scripts else ''}"
     earlier = [each.number for each in snapshot.attempt_history if each.number < (facts.attempt or snapshot.attempts)]
-    if earlier:
+    if earlier and not _is_same_as_before(facts, earlier[-1]):
         yield f"hpc-elastic explain {run} --attempt {earlier[-1]}"
     if not snapshot.is_over and not snapshot.attempts:
         yield f"hpc-elastic cancel {run}"
+
+
+def _is_same_as_before(facts: ExplainFacts, earlier: int) -> bool:
+    """Return whether the attempt before failed in the same words, so that it needs no look of its own."""
+    lines = [text_of(root_cause_of_attempt(facts.snapshot, number), "line") for number in (earlier, facts.attempt)]
+    return lines[0] != "" and lines[0] == lines[1]
 
 
 def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
@@ -350,12 +342,6 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
 
 
 # Values of records, which may be of any shape.
-
-_WORDS = frozenset(member.value for member in FailureClass)
-
-
-def _meaning(word: str | None) -> Any:
-    return MEANINGS[FailureClass(word)]
 
 
 def _names(text: str, rank: int) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.failures.classes import blame_of
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
+
+if TYPE_CHECKING:  # compiled patterns that only an attempt that hung needs
+    from hpc_elastic.failures.stacks import StackGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,8 @@ class ExplainFacts:
 
     `attempt` is the one to explain, None if there is none to explain. `failures` are the failures of that attempt that
     are known, `has_all_failures` says whether these are all; `culprit` the one that is its cause. `has_ended` says
-    whether the attempt is over; `failed_agent` is the node whose agent failed itself.
+    whether the attempt is over; `failed_agent` is the node whose agent failed itself. `stacks` are where the ranks of
+    an attempt that hung were, those that wait for others last.
     """
 
     snapshot: Snapshot
@@ -80,6 +84,7 @@ class ExplainFacts:
     failed_agent: str = ""
     losses: tuple[NodeLoss, ...] = ()
     stops: tuple[StopWish, ...] = ()
+    stacks: tuple[StackGroup, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -116,6 +121,13 @@ def root_cause_of_attempt(snapshot: Snapshot, attempt: int | None) -> Mapping[st
 def attempt_after(snapshot: Snapshot, attempt: int | None) -> AttemptFacts | None:
     """Return the attempt that followed an attempt; None if it is the last one, or none."""
     return next((each for each in snapshot.attempt_history if attempt is not None and each.number > attempt), None)
+
+
+def frame_of(facts: ExplainFacts) -> str:
+    """Return the innermost frame of the user's code, such as `train.py:88 in step`; empty if none is known."""
+    root_cause = root_cause_of_attempt(facts.snapshot, facts.attempt)
+    frame = (facts.culprit.frame if facts.culprit else "") or text_of(root_cause, "frame")
+    return frame.removesuffix(" in <module>")
 
 
 def text_of(record: Mapping[str, Any] | None, key: str) -> str:

@@ -17,9 +17,10 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.errors import UsageError
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.observe.explain_facts import (
     Excerpt,
     ExplainFacts,
@@ -39,13 +40,18 @@ from hpc_elastic.printable import without_colours
 from hpc_elastic.rundir.error_file import read_log_tail, read_tail
 from hpc_elastic.rundir.layout import RunLayout
 
+if TYPE_CHECKING:
+    from hpc_elastic.failures.stacks import StackGroup
+
 MOST_ERROR_FILES = 32
 SEARCH_S = 0.6  # for the records of all nodes of an attempt, and again for its error files
 _LONGEST_RECORD = 16 * 1024 * 1024  # bytes
 _EVENTS_BYTES = 4 * 1024 * 1024  # of a head's events, from their end
 _TRACEBACK_LINES, _STDERR_LINES, _LOG_LINES = 14, 10, 8
 _LONGEST_LINE = 400  # characters
-_FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
+_HANGS = ("stalled", "silent", "collective_timeout", "rendezvous")
+_THREAD = "(most recent call first):"
+_FRAME = re.compile(r'^[\s|+]*File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "hpc_elastic/", "<frozen", "<string>")
 _NODE_REASONS = ("setup_failed", "nodes_missing", "no_result", "agent_failed", "unkillable", "terminated")
 
@@ -100,6 +106,7 @@ class _Reader:
         error = self._error(culprit, attempt or 0) if culprit is not None else {}
         if culprit is not None and error:
             culprit = _completed(culprit, error)
+        stacks = self._stacks(attempt, root_cause, culprit) if attempt is not None else ()
         excerpts, files, failed_agent = self._evidence(attempt, culprit, error, losses)
         return ExplainFacts(
             snapshot=snapshot,
@@ -111,6 +118,7 @@ class _Reader:
             failed_agent=failed_agent,
             losses=losses,
             stops=tuple(self._stops()) if snapshot.state.value == "CANCELLED" or not snapshot.is_over else (),
+            stacks=tuple(stacks),
             excerpts=tuple(excerpts),
             files=tuple(dict.fromkeys(files)),
             notes=tuple(dict.fromkeys(self._notes)),
@@ -194,6 +202,25 @@ class _Reader:
                 by, moment, reason = (request.get(key) for key in ("by", "time", "reason"))
                 yield StopWish(by=str(by or ""), time=str(moment or ""), reason=str(reason or ""))
 
+    def _stacks(
+        self, attempt: int, root_cause: Mapping[str, Any] | None, culprit: FailureFacts | None
+    ) -> Sequence[StackGroup]:
+        """Return where the ranks were, if the attempt ended because some did not go on, and their stacks were taken."""
+        found = text_of(root_cause, "class") or (culprit.failure_class if culprit else "")
+        if found not in _HANGS:
+            return ()
+        from hpc_elastic.failures.stacks import RankStack, group_stacks
+        from hpc_elastic.observe.stacks import read_nodes_of_ranks
+
+        ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
+        nodes = read_nodes_of_ranks(self._layout, attempt)
+        stacks = []
+        for rank in self._within_time(ranks, "the ranks' stacks"):
+            text = self._content(self._layout.stack(attempt, rank)).decode(errors="replace")
+            if text.strip():
+                stacks.append(RankStack(rank=rank, node=nodes.get(rank, "?"), text=text))
+        return group_stacks(stacks)
+
     # Evidence.
 
     def _evidence(
@@ -224,8 +251,12 @@ class _Reader:
     def _excerpts_of_rank(self, attempt: int, rank: int, error: Mapping[str, Any]) -> Iterator[Excerpt]:
         path = self._layout.error(attempt, rank)
         callstack = _callstack(error)
-        has_traceback = "\n" in callstack.strip()
-        if has_traceback:
+        is_stack = _THREAD in callstack  # of a rank that did not go on: the innermost call is the first
+        is_ours = text_of(error, "class") == FailureClass.START_FAILED.value  # of the program that should start it
+        has_traceback = "\n" in callstack.strip() and not is_stack and not is_ours
+        if is_stack:
+            yield from _excerpt(f"the stack of rank {rank}, innermost call first", path, _main_thread(callstack), 14)
+        elif has_traceback:
             yield from _excerpt(f"the end of rank {rank}'s traceback", path, callstack, _TRACEBACK_LINES)
         stored = error.get("stderr_tail")
         tail = stored if isinstance(stored, str) and stored.strip() else ""
@@ -394,6 +425,14 @@ def _excerpt(title: str, path: str, text: str, most: int = _LOG_LINES) -> Iterat
     if shown:
         clipped = (line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]" for line in shown)
         yield Excerpt(title=title, path=path, lines=tuple(clipped))
+
+
+def _main_thread(stack: str) -> str:
+    """Return the main thread's calls in what faulthandler wrote, without those of this package around the script."""
+    lines = [line.strip() for line in stack.rpartition(_THREAD)[2].splitlines() if line.strip()]
+    while lines and ("/hpc_elastic/" in lines[-1] or "<frozen runpy>" in lines[-1]):
+        lines.pop()
+    return "\n".join(lines[:_TRACEBACK_LINES])
 
 
 def _last_line(text: str) -> str:

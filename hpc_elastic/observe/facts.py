@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
@@ -61,12 +62,14 @@ class Facts:
     script_output: str | None  # the path, once the batch script wrote
     head: str = ""  # the latest one of the latest start by the scheduler
     beside: NodesBeside = field(default_factory=NodesBeside)  # the nodes not at work in the same start
+    chained: str | None = None  # the job that waits for the latest allocation's end, to take its place
+    notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
 
     @property
     def job_id(self) -> str | None:
-        """The job id of the latest allocation; not the submitted job's if someone ran `sbatch job.sh` by hand."""
-        return _job_id(self.allocation, self.submission)
+        """The job id of the next allocation if one waits, else of the latest one, which somebody may have started."""
+        return self.chained or _job_id(self.allocation, self.submission)
 
 
 class FactReader:
@@ -100,7 +103,9 @@ class FactReader:
             numbers = store.list_numbers(layout.attempts)
         allocation = self._allocation(allocations[-1]) if allocations else {}
         submission = self._read(layout.submission, SUBMISSION, _RECORD_TIP) or {}
-        job_id = _job_id(allocation, submission)
+        requests = list(store.read_lines(layout.requests))
+        chained = _chained_job(requests, allocations[-1] if allocations else 0)
+        job_id = chained or _job_id(allocation, submission)
         attempts = tuple(self._attempt(number) for number in numbers)
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
@@ -112,11 +117,13 @@ class FactReader:
             allocation=allocation,
             attempts=attempts,
             result=result,
-            is_stop_requested=any(_is_stop(line) for line in store.read_lines(layout.requests)),
+            is_stop_requested=any(_is_stop(line) for line in requests),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
             head=own[-1].head if own else str(allocation.get("node", "")),
             beside=self._beside(start, own, tuple(allocation.get("nodes") or ())),
+            notice=self._notice(start),
             unreadable=tuple(self._unreadable),
+            chained=chained,
         )
 
     def _latest_start(self, allocations: Sequence[int]) -> Mapping[int, str]:
@@ -167,6 +174,15 @@ class FactReader:
         heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
         notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
         return find_nodes_beside(claims, notes, order)
+
+    def _notice(self, start: Mapping[int, str]) -> str | None:
+        """Return the latest notice of this start's heads, whose notes have been read, for people."""
+        given = [notice for notice in self._notes.notices if notice.allocation in start]
+        if not given:
+            return None
+        latest = max(given, key=lambda notice: notice.time_ns)
+        clock = datetime.fromtimestamp(latest.time_ns / 1e9).strftime("%H:%M:%S")
+        return f"{clock}: {latest.text.removeprefix('notice: ')}"
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:
@@ -237,6 +253,13 @@ def _spent(spend: object, what: str) -> int:
 def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str | None:
     job_id = allocation.get("job_id") or submission.get("job_id")
     return job_id if isinstance(job_id, str) else None
+
+
+def _chained_job(requests: Sequence[object], allocation: int) -> str | None:
+    """Return the job that is to take the place of this allocation's, None if there is none."""
+    chains = [each for each in requests if isinstance(each, dict) and each.get("kind") == "chain"]
+    told = [each.get("id") for each in chains if each.get("allocation") == allocation]
+    return told[-1] if told and isinstance(told[-1], str) else None
 
 
 def _object(path: str) -> Mapping[str, Any]:

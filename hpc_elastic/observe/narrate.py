@@ -14,12 +14,14 @@ NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such a
 
 
 def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
-    """Return a line if the run's state has changed, with the scheduler's reason; and a line for a new note."""
+    """Return a line if the run's state has changed, with the scheduler's reason; and one for a new note or notice."""
     lines = []
     if not current.is_over and (previous is None or describe_state(previous) != describe_state(current)):
         lines.append(describe_state(current))
     if current.note and (previous is None or previous.note != current.note):
         lines.append(current.note)
+    if current.notice and (previous is None or previous.notice != current.notice):
+        lines.append(f"notice at {current.notice}")
     return lines
 
 

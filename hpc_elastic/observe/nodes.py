@@ -18,6 +18,7 @@ from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir.layout import RunLayout
 
 _LOST = "node.lost"
+_NOTICE = "notice.given"
 _NAMES = (_LOST, "node.joined", "node.returned", "node.parked")
 
 
@@ -48,13 +49,22 @@ class NodesBeside:
     lost: tuple[str, ...] = ()
 
 
+class NoticeNote(NamedTuple):
+    """A head's note that it gave the workers a notice, in nanoseconds since 1970 by that head's clock."""
+
+    allocation: int
+    time_ns: int
+    text: str
+
+
 class NodeNotes:
-    """Reads the notes of heads repeatedly; each note is read once."""
+    """Reads the notes of heads repeatedly; each note is read once. `notices` are those of the heads read so far."""
 
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout
         self._tails: dict[str, Tail] = {}
         self._notes: list[NodeNote] = []
+        self.notices: list[NoticeNote] = []
 
     def read(self, heads: Iterable[str]) -> Sequence[NodeNote]:
         """Return all notes of these heads so far."""
@@ -63,6 +73,8 @@ class NodeNotes:
             for line in tail.read_lines():
                 if '"node.' in line and (note := _parse(head, line)) is not None:
                     self._notes.append(note)
+                elif _NOTICE in line and (notice := _parse_notice(line)) is not None:
+                    self.notices.append(notice)
         return self._notes
 
 
@@ -117,3 +129,13 @@ def _parse(head: str, line: str) -> NodeNote | None:
         return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, event["name"] == _LOST)
     except (ValueError, KeyError, TypeError):
         return None  # a torn line, or one of an older version
+
+
+def _parse_notice(line: str) -> NoticeNote | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("name") != _NOTICE or not isinstance(event.get("time_ns"), int):
+        return None
+    return NoticeNote(int(event.get("allocation") or 0), event["time_ns"], str(event.get("message", "")))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from hpc_elastic.failures.pace import NO_PACE, Pace
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.narrate import (
     count,
@@ -21,8 +20,9 @@ from hpc_elastic.observe.narrate import (
     unix_time,
     where_to_look,
 )
-from hpc_elastic.observe.slow_ranks import NO_PACE, Pace, describe_pace, describe_slow
+from hpc_elastic.observe.slow_ranks import describe_pace, describe_slow
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.text import NARROW, readable_time, state_style, wrap
 from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.states import RunState
 
@@ -31,14 +31,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 15
 _FOR_COPYING = ("run directory", "next", "")  # paths and commands, with spaces in them perhaps
-NARROW, _WIDE = 60, 100
-_STYLES = {
-    RunState.SUCCEEDED: "bold green",
-    RunState.FAILED: "bold red",
-    RunState.CANCELLED: "bold yellow",
-    RunState.UNKNOWN: "bold magenta",
-    RunState.RUNNING: "bold cyan",
-}
+_WIDE = 100
 LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
@@ -51,6 +44,7 @@ def status_rows(snapshot: Snapshot, pace: Pace = NO_PACE, now: float | None = No
         ("cause", snapshot.cause or ""),
         ("root cause", _root_cause(snapshot)),
         ("last restart", _last_restart(snapshot)),
+        ("notice", snapshot.notice or ""),
         ("note", snapshot.note or ""),
         ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
@@ -186,31 +180,3 @@ def _task(snapshot: Snapshot) -> str:
         return ""
     varied = f": {describe_parameters(snapshot.parameters)}" if snapshot.parameters else ""
     return f"{snapshot.array_task} of {os.path.basename(snapshot.array or '')}{varied}"
-
-
-def state_style(state: RunState) -> str:
-    """Return the colour of a state."""
-    return _STYLES.get(state, "bold")
-
-
-def readable_time(text: str | None) -> str:
-    """Return a record's UTC time as this machine's local time, to the second; other text as it is."""
-    moment = unix_time(text)
-    return text or "" if moment is None else datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def wrap(text: str, width: int, indent: str) -> list[str]:
-    """Return a text as lines of at most `width` columns, broken between words; a longer word stays whole."""
-    lines = [
-        line
-        for part in text.splitlines()
-        for line in textwrap.wrap(
-            part,
-            max(width, 20),
-            initial_indent=indent,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    ]
-    return lines or [indent]

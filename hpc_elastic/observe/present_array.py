@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.observe.array import ArraySnapshot
 from hpc_elastic.observe.narrate import describe_counts, describe_parameters, describe_state
-from hpc_elastic.observe.present import columns_of, readable_time, state_style, wrap
+from hpc_elastic.observe.present import columns_of
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.text import readable_time, state_style, wrap
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.states import RunState
 

@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.observe.explain import ExplainedAttempt, Explanation, ranks_of
 from hpc_elastic.observe.narrate import count, describe_duration, of_limit
-from hpc_elastic.observe.present import NARROW, readable_time, state_style, wrap
+from hpc_elastic.observe.text import NARROW, readable_time, state_style, wrap
 from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.states import RunState
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 10
 _FIRST_ATTEMPTS, _LAST_ATTEMPTS = 2, 6  # of a long history
 _LONGEST_RANKS = 48  # characters
+_NEAR = "failed at about the same time, and may be the cause as well"
 _LONGEST_HISTORY = 160  # characters of an attempt's cause
 
 
@@ -126,7 +129,8 @@ def _when(explanation: Explanation) -> str:
     if explanation.time is None:
         return ""
     into = explanation.into_attempt_s
-    after = f", {describe_duration(into)} into attempt {explanation.attempt}" if into is not None else ""
+    how_long = describe_duration(into) if into is not None and into >= 1 else "less than a second"
+    after = f", {how_long} into attempt {explanation.attempt}" if into is not None else ""
     return f"{readable_time(explanation.time)}{after}"
 
 
@@ -138,10 +142,14 @@ def _others(explanation: Explanation) -> Iterator[Row]:
     stopped = [rank for rank in ranks_of(explanation.stopped) if rank not in own]
     alike = [rank for rank in candidates if rank in failed]
     later = [rank for rank in failed if rank not in candidates]
+    others = [rank for rank in candidates if rank not in failed]
+    is_same = "failed in the same way" in explanation.cause and "may be the cause as well" not in explanation.cause
+    if explanation.reason == "exit_timeout" and others == stopped:
+        others = []  # the cause names them
     sentences = [
-        (alike, "failed at about the same time, and may be the cause as well"),
+        (alike, "failed in the same way, at about the same time" if is_same else _NEAR),
         (later, "failed by {themselves} as well, later"),
-        ([rank for rank in candidates if rank not in failed], "may be the cause as well"),
+        (others, "may be the cause as well"),
         (victims, "failed because of it, not by {themselves}"),
         (stopped, "had not failed and {were} stopped"),
     ]
@@ -149,6 +157,8 @@ def _others(explanation: Explanation) -> Iterator[Row]:
     first = explanation.observed_first
     heard = f"; the head heard of rank {first} first" if first is not None and first not in own and told else ""
     yield Row("others", f"{told}{heard}")
+    if explanation.failure_class == FailureClass.UNKILLABLE.value and explanation.failures:
+        yield Row("others", f"before that, {describe_failure(explanation.failures[0])}")
     if explanation.lost_nodes and explanation.rank is not None:
         yield Row("others", f"lost in the same attempt: {', '.join(explanation.lost_nodes[:6])}")
 
@@ -176,6 +186,8 @@ def _tried(explanation: Explanation) -> Iterator[Row]:
     ]
     if explanation.node_losses:
         spent.append(f"node losses {of_limit(explanation.node_losses, explanation.max_node_losses)}")
+    if explanation.attempts == 1 and explanation.max_restarts == 0:
+        spent = ["1 attempt, and restart.max_restarts allows no other"]
     if explanation.attempts:
         yield Row("tried", ", ".join(spent))
     groups = _grouped(explanation.history) if len(explanation.history) > 1 else []
@@ -214,6 +226,8 @@ def _attempts(group: Sequence[ExplainedAttempt], explanation: Explanation) -> st
 
 
 def _evidence(explanation: Explanation) -> Iterator[Row]:
+    for sentence in explanation.stacks:
+        yield Row("stacks", sentence)
     for excerpt in explanation.excerpts:
         yield Row("evidence", f"{excerpt.title}:")
         for line in excerpt.lines:

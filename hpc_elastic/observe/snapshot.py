@@ -28,7 +28,7 @@ class Snapshot:
     in it, `lost_nodes` those that are here no more. `array` is the folder of the array that the run is a
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
     is something else that a person should know. `root_cause` is the result's record of why the last attempt
-    failed.
+    failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
     """
 
     run: str
@@ -64,6 +64,7 @@ class Snapshot:
     parameters: Mapping[str, str]
     note: str | None
     root_cause: Mapping[str, Any] | None = None
+    notice: str | None = None
 
     @property
     def is_over(self) -> bool:
@@ -183,6 +184,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         parameters=submission.get("parameters") or {},
         note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
         root_cause=root_cause_of(result),
+        notice=facts.notice if facts.result is None else None,
     )
 
 

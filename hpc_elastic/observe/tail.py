@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from hpc_elastic.rundir.layout import RunLayout
+from collections.abc import Iterator
 
-_CHUNK_BYTES = 1 << 20
+from hpc_elastic.observe.growing_file import GrowingFile
+from hpc_elastic.observe.rank_output import CHUNK_BYTES, OutputReader, open_output
+from hpc_elastic.rundir.layout import RunLayout
 
 
 class Tail:
-    """A growing file, which may not exist yet, and is read from its beginning again if it was truncated."""
+    """A growing file or stream of a rank, which may not exist yet and may be cut while it is read.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._offset = 0
+    Args:
+        source: the path of a file, or a reader of a rank's stream.
+    """
+
+    def __init__(self, source: str | OutputReader) -> None:
+        self._source = _File(source) if isinstance(source, str) else source
+        self._chunks: Iterator[bytes] | None = None
         self._partial = b""
 
     def read(self) -> bytes:
-        """Return the new bytes, at most a MiB; empty when there are none."""
-        try:
-            with open(self.path, "rb") as file:
-                size = file.seek(0, 2)
-                if size < self._offset:
-                    self._offset = 0
-                file.seek(self._offset)
-                content = file.read(_CHUNK_BYTES)
-        except OSError:
-            return b""
-        self._offset += len(content)
-        return content
+        """Return the next new bytes, a MiB or so; empty when there are none."""
+        if self._chunks is None:
+            self._chunks = self._source.chunks()
+        chunk = next(self._chunks, b"")
+        if not chunk:
+            self._chunks = None
+        return chunk
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
         """Return the new complete lines; an incomplete line is kept until its end comes, or until `is_last`."""
@@ -38,13 +39,21 @@ class Tail:
         return [_shown(line) for line in lines]
 
 
+class _File:
+    def __init__(self, path: str) -> None:
+        self._file = GrowingFile(path)
+
+    def chunks(self) -> Iterator[bytes]:
+        return (chunk.content for chunk in self._file.chunks(CHUNK_BYTES))
+
+
 class RankTail:
-    """The two output files of one rank of one attempt."""
+    """The two streams of one rank of one attempt."""
 
     def __init__(self, layout: RunLayout, attempt: int, rank: int) -> None:
         self.attempt = attempt
-        self.stdout = Tail(layout.stdout(attempt, rank))
-        self.stderr = Tail(layout.stderr(attempt, rank))
+        self.stdout = Tail(open_output(layout, attempt, rank, is_stderr=False))
+        self.stderr = Tail(open_output(layout, attempt, rank, is_stderr=True))
 
     def read_lines(self, *, is_last: bool = False) -> list[str]:
         """Return the new lines of both files; those of standard output come first."""

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.failures.pace import Pace
 from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, of_limit
-from hpc_elastic.observe.present import state_style
-from hpc_elastic.observe.slow_ranks import Pace, describe_pace, describe_slow
+from hpc_elastic.observe.slow_ranks import describe_pace, describe_slow
 from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.observe.text import NARROW, state_style
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NARROW = 60  # columns below which a label has a line of its own
 _END = 64 * 1024
 _TORCH = "torchelastic."
 
@@ -52,6 +52,7 @@ def watch_rows(snapshot: Snapshot, pace: Pace) -> list[tuple[str, str]]:
         ("step", describe_pace(pace)),
         ("slowest", describe_slow(pace)),
         ("restarted", restarted),
+        ("notice", snapshot.notice or ""),
         ("cause", snapshot.cause or ""),
         ("note", snapshot.note or ""),
     ]
@@ -69,6 +70,8 @@ def change_line(snapshot: Snapshot, pace: Pace) -> str:
         parts.append(f"step {describe_pace(pace)}")
     if pace.slow:
         parts.append(f"slowest {describe_slow(pace)}")
+    if snapshot.notice:
+        parts.append(f"notice at {snapshot.notice}")
     if snapshot.cause:
         parts.append(snapshot.cause)
     elif len(snapshot.attempt_history) > 1:
@@ -78,7 +81,8 @@ def change_line(snapshot: Snapshot, pace: Pace) -> str:
 
 def what_changes(snapshot: Snapshot, pace: Pace) -> object:
     """Return what a new line is printed for when it differs: not the step, which always does."""
-    return snapshot.state, snapshot.attempts, snapshot.workers, snapshot.cause, [each.rank for each in pace.slow[:1]]
+    slowest = [each.rank for each in pace.slow[:1]]
+    return snapshot.state, snapshot.attempts, snapshot.workers, snapshot.notice, snapshot.cause, slowest
 
 
 def draw_view(
@@ -129,7 +133,7 @@ def plain(text: str) -> str:
 def _style(label: str, snapshot: Snapshot) -> str:
     if label == "state":
         return state_style(snapshot.state)
-    return "yellow" if label in ("slowest", "lost") else ""
+    return "yellow" if label in ("slowest", "lost", "notice") else ""
 
 
 def _clock(time_ns: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
@@ -71,7 +71,10 @@ class ElasticPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalsPlan:
-    """The times between TERM and KILL: `grace_s` at a stop, `restart_grace_s` at a restart after a failure."""
+    """The times between TERM and KILL: `grace_s` at a stop, `restart_grace_s` at a restart after a failure.
+
+    `notice` is the signal that rank processes with a handler for it get at a notice; empty: none.
+    """
 
     notice: str
     lead_s: float
@@ -81,10 +84,14 @@ class SignalsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeuePlan:
-    """How often, and for which causes, the scheduler is asked to start the job again."""
+    """How often, and for which causes, the scheduler is asked to start the job again.
+
+    `by`: with `scontrol requeue`, or by another job in a chain, which waits for this one to end.
+    """
 
     max: int
     on: tuple[str, ...]
+    by: Literal["requeue", "chain"] = "requeue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +132,9 @@ class LaunchPlan:
     `$$`. `roles` has at least one role; `nodes` is the sum of the roles' nodes, with the spares.
     `package_dir` is the folder of this package, whose `launch.py` starts the agent under `python`.
     `stall_timeout_s` counts from a rank's latest heartbeat, `start_timeout_s` from its start to the first one; None:
-    no rank counts as stalled for that. `sbatch` maps long options without their dashes to values; `true` is an
-    option that has no value.
+    no rank counts as stalled for that. `health` has the time limit in seconds of each health check that runs, see
+    `plan.health`; `scratch` is the folder of local scratch, in which `${NAME}` expands on the node; None: TMPDIR, else
+    /tmp. `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
     """
 
     format_version: int
@@ -164,6 +172,8 @@ class LaunchPlan:
     virtual_local_rank: bool = False
     network: NetworkPlan
     sbatch: Mapping[str, str | None]
+    health: Mapping[str, float] = field(default_factory=dict)
+    scratch: str | None = None
     srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim
 
     def role_on(self, node_id: int, nodes: int) -> RolePlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -53,11 +54,23 @@ def _directives(plan: LaunchPlan, place: Sequence[tuple[str, str]]) -> tuple[She
         *place,
         ("open-mode", "append"),
         ("no-kill", None),
-        ("requeue" if plan.requeue.max else "no-requeue", None),
+        # In a chain Slurm must not requeue by itself: since 24.11 it does so with a preempted job that has ended.
+        ("requeue" if plan.requeue.max and plan.requeue.by == "requeue" else "no-requeue", None),
+        *_signal(plan),
     ]
     for name, value in plan.sbatch.items():
         options += _open_option(name, value)
     return tuple(_directive(name, value) for name, value in options)
+
+
+def _signal(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """Return the option for Slurm's word to the batch shell, `lead` before the time limit.
+
+    Only ever with `B:`: else the signal goes to every process of the steps, whose default is to die of it. Slurm counts
+    in whole seconds up to 65535, and may send it up to a minute too early.
+    """
+    lead = min(math.ceil(plan.signals.lead_s), 65535)
+    return [("signal", f"B:USR2@{lead}")] if lead else []
 
 
 def node_range(plan: LaunchPlan) -> str:

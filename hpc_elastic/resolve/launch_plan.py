@@ -13,7 +13,8 @@ from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
 from hpc_elastic.job.defaults import DEFAULTS, ROLE_DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
 from hpc_elastic.job.roles import check_roles
-from hpc_elastic.job.spec import EntrypointSpec, JobSpec, MetricsSpec, ProgressSpec, RoleSpec, SignalsSpec
+from hpc_elastic.job.spec import EntrypointSpec, HealthSpec, JobSpec, MetricsSpec, ProgressSpec, RoleSpec, SignalsSpec
+from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
     BackoffPlan,
@@ -97,16 +98,18 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         signals=_signals(_known(spec.signals), asked.signals or SignalsSpec(), spec.time),
         stall_timeout_s=_seconds(spec.stall_timeout),
         start_timeout_s=_seconds(spec.start_timeout),
-        requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on)),
+        requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on), by=site.requeue),
         start=_known(spec.start),
         preload=spec.preload or (),
-        logs=resolve_logs(asked),
+        logs=resolve_logs(asked, most_ranks=sum(role.nodes.max * role.most_workers_on_a_node for role in plans)),
         log_level=_known(spec.log_level),
         metrics_textfile=_textfile(spec.metrics, submission.job_dir),
         binding=_known(spec.binding),
         virtual_local_rank=_known(spec.virtual_local_rank),
         network=_network(site.network),
         sbatch=_gang_start(job, site) | remaining_options(spec),
+        health=_health(_known(spec.health)),
+        scratch=site.scratch,
         srun=site.srun,
     )
 
@@ -228,11 +231,22 @@ def _signals(signals: SignalsSpec, asked: SignalsSpec, time: timedelta | None) -
     lead = default_lead(time) if asked.lead is None else asked.lead
     grace = default_grace(lead) if asked.grace is None else asked.grace
     return SignalsPlan(
-        notice=_known(signals.notice),
+        notice=signals.notice or "",
         lead_s=lead.total_seconds(),
         grace_s=grace.total_seconds(),
         restart_grace_s=_known(signals.restart_grace).total_seconds(),
     )
+
+
+def _health(health: HealthSpec) -> dict[str, float]:
+    """Return the time limits, in seconds, of the health checks that are switched on."""
+    given = {name: getattr(health, name) for name in HEALTH_CHECKS}
+    limits = {name: HEALTH_CHECKS[name] if value is True else value for name, value in given.items()}
+    return {
+        name: limit.total_seconds() if isinstance(limit, timedelta) else limit
+        for name, limit in limits.items()
+        if limit
+    }
 
 
 def _gang_start(job: JobSpec, site: SiteConfig) -> dict[str, str]:

@@ -12,11 +12,14 @@ from hpc_elastic.plan.references import quote_dollars
 from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams
 from hpc_elastic.resolve.merge import merge_sections
 
+RANKS_FOR_NODE_LOGS = 1000  # from so many ranks on, a file a node is the default, to spare inodes
 
-def resolve_logs(asked: JobSpec) -> LogsPlan:
+
+def resolve_logs(asked: JobSpec, *, most_ranks: int) -> LogsPlan:
     """Decide where the workers' output goes.
 
     Args:
+        most_ranks: how many ranks the run may have.
         asked: the job merged over its site, without our defaults: a prefix there overrides torch's variable,
             which overrides our default.
     """
@@ -24,10 +27,11 @@ def resolve_logs(asked: JobSpec) -> LogsPlan:
     logs = merge_sections(given, DEFAULTS.logs or LogsSpec())
     template = (asked.env or {}).get(PREFIX_VARIABLE)
     prefix = logs.prefix if given.prefix is not None or template is None else _unquoted(template)
-    if logs.per is None or logs.tee is None or logs.redirects is None or prefix is None:
+    per = logs.per or ("rank" if most_ranks < RANKS_FOR_NODE_LOGS else "node")
+    if logs.tee is None or logs.redirects is None or prefix is None:
         raise TypeError("a key without a value after the defaults: DEFAULTS lacks it")
     return LogsPlan(
-        per=logs.per,
+        per=per,
         tee_ranks=() if isinstance(logs.tee, LocalStreams) else logs.tee,
         tee=logs.tee if isinstance(logs.tee, LocalStreams) else NO_STREAMS,
         redirects=logs.redirects,

@@ -26,6 +26,8 @@ def _unapplied(asked: JobSpec) -> Iterator[str]:
         yield "resources.memory_per_node"
     if resources.exclusive:
         yield "resources.exclusive"
+    if asked.requeue is not None:
+        yield "requeue"
     for option, value in (asked.sbatch or {}).items():
         is_gpus = option == "gres" and value is not None and count_gres_gpus(value) is not None
         if value is not None and option not in _AS_OUR_KEYS and not is_gpus:

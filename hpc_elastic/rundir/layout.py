@@ -109,6 +109,10 @@ class RunLayout:
         """The folder that has a folder for each node."""
         return os.path.join(self.root, "nodes")
 
+    def health_probe(self, node: str) -> str:
+        """Return the file that a node's health check writes, reads back and removes."""
+        return os.path.join(self.root, f".health-{node}")
+
     def events(self, node: str) -> str:
         """Return the file of one node's Event records, one on each line; only its agent writes them."""
         return os.path.join(self.nodes, node, "events.jsonl")
@@ -162,6 +166,10 @@ class RunLayout:
         """Return the teed lines of a node's standard errors that `logs.duplicate_stderr_filters` asks for."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.filtered_stderr.log")
 
+    def node_log(self, attempt: int, node: str) -> str:
+        """Return the output of all ranks of a node, with `logs.per: node`; `rundir.node_log` has its format."""
+        return os.path.join(self.attempt(attempt), "nodes", f"{node}.log")
+
     def log_marks(self, attempt: int, node: str) -> str:
         """Return the file of LogMark records about the logs of a node's ranks, one on each line."""
         return os.path.join(self.attempt(attempt), "nodes", f"{node}.marks.jsonl")
@@ -188,7 +196,7 @@ class RunLayout:
 
     @staticmethod
     def earlier(log: str) -> str:
-        """Return the file with a rank's earlier log, which exists only if the log was cut for its size."""
+        """Return the file with the earlier part of a log, which exists only if the log was cut for its size."""
         return f"{log}.1"
 
     def return_value(self, attempt: int, rank: int) -> str:

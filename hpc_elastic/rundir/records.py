@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from hpc_elastic.errors import RendezvousCause
 from hpc_elastic.rundir.states import RunState as RunState
@@ -29,8 +29,15 @@ class Request:
 
     A `stop` comes from a person or from the script; `by` says who asked, as user@host. A `start` comes from the agent
     on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
-    leave. `left` comes from a head: no worker of its allocation is left. `stacks` comes from a person: every agent
-    writes the stacks of its workers, and an event with this `id`.
+    leave. `left` comes from a head: no worker of its allocation is left. `requeue` comes from a head: its allocation
+    has ended for this `reason`, a word of `RESULT_REASONS`, and the job is to be started again. A `chain` says that
+    the job `id` waits for the end of this `allocation` to take its place. `stacks` comes from a
+    person: every agent writes the stacks of its workers, and an event with this `id`.
+
+    A `notice` comes from a person or from the script: the workers are told that they will be stopped in about
+    `seconds_left`, and go on. A `restart` asks for the next attempt; a `drain` asks for it without the node `node`. A
+    `stop` with `requeue` asks for the job to be started again. `reason` is for people, but for a `notice` one of
+    `NOTICE_REASONS`.
     """
 
     format_version: int = FORMAT_VERSION
@@ -40,6 +47,13 @@ class Request:
     reason: str | None = None
     allocation: int | None = None
     id: str | None = None
+    node: str | None = None
+    seconds_left: float | None = None
+    requeue: bool = False
+
+
+NoticeReason = Literal["time_limit", "preemption", "operator"]
+NOTICE_REASONS: tuple[NoticeReason, ...] = ("time_limit", "preemption", "operator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +139,25 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A node that is blamed for a failure, so that no workers start on it; `allocation` is that of the blame."""
+
+    node: str
+    why: str
+    allocation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptClaim:
     """`attempts/NNNN/claim.json`: which head opened the attempt, after which other one, and the spend so far.
 
     `roles` names the roles whose workers start in this attempt; the others run on from an older one.
     `same_failures` counts how often in a row the run failed with `failure_signature` and no
-    progress in between; it is compared with `restart.no_progress_limit`. `candidates` is None where an
-    older version wrote the claim: then `world.json` says the same. `root_cause` is why the attempt before ended, None
-    for the first one, and where no failure ended it.
+    progress in between; it is compared with `restart.no_progress_limit`. `progress` is a digest of the files that show
+    progress, and `step` the furthest step that a heartbeat has named, at the latest failure. `candidates` is None where
+    an older version wrote the claim: then `world.json` says the same. `root_cause` is why the attempt before ended,
+    None for the first one, and where no failure ended it. `set_aside` are the nodes that are blamed for earlier
+    failures, the latest last.
     """
 
     format_version: int = FORMAT_VERSION
@@ -148,6 +173,8 @@ class AttemptClaim:
     failure_signature: str | None = None
     same_failures: int = 0
     progress: str | None = None
+    step: int | None = None
+    set_aside: tuple[SetAside, ...] = ()
     candidates: Candidates | None = None
     root_cause: RootCause | None = None
     time: str
@@ -261,7 +288,8 @@ class RootCause:
     """The cause of an attempt's end, found among the failures of all its nodes (`hpc_elastic.failures.root_cause`).
 
     `line` is the sentence for people. `rank`, `node`, `frame` and `failure_class` are those of the failure that it
-    names, `rank` None if it is about a node. `candidates` are all ranks that may be the cause, if they are several;
+    names, `rank` None if it is about a node; `nodes` are the nodes that were lost, if it is about several.
+    `candidates` are all ranks that may be the cause, if they are several;
     `failed`, `victims` and `silent` are the ranks that failed by themselves, that failed because another one did, and
     that did neither and were stopped: each a set of ranks as text, such as `0-6,8`. `observed_first` is the rank
     whose failure the head heard of first.
@@ -272,6 +300,7 @@ class RootCause:
     line: str
     rank: int | None = None
     node: str = ""
+    nodes: tuple[str, ...] = ()
     frame: str = ""
     timestamp: float = 0.0
     candidates: str = ""
@@ -352,7 +381,10 @@ RESULT_REASONS = {
     "restarts_used_up": "a worker failed and max_restarts was spent",
     "no_progress": "the same failure came no_progress_limit times with no progress in between",
     "stop_requested": "a person asked for it, by `hpc-elastic cancel`",
-    "terminated": "the agents got a TERM: scancel, preemption or a time limit",
+    "terminated": "the agents got a TERM from outside: scancel, or a cause that Slurm did not say",
+    "time_limit": "the job's time limit was reached, and the job is not started again",
+    "preempted": "Slurm took the job's nodes for another job, and the job is not started again",
+    "notice_taken": "every rank exited 0, or 75 after a notice of an operator, and the job is not started again",
     "nodes_missing": "too few nodes joined within join_timeout",
     "node_lost": "a node or its agent was lost, and too few were left",
     "node_losses_used_up": "a node or its agent was lost, and so many before it that max_node_losses was spent",

@@ -17,7 +17,8 @@ class Allocation:
     `nodes` are the names of all nodes of the step, by node id. `is_local` is the local backend,
     where every node is this machine, with a loopback address of its own. There `runs_at_once` is how many
     runs of an array share the machine, this one among them. The `job_id` of a task of an array is
-    `<array>_<task>`.
+    `<array>_<task>`. `time_left` is what the scheduler has said of the job's time when the agents were started,
+    in its own words; None if nobody has asked.
     """
 
     job_id: str
@@ -27,6 +28,7 @@ class Allocation:
     nodes: tuple[str, ...]
     is_local: bool
     runs_at_once: int = 1
+    time_left: str | None = None
 
     @property
     def node(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpc_elastic.job_ids import ARRAY_MARK
+from hpc_elastic.job_ids import ARRAY_MARK, TIME_LEFT_VARIABLE
 
 _PREFIXES = (
     "SLURM_",
@@ -16,6 +16,7 @@ _PREFIXES = (
     "TORCHELASTIC_",
     "HPC_ELASTIC_LOCAL_",
     ARRAY_MARK,
+    TIME_LEFT_VARIABLE,
 )
 _NAMES = frozenset(
     {

@@ -45,6 +45,22 @@ class JobStatus:
     exit_code: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutlook:
+    """What the scheduler says about the end of a running job.
+
+    `seconds_left`: until the scheduler ends the job, infinite where there is no limit, None if that is unknown.
+    `is_preempted`: the scheduler has begun to take the job's nodes for another one. `is_out_of_time`: its time limit
+    has ended it. `restarts`: how often the scheduler has started it again, a start that is to come included.
+    """
+
+    state: JobState
+    restarts: int
+    seconds_left: float | None = None
+    is_preempted: bool = False
+    is_out_of_time: bool = False
+
+
 class JobQuery(Protocol):
     """An object that can be asked for the status of jobs."""
 
@@ -109,6 +125,15 @@ class NodeQuestions(Protocol):
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of a job's nodes that the scheduler has given up for good; none if that is unknown."""
 
+    def outlook(self, job_id: str) -> JobOutlook | None:
+        """Return what the scheduler says about the end of a job; None if that is unknown."""
+
+    def start_again(self, job_id: str) -> str:
+        """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
+
+    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+        """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
+
 
 class SchedulerModule(Protocol):
     """The module `scheduler` of a scheduler's folder."""
@@ -153,6 +178,9 @@ class FromNodeModule(Protocol):
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """Return those of a job's nodes that the scheduler has given up for good."""
 
+    def outlook(self, job_id: str) -> JobOutlook:
+        """Return what the scheduler says about the end of a job."""
+
     def can_end_job(self, job_id: str) -> bool:
         """Return whether a node should and could end the job when its script is gone."""
 
@@ -161,3 +189,6 @@ class FromNodeModule(Protocol):
 
     def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
         """Have a job stopped and started again."""
+
+    def submit_after(self, job_id: str, script: str, *, timeout_s: float) -> str:
+        """Submit a script that starts when a job is over; return the new job's id."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.scheduler.protocol import JobOutlook
 from hpc_elastic.scheduler.registry import from_node
 
 _T = TypeVar("_T")
@@ -56,6 +57,25 @@ class JobQuestions:
             return frozenset()
         question = f"which nodes job {job_id} has lost"
         return self._ask(question, lambda: from_node(job_id).dead_nodes(job_id, nodes)) or frozenset()
+
+    def outlook(self, job_id: str) -> JobOutlook | None:
+        """Return what the scheduler says about the end of a job, within 5 s; None if that is unknown."""
+        return self._ask(f"when job {job_id} ends", lambda: from_node(job_id).outlook(job_id))
+
+    def start_again(self, job_id: str) -> str:
+        """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
+        try:
+            requeue_job(job_id)
+        except HpcElasticError as error:
+            return error.message
+        return ""
+
+    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+        """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
+        try:
+            return from_node(job_id).submit_after(job_id, script, timeout_s=30.0), ""
+        except HpcElasticError as error:
+            return "", error.message
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

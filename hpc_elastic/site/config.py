@@ -37,6 +37,7 @@ GpuRequest = Annotated[
     AfterValidator(_gpu_request),
     WithJsonSchema({"type": "string", "pattern": "^(gpus_per_node|none|gres:.+)$"}),
 ]
+Scratch = Annotated[StrictStr, AfterValidator(_run_root), WithJsonSchema({"type": "string", "pattern": r"^(/|\$\{)"})]
 PortRange = Annotated[tuple[values.Positive, ...], AfterValidator(_port_range)]
 RunRoot = Annotated[StrictStr, AfterValidator(_run_root), WithJsonSchema({"type": "string", "pattern": r"^(/|\$\{)"})]
 
@@ -72,9 +73,14 @@ class SiteConfig(Section):
     run_root: RunRoot | None = _key("where run directories go; ${NAME} is a variable at submission")
     template: values.FilePath | None = _key("the template of the batch script, where the job names none")
     network: NetworkConfig = _key("what agents and workers have to know of the network", NetworkConfig())
+    scratch: Scratch | None = _key("local scratch of the nodes, which health checks try; ${NAME} expands on the node")
     gpu_request: GpuRequest = _key(f"how GPUs are asked for: {GPU_REQUESTS}", "gpus_per_node")
     memory_request: Literal["mem", "mem-per-cpu", "none"] = _key("how resources.memory_per_node is asked for", "mem")
     srun: tuple[values.Line, ...] = _key("more arguments of srun, as they are", ())
+    requeue: Literal["requeue", "chain"] = _key(
+        "how a job is started again: scontrol requeue, or a new job that waits for its end, where requeue is forbidden",
+        "requeue",
+    )
     wait_all_nodes: values.Switch | None = _key("Slurm starts the job only when every node is booted")
     max_nodes: values.Positive | None = _key("a job may ask for at most so many nodes")
     max_time: values.PositiveDuration | None = _key("a job may ask for at most so much time")

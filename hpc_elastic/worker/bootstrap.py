@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.cpu_binding import bind_this_process
-from hpc_elastic.heartbeat_memory import VARIABLE
+from hpc_elastic.heartbeat_memory import NOTICE_SIGNAL, VARIABLE
 from hpc_elastic.worker import heartbeat_writer, main_module
 from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
-from hpc_elastic.worker.dispositions import dump_stack_if_killed, take_back_ignored
+from hpc_elastic.worker.dispositions import dump_stack_if_killed, ignore_in_children, take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter
 from hpc_elastic.worker.function_call import FunctionCall
@@ -167,6 +167,7 @@ def take_heartbeat(target: Target, ties: Ties) -> None:
     slot = heartbeat_writer.begin(ties.heartbeat, int(number))
     os.close(ties.heartbeat)
     write_stacks_at_signal(ties.stack, slot)
+    ignore_in_children(slot[NOTICE_SIGNAL])
 
 
 def _run_script(path: str, reporter: ErrorReporter, ending: Ending) -> None:

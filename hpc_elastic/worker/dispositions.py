@@ -1,8 +1,13 @@
-"""Gives a worker the signals of a fresh Python in the foreground, and a stack where a signal of its own ends it."""
+"""Gives a worker the signals of a fresh Python in the foreground, and a stack where a signal of its own ends it.
+
+What a worker forks ignores the signal of a notice.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import os
 import signal
 
 STANDARD_ERROR = 2
@@ -30,3 +35,18 @@ def dump_stack_if_killed() -> None:
             faulthandler.enable(STANDARD_ERROR)
     except Exception:  # without a standard error
         return
+
+
+def ignore_in_children(number: int) -> None:
+    """Have the processes that this one forks ignore a signal: a rank's handler is not for its data loaders.
+
+    Args:
+        number: the signal; 0: none.
+    """
+    if number:
+        os.register_at_fork(after_in_child=lambda: _ignore(number))
+
+
+def _ignore(number: int) -> None:
+    with contextlib.suppress(ValueError, OSError):  # a fork of another interpreter than the main one
+        signal.signal(number, signal.SIG_IGN)

@@ -5,14 +5,18 @@ worker that this package starts is given it by its bootstrap, which calls `begin
 finds it by a variable of its environment at its first heartbeat. From then on a heartbeat is three writes to memory.
 There is one writer a rank: a process that was forked from it does nothing, and the variable and its descriptors do not
 reach other programs that it starts.
+
+After a notice each heartbeat first calls what `worker.notices` has put into `at_notice`, if anything.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import monotonic_ns
 
 from hpc_elastic.heartbeat_memory import (
+    BEATS_FROM,
     COUNT,
     PID,
     SLOT_NUMBERS,
@@ -24,6 +28,7 @@ from hpc_elastic.heartbeat_memory import (
     map_memory,
 )
 
+at_notice: Callable[[memoryview], None] | None = None  # what a heartbeat calls once a notice is given
 _slot: memoryview | None = None
 _has_looked = False
 
@@ -32,6 +37,7 @@ def heartbeat(step: int | None = None) -> None:
     """Say that this rank makes progress. It costs less than 2 microseconds, and does nothing outside of a run.
 
     Call it once a step, on every rank, from any thread. `stall_timeout` of the job file counts from the latest call.
+    After a notice it calls the functions of `on_notice`, whose exceptions it lets through.
 
     Args:
         step: the number of the step that is done, by which slow ranks and those that stopped first are found.
@@ -51,6 +57,13 @@ def heartbeat(step: int | None = None) -> None:
             raise TypeError(f"heartbeat: found step {step!r}, expected a whole number") from None
     slot[TIME_NS] = monotonic_ns()
     slot[COUNT] += 1
+    if slot[BEATS_FROM] and at_notice is not None:
+        at_notice(slot)
+
+
+def rank_slot() -> memoryview | None:
+    """Return the slot of this process's rank, None outside of a run and in a process that a rank has forked."""
+    return _find() if _slot is None else _slot
 
 
 def begin(memory: int, number: int) -> memoryview:

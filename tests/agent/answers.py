@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+
 
 class Answers:
     """Answers a journal's questions; `is_requeued` holds the answers in their order; the last one is repeated."""
@@ -20,12 +22,29 @@ class Answers:
         self._is_requeued = list(is_requeued)
         self._is_at_work = is_at_work
         self._dead = frozenset(dead)
+        self.end: JobOutlook | None = None  # given back instead of what follows from `is_requeued`
+        self.started_again: list[str] = []
+        self.refusal = ""
 
     def is_over(self, job_id: str) -> bool | None:
         return self._is_over(job_id)
 
     def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
         return self._is_requeued.pop(0) if len(self._is_requeued) > 1 else self._is_requeued[0]
+
+    def outlook(self, job_id: str) -> JobOutlook | None:
+        is_requeued = self.is_requeued(job_id, 0)
+        return self.end or (
+            None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=int(is_requeued))
+        )
+
+    def start_again(self, job_id: str) -> str:
+        self.started_again.append(job_id)
+        return self.refusal
+
+    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+        self.started_again.append(f"{script} after {job_id}")
+        return ("", self.refusal) if self.refusal else ("43", "")
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
         return self._is_at_work

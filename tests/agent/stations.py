@@ -59,7 +59,9 @@ class FakeWorkers:
         self.attempt = assign.attempt
         self._ranks = tuple(range(assign.first_rank, assign.first_rank + assign.workers))
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
+    ) -> tuple[int, ...]:
         assert not is_terminated
         self.told.append(f"{manner.value} {self.attempt}")
         self.attempt = None

@@ -15,14 +15,16 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.conclude import conclude, describe
 from hpc_elastic.agent.records.journal import Journal, stamp
-from hpc_elastic.codec import to_json
+from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.decisions import History
+from hpc_elastic.observe.facts import FactReader
 from hpc_elastic.plan.launch_plan import dump_plan
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, Request, Spend, WorkerState, utc_text
-from hpc_elastic.rundir.store import append_line, read_json, write_json
+from hpc_elastic.rundir.store import append_line, read_json, read_lines, write_json
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 from tests.agent.answers import Answers
 from tests.agent.records.test_journal import HEAD, a_place, an_attempt
 from tests.observe.builders import make_failure
@@ -68,6 +70,11 @@ class Start:
             ended="",
         )
         write_json(self.layout.node_result(1, "node0"), to_json(record))
+
+    def ask_requeue(self, reason: str) -> None:
+        """Record what a head does before its agents leave with 75."""
+        request = Request(kind="requeue", by="node0", time="", allocation=1, reason=reason)
+        append_line(self.layout.requests, to_json(request))
 
     def conclude(
         self,
@@ -182,7 +189,7 @@ def test_the_local_time_limit_is_the_cause(start: Start, monkeypatch: pytest.Mon
     claimed = read_json(start.layout.allocation(1))
     write_json(start.layout.allocation(1), {**claimed, "time": utc_text(time.time() - 60)})
     result = start.conclude()
-    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "terminated")
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "time_limit")
     assert result["cause"].startswith("the time limit ended the run")
 
 
@@ -301,3 +308,88 @@ def test_a_second_ctrl_c_does_not_cost_the_result(start: Start) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, start.layout.root, "1", "0"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "hpc_elastic: written\n")
+
+
+def test_the_job_of_an_allocation_that_a_head_has_ended_for_the_time_limit_is_started_again(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    assert conclude(start.layout, 75, 0, answers) == ""
+    assert answers.started_again == ["42"]
+    assert read_json(start.layout.result) is None
+
+
+def test_a_job_that_the_scheduler_has_requeued_already_is_not_requeued_once_more(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("preempted")
+    answers = Answers(is_requeued=[True])
+    assert conclude(start.layout, 75, 0, answers) == ""
+    assert answers.started_again == []
+
+
+def test_the_result_says_that_slurm_refused_to_start_the_job_again(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    answers.refusal = "scontrol could not requeue job 42: Requested operation is presently disabled"
+    cause = conclude(start.layout, 75, 0, answers)
+    assert "Requested operation is presently disabled" in cause
+    result = read_json(start.layout.result)
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "time_limit")
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (JobOutlook(state=JobState.RUNNING, restarts=0, is_preempted=True), "preempted"),
+        (JobOutlook(state=JobState.COMPLETING, restarts=0, is_out_of_time=True), "time_limit"),
+    ],
+)
+def test_the_script_has_the_job_started_again_if_all_agents_were_killed(
+    start: Start, end: JobOutlook, reason: str
+) -> None:
+    start.claim()
+    answers = Answers()
+    answers.end = end
+    assert conclude(start.layout, KILLED, 0, answers) == ""
+    assert answers.started_again == ["42"]
+    told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
+    assert [(each.kind, each.reason, each.allocation) for each in told] == [("requeue", reason, 1)]
+
+
+def test_a_run_that_may_not_be_started_again_has_failed_for_what_ended_it(start: Start) -> None:
+    start.plan = replace(start.plan, requeue=replace(start.plan.requeue, max=0))
+    Path(start.layout.plan).write_text(dump_plan(start.plan))
+    start.claim()
+    answers = Answers()
+    answers.end = JobOutlook(state=JobState.COMPLETING, restarts=0, is_preempted=True)
+    conclude(start.layout, KILLED, 0, answers)
+    result = read_json(start.layout.result)
+    assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "preempted")
+    assert "requeue.max is 0" in result["cause"]
+    assert answers.started_again == []
+
+
+def test_another_job_is_submitted_once_where_the_site_chains_jobs(start: Start) -> None:
+    start.plan = replace(start.plan, requeue=replace(start.plan.requeue, by="chain"))
+    Path(start.layout.plan).write_text(dump_plan(start.plan))
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Answers()
+    for _ in range(2):
+        assert conclude(start.layout, 75, 0, answers) == ""
+    assert answers.started_again == [f"{start.layout.script} after 42"]
+    told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
+    assert [(each.kind, each.id) for each in told] == [("requeue", None), ("chain", "43")]
+    assert FactReader(start.layout).read().job_id == "43"
+
+
+@pytest.mark.parametrize(("reason", "words"), [("preempted", "for another job"), (None, "without a word")])
+def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: str | None, words: str) -> None:
+    start.claim()
+    if reason is not None:
+        start.ask_requeue(reason)
+    place = a_place("42", restart_count=1)
+    journal = Journal(start.layout, start.plan, place, questions=Answers(is_over=lambda _: True))
+    journal.claim_allocation(HEAD)
+    assert words in journal.why_before()

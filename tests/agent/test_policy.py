@@ -29,13 +29,14 @@ class Seen:
     trigger: Trigger = Trigger.WORKER_FAILED
     failure: FailureRecord | None = None
     progress: str | None = None
+    step: int | None = None
     nodes: tuple[str, ...] = ("node1",)
     detail: str = ""
     is_enough: bool = False
 
 
-def failed(failure: FailureRecord, progress: str | None = None) -> Seen:
-    return Seen(failure=failure, progress=progress)
+def failed(failure: FailureRecord, progress: str | None = None, step: int | None = None) -> Seen:
+    return Seen(failure=failure, progress=progress, step=step)
 
 
 LOSS = Seen(Trigger.NODE_LOST, detail="not heard for 3 s", is_enough=True)
@@ -58,6 +59,7 @@ def tell(policy: Policy, seen: list[Seen], *, history: History | None = None) ->
             nodes=one.nodes,
             detail=one.detail,
             progress=one.progress,
+            step=one.step,
             is_enough=one.is_enough,
             node_losses=history.spend.node_losses,
         )
@@ -98,6 +100,36 @@ HISTORIES: dict[str, tuple[RestartPlan, list[Seen], list[str]]] = {
         a_restart_plan(9, no_progress_limit=3),
         [failed(VALUE_ERROR, p) for p in ("p0", "p0", "p1", "p1", "p1")],
         ["restart"] * 4 + ["no_progress 8"],
+    ),
+    "steps that are repeated are no progress": (
+        a_restart_plan(9, no_progress_limit=3),
+        [failed(VALUE_ERROR, step=step) for step in (100, 40, 100)],
+        ["restart", "restart", "no_progress 8"],
+    ),
+    "a step beyond all before starts the count again": (
+        a_restart_plan(9, no_progress_limit=3),
+        [failed(VALUE_ERROR, step=step) for step in (100, 40, 101, 101, 60)],
+        ["restart"] * 4 + ["no_progress 8"],
+    ),
+    "no heartbeat at all where there were some is no progress": (
+        a_restart_plan(9, no_progress_limit=2),
+        [failed(VALUE_ERROR, step=5), failed(VALUE_ERROR)],
+        ["restart", "no_progress 8"],
+    ),
+    "the steps of a lost node's attempt are not forgotten": (
+        a_restart_plan(9, no_progress_limit=2),
+        [failed(VALUE_ERROR, step=5), LOSS, failed(VALUE_ERROR, step=5)],
+        ["restart", "restart", "no_progress 8"],
+    ),
+    "a file that changes is progress, though the steps are repeated": (
+        a_restart_plan(9, no_progress_limit=2),
+        [failed(VALUE_ERROR, "p0", 5), failed(VALUE_ERROR, "p1", 5), failed(VALUE_ERROR, "p1", 5)],
+        ["restart", "restart", "no_progress 8"],
+    ),
+    "a further step is progress, though no file changes": (
+        a_restart_plan(9, no_progress_limit=2),
+        [failed(VALUE_ERROR, "p0", 5), failed(VALUE_ERROR, "p0", 6), failed(VALUE_ERROR, "p0", 6)],
+        ["restart", "restart", "no_progress 8"],
     ),
     "another failure in between starts the count again": (
         a_restart_plan(9, no_progress_limit=3),
@@ -195,11 +227,12 @@ def test_neither_budget_is_ever_exceeded_whatever_happens(
 
 
 @given(st.lists(SEEN, max_size=10))
-def test_only_failures_and_changes_of_nodes_are_answered_with_a_restart(seen: list[Seen]) -> None:
+def test_only_failures_changes_of_nodes_and_requests_are_answered_with_a_restart(seen: list[Seen]) -> None:
     policy = Policy(restart=a_restart_plan(99, no_progress_limit=99))
+    requests = (Trigger.RESTART_REQUESTED, Trigger.DRAIN_REQUESTED)
     for one, decided in zip(seen, tell(policy, seen), strict=False):
         if decided == "restart":
-            assert one.trigger in (*FAILURES, Trigger.NODE_LOST, Trigger.NODE_JOINED)
+            assert one.trigger in (*FAILURES, Trigger.NODE_LOST, Trigger.NODE_JOINED, *requests)
 
 
 def test_a_restart_spends_one_and_keeps_what_it_saw() -> None:
@@ -258,6 +291,19 @@ def test_the_pause_grows_by_the_factor_up_to_its_maximum(used: int, pause: float
     backoff = BackoffPlan(first_s=1, factor=3, max_s=20)
     policy = Policy(restart=RestartPlan(max_restarts=9, backoff=backoff, no_progress_limit=3, max_node_losses=9))
     assert policy.backoff_s(used) == pause
+
+
+def test_runs_that_failed_together_do_not_start_together() -> None:
+    restart = RestartPlan(
+        max_restarts=9, backoff=BackoffPlan(first_s=8, factor=2, max_s=60), no_progress_limit=3, max_node_losses=9
+    )
+    pauses = [Policy(restart=restart, run=f"sweep-{number}").backoff_s(0) for number in range(100)]
+    assert all(8 <= pause <= 10 for pause in pauses)
+    assert max(pauses) - min(pauses) > 1.5
+    late = [Policy(restart=restart, run=f"sweep-{number}").backoff_s(30) for number in range(100)]
+    assert all(48 <= pause <= 60 for pause in late)
+    assert max(late) - min(late) > 9
+    assert Policy(restart=restart, run="sweep-1").backoff_s(0) == pauses[1]  # a successor waits as long
 
 
 def test_the_next_attempt_starts_no_earlier_than_the_pause() -> None:
@@ -337,3 +383,16 @@ def test_a_store_that_only_an_ignored_role_has_is_not_worth_a_restart(others: st
         trigger=Trigger.NODE_BROKEN, attempt=1, role="reader", nodes=("node2",), detail="the store host ended"
     )
     assert isinstance(policy.decide(History(attempts=1), observation, 0.0), decided)
+
+
+def test_a_run_whose_ranks_have_saved_after_a_notice_has_not_failed() -> None:
+    taken = Observation(trigger=Trigger.NOTICE_TAKEN, attempt=2, detail="ranks 0-3 exited 75", notice="operator")
+    decision = Policy(restart=a_restart_plan()).decide(History(attempts=2), taken, 100.0)
+    assert isinstance(decision, Finish)
+    assert (decision.state, decision.reason) == (RunState.CANCELLED, "notice_taken")
+    assert (decision.manner, decision.cause) == (StopManner.GRACE, "ranks 0-3 exited 75 (operator)")
+    decision = Policy(restart=a_restart_plan()).decide(
+        History(attempts=2), replace(taken, notice="preemption"), 100.0
+    )  # what the notice announced; whether the job starts again is decided with that
+    assert isinstance(decision, Finish)
+    assert (decision.state, decision.reason) == (RunState.FAILED, "preempted")

@@ -19,10 +19,11 @@ from tests.tiers import variants
 REPOSITORY = Path(__file__).parents[2]
 # By name: the smallest run that goes through all of a program that is not somebody else's.
 SMALL = {
-    "agent_cost": ("--seconds", "0.5"),
     "command_line": ("-n", "1"),
+    "agent_cost": ("--seconds", "0.5"),
     "heartbeat": ("-n", "3"),
     "log_flood": ("--seconds", "0.3"),
+    "logs_scale": ("--ranks", "16", "-n", "1"),
 }
 SMALL_RENDEZVOUS = ("--nodes", "4", "--idle", "4", "--peer", "--seconds", "0.2", "-n", "2")
 SMALL_ON_SLURM = {
@@ -64,7 +65,7 @@ def has_figures(report: Any) -> bool:
 
 @pytest.mark.local
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["command_line", *variants("agent_cost", of="test_a_benchmark_runs_small")])
+@pytest.mark.parametrize("name", ["command_line", *variants(*list(SMALL)[1:], of="test_a_benchmark_runs_small")])
 def test_a_benchmark_runs_small(name: str, tmp_path: Path) -> None:
     assert has_figures(run(name, SMALL[name], tmp_path))
 

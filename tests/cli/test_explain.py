@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,13 @@ from hpc_elastic.observe.snapshot import take_snapshot
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.records import RunState
 from tests.cli.conftest import FakeSlurm
+from tests.integration.environments import find_python
 from tests.observe.builders import TIME, RunBuilder
-from tests.observe.failed_runs import KINDS, LINE, hostile
+from tests.observe.failed_runs import KINDS, LINE, exception, hostile
+from tests.tiers import longer
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 Capture = pytest.CaptureFixture[str]
 
 
@@ -191,3 +196,30 @@ def test_encoding_without_such_characters_prints_them_escaped(tmp_path: Path) ->
     command = [sys.executable, "-m", "hpc_elastic", "explain", run.layout.root]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert "\\x1b[2J" in done.stdout
+
+
+@pytest.mark.parametrize("version", ["this", *longer(*(each for each in VERSIONS if find_python(each) is not None))])
+def test_explain_works_in_an_interpreter_that_has_no_package_at_all(version: str, tmp_path: Path) -> None:
+    run = exception(tmp_path / "run")
+    python = sys.executable if version == "this" else find_python(version)
+    ours = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "XDG_STATE_HOME": str(tmp_path)}
+    # -S: without the packages that this interpreter has
+    command = [str(python), "-S", "-m", "hpc_elastic", "explain", run.layout.root]
+    done = subprocess.run(command, env={**os.environ, **ours}, cwd="/", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ValueError: no such batch" in done.stdout
+
+
+@pytest.mark.long
+def test_explain_takes_no_longer_than_ten_bare_interpreters(tmp_path: Path) -> None:
+    """The shortest of many is compared: what else the machine does only makes some of them longer."""
+    run = exception(tmp_path / "run")
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(tmp_path)}
+    explains = [sys.executable, "-m", "hpc_elastic", "explain", run.layout.root]
+    times: dict[str, list[float]] = {"bare": [], "explain": []}
+    for _ in range(20):
+        for name, command in (("bare", [sys.executable, "-c", "pass"]), ("explain", explains)):
+            began = time.perf_counter()
+            subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
+            times[name].append(time.perf_counter() - began)
+    assert min(times["explain"]) <= 10 * min(times["bare"]), times

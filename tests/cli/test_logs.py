@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.agent.workers.log_writer import LogWriter
 from hpc_elastic.cli.logs_merge import parse_since
 from hpc_elastic.cli.main import main
 from hpc_elastic.codec import to_json
+from hpc_elastic.observe.log_streams import LogSource, LogStream, RankPlace, merge
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark
 from tests.cli.conftest import FakeSlurm
 from tests.observe.builders import RunBuilder
@@ -187,6 +191,44 @@ def four(run: RunBuilder) -> RunBuilder:
     return run
 
 
+def as_node_logs(run: RunBuilder) -> RunBuilder:
+    """Give a run's nodes logs with what its ranks have written, each line at the time of the mark that covers it."""
+    plan = json.loads(Path(run.layout.plan).read_text())
+    plan["logs"]["per"] = "node"
+    Path(run.layout.plan).write_text(json.dumps(plan))
+    for attempt in store.list_numbers(run.layout.attempts):
+        world = store.read_json(run.layout.world(attempt))
+        places = [RankPlace(rank=each["rank"], node=each["node"], attempt=attempt) for each in world["ranks"]]
+        # read as files of ranks, whatever the plan says by now
+        streams = [
+            LogStream(
+                LogSource(index=2 * place.rank + is_stderr, rank=place.rank, node=place.node, is_stderr=is_stderr),
+                (run.layout.stderr if is_stderr else run.layout.stdout)(attempt, place.rank),
+                marks_of(run, attempt, place, is_stderr=is_stderr),
+            )
+            for place in places
+            for is_stderr in (False, True)
+        ]
+        for batch in merge(streams):
+            source = batch.source
+            Path(run.layout.node_log(attempt, source.node)).parent.mkdir(exist_ok=True)
+            with open(run.layout.node_log(attempt, source.node), "ab") as log:
+                head = format_head(format_time(batch.time_ns), source.rank, is_stderr=source.is_stderr)
+                log.write(b"".join(head + line + b"\n" for line in batch.lines))
+        for path in Path(run.layout.ranks(attempt)).glob("*/std*.log"):
+            path.unlink()
+    return run
+
+
+def marks_of(run: RunBuilder, attempt: int, place: RankPlace, *, is_stderr: bool) -> list[tuple[int, int]]:
+    name = f"{place.rank}.{'stderr' if is_stderr else 'stdout'}"
+    return [
+        (line["ends"][name], line["time_ns"])
+        for line in store.read_lines(run.layout.log_marks(attempt, place.node))
+        if line["ends"].get(name)
+    ]
+
+
 def mark(run: RunBuilder, attempt: int, second: int, rank: int) -> None:
     ends = {
         f"{rank}.stdout": os.path.getsize(run.layout.stdout(attempt, rank)),
@@ -235,6 +277,68 @@ def test_lines_are_chosen(
 def test_a_line_of_several_ranks_is_shown_once(four: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
     assert logs(four, "--dedupe") == 0
     assert capfd.readouterr().out == "[ranks 0-3] loading\n[node1:0] step 1\n[node2:2] loss=nan\n"
+
+
+SAME_OF_BOTH = [
+    (),
+    ("--rank", "1"),
+    ("--rank", "3", "--attempt", "1"),
+    ("--rank", "2", "--stdout"),
+    ("--attempt", "1"),
+    ("--rank", "all"),
+    ("--rank", "0-1,3"),
+    ("--rank", "all", "--node", "node2"),
+    ("--rank", "all", "--tail", "2"),
+    ("--grep", "nan|step"),
+    ("--since", "1970-01-01T00:00:04+00:00"),
+    ("--rank", "all", "--stderr"),
+    ("--dedupe",),
+    ("--failed",),
+    ("--rank", "7"),
+    ("--attempt", "9"),
+    ("--rank", "all", "--follow"),
+    ("--follow",),
+    ("--rank", "2", "--follow"),
+    ("--dedupe", "--follow"),
+]
+
+
+@pytest.mark.parametrize("arguments", SAME_OF_BOTH)
+def test_logs_of_nodes_and_of_ranks_are_shown_alike(
+    four: RunBuilder, arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path(four.layout.error(1, 3)).write_text("{}")
+    four.end()
+    said = []
+    for run in (four, as_node_logs(four)):
+        code = logs(run, *arguments)
+        said.append((code, *capfd.readouterr()))
+    assert said[0] == said[1]
+    assert any(said[0][1:])
+
+
+@pytest.mark.long
+def test_follow_of_a_nodes_log_goes_on_over_a_cut(run: RunBuilder, fake_slurm: FakeSlurm) -> None:
+    fake_slurm.say("RUNNING")
+    path = as_node_logs(run).layout.node_log(2, "node1")
+    writer = LogWriter(path, run.layout.earlier(path), 4096)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpc_elastic", "logs", "--follow", "--rank", "0", run.layout.root],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "second\n"
+    lines = [f"line {number}\n" for number in range(600)]
+    for begin in range(0, 600, 20):  # each part is read before the next one is written
+        for line in lines[begin : begin + 20]:
+            writer.append(format_head(format_time(time.time_ns()), 0, is_stderr=False) + line.encode())
+        assert [process.stdout.readline() for _ in range(20)] == lines[begin : begin + 20]
+    run.end()
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, output, error) == (0, "", "warning\n")
+    assert os.path.exists(run.layout.earlier(path))
 
 
 def test_a_choice_of_one_ranks_lines_keeps_their_bytes_and_streams(

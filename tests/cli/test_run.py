@@ -291,7 +291,7 @@ TAKEN: dict[str, tuple[str | None, str, Any]] = {
     "--duplicate-stdout-filters": ("a", "logs.duplicate_stdout_filters", ["a"]),
     "--duplicate-stderr-filters": ("b", "logs.duplicate_stderr_filters", ["b"]),
     "--numa-binding": ("exclusive", "binding", "cores"),
-    "--signals-to-handle": ("SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals.notice", "USR2"),
+    "--signals-to-handle": ("SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals.notice", ""),
     "--shutdown-timeout": ("9", "signals.restart_grace_s", 9.0),
     "--virtual-local-rank": (None, "virtual_local_rank", True),
 }

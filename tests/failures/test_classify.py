@@ -160,6 +160,17 @@ def test_a_failed_write_of_torch_save_is_a_full_disk_only_where_one_is_full() ->
     assert classify(replace(evidence, free=(FULL,))).failure_class is FailureClass.DISK_FULL
 
 
+def test_a_failed_stream_of_torch_save_is_a_full_disk_only_where_one_is_full() -> None:
+    stack = (
+        'Traceback (most recent call last):\n  File "/opt/python/lib/python3.11/site-packages/torch/serialization.py", '
+        "line 1312, in _save\n    zip_file.write_record(name, storage, num_bytes)\n"
+        "RuntimeError: basic_ios::clear: iostream error\n"
+    )
+    evidence = FailureEvidence(exit_code=1, stderr_tail=stack)
+    assert classify(evidence).failure_class is FailureClass.EXCEPTION
+    assert classify(replace(evidence, free=(FULL,))).failure_class is FailureClass.DISK_FULL
+
+
 # What needs a GPU was printed elsewhere: each with where it can be read.
 TORCH = "/opt/python/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 PRINTED = [
@@ -406,6 +417,73 @@ def test_a_traceback_that_was_printed_long_before_the_end_is_not_the_failure() -
     assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, "no data left")
 
 
+def exited(code: str, stderr_tail: str) -> FailureEvidence:
+    """What a rank leaves that ends with `sys.exit`, given the text with which Python prints its argument."""
+    stack = 'Traceback (most recent call last):\n  File "/x/job.py", line 9, in <module>\n    sys.exit(it)\n'
+    last = code if not code.isdigit() else stderr_tail.strip().rpartition("\n")[2]
+    return FailureEvidence(
+        exit_code=int(code) if code.isdigit() else 1,
+        written_by="bootstrap",
+        failure_class="exit_code",
+        message=last,
+        traceback=f"{stack}SystemExit: {code}\n",
+        stderr_tail=stderr_tail,
+    )
+
+
+def test_an_exit_with_a_text_of_several_lines_is_told_from_its_first_line() -> None:
+    text = "config is wrong: no batch size\nsee the manual, page 3"
+    found = classify(exited(text, f"a warning\n{text}\nanother thread's last line\n"))
+    assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, text)
+
+
+def test_an_exit_with_a_number_is_told_by_the_last_line_of_standard_error() -> None:
+    found = classify(exited("2", "usage: job.py\njob.py: error: required: --data\n"))
+    assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, "job.py: error: required: --data")
+
+
+DEAD_THREAD = (
+    "Exception in thread Thread-1 (fetch):\nTraceback (most recent call last):\n"
+    '  File "/opt/python/lib/python3.11/threading.py", line 982, in run\n    self._target(*self._args)\n'
+    '  File "/home/user/project/job.py", line 8, in fetch\n    return {}["batch"]\n'
+)
+
+
+def test_an_exit_after_a_threads_exception_is_an_exit_that_names_it() -> None:
+    found = classify(exited("1", DEAD_THREAD + "KeyError: 'batch'\n"))
+    assert found.failure_class is FailureClass.EXIT_CODE
+    assert found.message == "KeyError: 'batch' (in Thread-1 (fetch), at job.py:8 in fetch)"
+
+
+def test_what_is_printed_after_a_threads_exception_stands_behind_its_thread() -> None:
+    found = classify(exited("1", DEAD_THREAD + "KeyError: 'batch'\na warning\n"))
+    assert found.message == "KeyError: 'batch' (in Thread-1 (fetch), at job.py:8 in fetch)\na warning"
+
+
+def test_a_threads_exception_is_not_told_where_the_exit_says_why() -> None:
+    text = "the loader stopped"
+    found = classify(exited(text, f"{DEAD_THREAD}KeyError: 'batch'\n{text}\n"))
+    assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, text)
+
+
+def test_a_threads_exception_counts_without_an_error_file_too() -> None:
+    tail = DEAD_THREAD + "KeyError: 'batch'\n"
+    assert classify(FailureEvidence(exit_code=1, stderr_tail=tail)).failure_class is FailureClass.EXIT_CODE
+
+
+def test_a_threads_exception_of_a_more_telling_class_keeps_it() -> None:
+    full = classify(exited("1", DEAD_THREAD + "OSError: [Errno 28] No space left on device\n"))
+    assert full.failure_class is FailureClass.DISK_FULL
+    lost = DEAD_THREAD + "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer\n"
+    assert classify(exited("1", lost)).failure_class is FailureClass.PEER_LOST
+
+
+def test_a_threads_exception_before_that_of_the_program_is_not_the_programs() -> None:
+    after = 'Traceback (most recent call last):\n  File "/x/job.py", line 9, in <module>\n    main()\nValueError: bad\n'
+    tail = f"{DEAD_THREAD}KeyError: 'batch'\n{after}"
+    assert classify(FailureEvidence(exit_code=1, stderr_tail=tail)).failure_class is FailureClass.EXCEPTION
+
+
 def test_a_message_that_begins_with_a_newline_keeps_its_words() -> None:
     assert raised("RuntimeError", "\n\nnothing to train on").message == "RuntimeError: nothing to train on"
 
@@ -523,3 +601,21 @@ def test_texts_alone_would_make_victims_of_culprits(monkeypatch: pytest.MonkeyPa
         for name in ("users-lie", "users-connection-error", "users-runtime-error")
     ]
     assert FailureClass.EXCEPTION not in lies, "the planted bug is seen by the cases above"
+
+
+def test_a_frame_that_a_message_quotes_is_not_the_frame_of_the_failure() -> None:
+    quoted = "bad batch 17\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    quoted += (
+        'Traceback (most recent call last):\n  File "/srv/x.py", line 3, in f\nOSError: [Errno 5] Input/output error'
+    )
+    own = 'Traceback (most recent call last):\n  File "/home/ada/job.py", line 4, in <module>\n    raise error\n'
+    found = classify(
+        FailureEvidence(
+            exit_code=1,
+            written_by="bootstrap",
+            failure_class="exception",
+            message=f"ValueError: {quoted}",
+            traceback=f"{own}ValueError: {quoted}\n",
+        )
+    )
+    assert (found.failure_class, found.frame) == (FailureClass.EXCEPTION, "job.py:4")

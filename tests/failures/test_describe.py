@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpc_elastic.failures.describe import describe_failure, failure_signature
@@ -11,6 +13,11 @@ from tests.membership.script import a_failure
 VALUE_ERROR = a_failure(1)
 KEY_ERROR = a_failure(1, message="KeyError: 'x'")
 KILLED = a_failure(2, exitcode=-9, failure_class="signal", message="killed by SIGKILL")
+KILLED_BY_SEGV = replace(KILLED, signal_name="SIGSEGV", failure_class="segmentation_fault")
+NO_ROOM = replace(KILLED, signal_name="SIGBUS", failure_class="shared_memory_full")
+OUT_OF_MEMORY = replace(KILLED, failure_class="out_of_memory", detail="64 of 64 MiB")
+ENDED = "ProcessRaisedException: it ended:"
+SPAWNED = a_failure(1, message=f"{ENDED}\nTraceback (most recent call last):\n  File 'x'\nKeyError: 'x'\n")
 NO_START = a_failure(0, failure_class="start_failed", message="No such file or directory: python")
 
 
@@ -23,6 +30,11 @@ NO_START = a_failure(0, failure_class="start_failed", message="No such file or d
         (a_failure(1, message="x" * 501), f"rank 1 on node0 failed with exit code 1: {'x' * 500} [...]"),
         (a_failure(1, message="\nfirst\nsecond"), "rank 1 on node0 failed with exit code 1: first"),
         (KILLED, "rank 2 on node0 was killed by SIGKILL"),
+        (KILLED_BY_SEGV, "rank 2 on node0 was killed by SIGSEGV: a segmentation fault in native code"),
+        (NO_ROOM, "rank 2 on node0 was killed by SIGBUS: no room in shared memory (/dev/shm)"),
+        (OUT_OF_MEMORY, "rank 2 on node0 was killed by the out-of-memory killer: 64 of 64 MiB in use"),
+        (SPAWNED, "rank 1 on node0 failed with exit code 1: ProcessRaisedException: it ended: KeyError: 'x'"),
+        (a_failure(1, message=f"{SPAWNED.message}\n  torn"), "rank 1 on node0 failed with exit code 1: " + ENDED),
         (NO_START, "rank 0 on node0 could not be started: No such file or directory: python"),
     ],
 )

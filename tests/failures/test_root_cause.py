@@ -27,15 +27,29 @@ def victim(rank: int, **more: Any) -> FailureRecord:
     return a_failure(rank, node=NODES[rank], message=CLOSED, failure_class="peer_lost", **more)
 
 
-def timed_out(rank: int) -> FailureRecord:
-    return a_failure(rank, node=NODES[rank], message=TIMED_OUT, failure_class="collective_timeout")
+def timed_out(rank: int, **more: Any) -> FailureRecord:
+    return a_failure(rank, node=NODES[rank], message=TIMED_OUT, failure_class="collective_timeout", **more)
 
 
-def find(*observed: tuple[float, FailureRecord], succeeded: tuple[int, ...] = ()) -> FoundCause:
+def find(
+    *observed: tuple[float, FailureRecord], succeeded: tuple[int, ...] = (), waiting: tuple[int, ...] = ()
+) -> FoundCause:
     failures = [ObservedFailure(failure=failure, at=at) for at, failure in observed]
-    found = find_root_cause(3, failures, StoppedRanks(nodes=NODES, succeeded=succeeded))
+    found = find_root_cause(3, failures, StoppedRanks(nodes=NODES, succeeded=succeeded, waiting=waiting))
     assert found is not None
     return found
+
+
+def test_a_rank_that_finds_its_peers_gone_after_the_stop_is_the_one_that_others_waited_for() -> None:
+    observed = [(0.1 * rank, timed_out(rank)) for rank in (0, 1, 3, 4, 5)]
+    cause = find(*observed, (3.0, victim(2, is_after_stop=True))).cause
+    assert (cause.rank, cause.failure_class) == (2, "silent")
+    assert cause.line.startswith("rank 2 did not take part in a collective in which others timed out")
+
+
+def test_of_the_ranks_that_did_not_time_out_those_that_wait_themselves_are_not_named() -> None:
+    assert find((0.0, timed_out(0)), waiting=(1, 3, 4)).cause.candidates == "2,5"
+    assert find((0.0, timed_out(0)), waiting=(1, 2, 3, 4, 5)).cause.candidates == "1-5"  # then nobody is left to name
 
 
 def test_without_a_failure_there_is_no_cause() -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.faults.explained import write_golden
 from tests.faults.fault import Fault
 from tests.faults.play import Outcome, play
 from tests.faults.surroundings import CannotBeMadeError
@@ -26,16 +27,23 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="only those that make test runs")
     parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help="not what needs this: heartbeat")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
+    parser.add_argument("--write-explanations", action="store_true", help="keep what explain says as the goldens")
     parser.add_argument("--folder", help="where runs with a miss and all explanations are kept; default: a new one")
     arguments = parser.parse_args(words)
     folder = Path(arguments.folder or tempfile.mkdtemp(prefix="faults-"))
     chosen = _chosen(arguments.only, arguments.quick, arguments.without)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         outcomes = [outcome for outcome in pool.map(lambda fault: _play(fault, folder), chosen) if outcome is not None]
+    if arguments.write_explanations:
+        for outcome in outcomes:
+            if outcome.laid_out:
+                write_golden(outcome.fault, outcome.laid_out)
+    unlike = sum(bool(outcome.unlike) for outcome in outcomes) if not arguments.write_explanations else 0
     right = sum(not outcome.wrong for outcome in outcomes)
     print(_by_class(outcomes))
     print(f"{right} of {len(outcomes)} right; {len(chosen) - len(outcomes)} could not be made; see {folder}")
-    return 0 if outcomes and right >= NEEDED * len(outcomes) else 1
+    print(f"{len(outcomes) - unlike} of {len(outcomes)} are explained as in tests/faults/explain")
+    return 0 if outcomes and right >= NEEDED * len(outcomes) and not unlike else 1
 
 
 def _chosen(only: Sequence[str], is_quick: bool, without: Sequence[str]) -> list[tuple[int, Fault]]:
@@ -67,6 +75,8 @@ def _play(numbered: tuple[int, Fault], folder: Path) -> Outcome | None:
     line = {"name": fault.name, "wrong": outcome.wrong, "seconds": round(outcome.seconds, 2), "result": outcome.result}
     with open(folder / "outcomes.jsonl", "a") as file:
         file.write(json.dumps({"number": number, **line}) + "\n")
+    for complaint in outcome.unlike:
+        print(f"{label}: {complaint}", flush=True)
     if not outcome.wrong:
         print(f"{label}: right ({outcome.seconds:.1f} s)", flush=True)
         shutil.rmtree(place, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import re
 import shutil
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.faults.acts import Hand
+from tests.faults.explained import differences, laid_out
 from tests.faults.fault import Fault
 from tests.faults.judge import misses, shown_raw
 from tests.faults.surroundings import Surroundings
@@ -39,6 +40,8 @@ class Outcome:
     result: Any
     claims: list[Any]
     explanation: str = ""
+    laid_out: str = ""  # the same without what differs in each run
+    unlike: tuple[str, ...] = ()  # what `explain` says otherwise than the fault's golden, if nothing is wrong
 
 
 def play(fault: Fault, folder: Path) -> Outcome:
@@ -63,14 +66,17 @@ def play(fault: Fault, folder: Path) -> Outcome:
         result = _result(door, run)
         seconds = time.monotonic() - began
         claims = Patient(run).claims()
-        explanation = _explain(door, run)
+        explanation, text = _explain(door, run)
+        wrong = (*misses(fault, result, claims), *shown_raw(explanation + _script_output(run)))
         return Outcome(
             fault=fault,
-            wrong=(*misses(fault, result, claims), *shown_raw(explanation + _script_output(run))),
+            wrong=wrong,
             seconds=seconds,
             result=result,
             claims=claims,
             explanation=explanation,
+            laid_out=text,
+            unlike=() if wrong else tuple(differences(fault, text)),  # a wrong cause has no right explanation
         )
     finally:
         if run is not None:
@@ -162,8 +168,8 @@ def _script_output(run: Run) -> str:
     return "".join(path.read_text(errors="replace") for path in run.path.glob("*.out"))
 
 
-def _explain(door: Door, run: Run) -> str:
-    """Return what `hpc-elastic explain` says, "" where this version has no such verb."""
-    if importlib.util.find_spec("hpc_elastic.cli.explain") is None:
-        return ""
-    return door.run("explain", run.layout.root, exit_code=None).stdout
+def _explain(door: Door, run: Run) -> tuple[str, str]:
+    """Return what `hpc-elastic explain` says, and the same without what differs in each run."""
+    text = door.run("explain", run.layout.root).stdout
+    found = json.loads(door.run("explain", run.layout.root, "--json").stdout)
+    return text, laid_out(found, door.folder)

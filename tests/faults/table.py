@@ -747,7 +747,7 @@ _fault(
     "time_limit",
     None,
     "(?i)^(?!.*scancel).*time limit",
-    exit_code=10,
+    exit_code=7,
     script="waits",
     job={"time": "4s", "signals": {"grace": "1s", "restart_grace": "1s"}},
 )
@@ -804,6 +804,148 @@ _fault(
     exit_code=(1, 9),
     job={"stall_timeout": "2s"},
     needs=("heartbeat",),
+)
+
+_fault(
+    "quotes_traceback",
+    "a RuntimeError whose message quotes another program's traceback",
+    "exception",
+    2,
+    "evaluation failed",
+)
+
+_fault(
+    "slow_wrapper",
+    "a bash script tidies up for 2 s after its Python raised, and the stop ends it",
+    "exception exit_code",
+    2,
+    "bad batch 17",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\npython3 job.py\nrc=$?\n[ $RANK = 2 ] && sleep 2\nexit $rc\n"},
+)
+
+_fault(
+    "victims_say_more",
+    "every rank logs its exception, exits with 1, and atexit prints 8 lines more",
+    "exception",
+    2,
+    "bad batch 17",
+)
+
+_fault(
+    "wrapper_says_more",
+    "a bash script says 6 lines after its Python raised",
+    "exception exit_code",
+    2,
+    "bad batch 17",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\npython3 job.py\nrc=$?\nseq -f 'cleanup: step %g' 6 >&2\nexit $rc\n"},
+)
+
+_fault(
+    "falls_back",
+    "the handler of a full disk goes on with the work, which raises something else",
+    "exception",
+    1,
+    "^[^;]*bad batch 17",
+)
+
+_fault(
+    "next_port",
+    "the handler of a port in use tries the next one, and the work raises later",
+    "exception",
+    1,
+    "^[^;]*bad batch 17",
+)
+
+_fault(
+    "exits_after_log",
+    "a handled exception is printed, and sys.exit gives a text",
+    "exit_code",
+    1,
+    "no data left",
+)
+
+_fault(
+    "wrapper_checks",
+    "a Python script runs its Python by subprocess.run(check=True), and that raises",
+    "exception",
+    2,
+    "bad batch 17",
+)
+
+_fault(
+    "import_subclass",
+    "a subclass of ImportError under another name",
+    "exception",
+    1,
+    "FlashError",
+)
+
+_fault(
+    "handlers_exit",
+    "every rank logs its exception, leaves its group, and exits with 5",
+    "exit_code exception",
+    2,
+    "exit code 5|bad batch",
+)
+
+_fault(
+    "one_beats",
+    "only rank 0 beats, and a rank of the other node hangs",
+    "silent stalled collective_timeout",
+    Silent(2),
+    "rank 2",
+    job={"stall_timeout": "2s"},
+    exit_code=(1, 9),
+)
+
+_fault(
+    "dumps_later",
+    "faulthandler.dump_traceback_later ends the process",
+    "exit_code",
+    1,
+    "(?i)timeout",
+)
+
+_fault(
+    "message_context",
+    "a message that quotes a chain of exceptions",
+    "exception",
+    1,
+    "^.*bad batch 17",
+)
+
+_fault(
+    "wrapper_reports",
+    "the script that ran the Python that raised needs 10 s more to end",
+    "exception",
+    2,
+    "",
+)
+
+_fault(
+    "wrapped_kill",
+    "a launch script passes on that its Python was killed",
+    "exit_code signal",
+    2,
+    "SIGKILL|exit code 247$",
+)
+
+_fault(
+    "loader_reads",
+    "a data set raises RuntimeError of a read error in a data loader's process",
+    "exception",
+    2,
+    "Read error in shard 12",
+)
+
+_fault(
+    "loader_waits",
+    "a data set raises RuntimeError of a read timeout in a data loader's process",
+    "exception",
+    2,
+    "Read timeout",
 )
 
 # Several attempts.

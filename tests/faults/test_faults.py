@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.failures.classes import FailureClass
+from tests.faults.explained import GOLDENS, differences
 from tests.faults.fault import Fault
 from tests.faults.kills import kill_ranks
 from tests.faults.play import SCRIPTS, play, prepare_door
@@ -33,6 +34,7 @@ def test_a_run_tells_the_truth_about_its_fault(fault: Fault, tmp_path: Path) -> 
     except CannotBeMadeError as reason:
         pytest.skip(str(reason))
     assert outcome.wrong == (), outcome.result
+    assert outcome.unlike == ()
 
 
 @pytest.mark.local
@@ -50,6 +52,21 @@ def test_the_table_has_faults_of_every_class_with_names_of_their_own() -> None:
     expected = {FailureClass(word) for end in ends for word in end.classes}
     never_a_cause = {FailureClass.TORN_DOWN}
     assert expected == set(FailureClass) - never_a_cause
+
+
+def test_every_fault_has_an_explanation_to_read_and_no_other_is_kept() -> None:
+    assert {path.stem for path in GOLDENS.glob("*.txt")} == {fault.name for fault in FAULTS}
+
+
+def test_an_explanation_is_compared_by_what_every_run_must_say() -> None:
+    (raises,) = (fault for fault in FAULTS if fault.name == "raises")
+    golden = (GOLDENS / "raises.txt").read_text(encoding="utf-8")
+    assert list(differences(raises, golden)) == []
+    other_race = golden.replace("ranks 0-1,3 had not failed and were stopped", "rank 0 failed because of it")
+    assert other_race != golden
+    assert list(differences(raises, other_race)) == []
+    assert len(list(differences(raises, golden.replace("rank 2", "rank 1")))) == 1
+    assert len(list(differences(raises, golden.replace("bad batch 17", "bad batch")))) == 1
 
 
 def test_every_script_is_of_a_fault_and_does_not_name_it() -> None:

@@ -122,7 +122,7 @@ export HPC_ELASTIC_LOCAL_NODES=2
 unset HPC_ELASTIC_LOCAL_ARRAY_TASK
 
 for ((hpc_elastic_node = 0; hpc_elastic_node < HPC_ELASTIC_LOCAL_NODES; hpc_elastic_node++)); do
-    HPC_ELASTIC_LOCAL_NODE_ID=$hpc_elastic_node \
+    HPC_ELASTIC_LOCAL_NODE_ID=$hpc_elastic_node HPC_ELASTIC_TIME_LEFT=3600s \
         "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/"local$hpc_elastic_node.out" 2>&1 {hpc_elastic_over}>&- &
     hpc_elastic_launched+=("$!")
 done

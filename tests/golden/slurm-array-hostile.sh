@@ -7,6 +7,7 @@
 #SBATCH --open-mode=append
 #SBATCH --no-kill
 #SBATCH --requeue
+#SBATCH --signal=B:USR2@120
 #
 # 1 runs in one array, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
 # Slurm starts this script for each task, and it goes on with the job.sh in the task's own run directory, which can

@@ -8,6 +8,7 @@
 #SBATCH --open-mode=append
 #SBATCH --no-kill
 #SBATCH --requeue
+#SBATCH --signal=B:USR2@120
 #SBATCH --account=abc
 #
 # 8 runs in one array, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.

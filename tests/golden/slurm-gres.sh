@@ -7,6 +7,7 @@
 #SBATCH --open-mode=append
 #SBATCH --no-kill
 #SBATCH --no-requeue
+#SBATCH --signal=B:USR2@120
 #
 # Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
 # The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
@@ -24,6 +25,15 @@ if [ -z "${SLURM_JOB_ID-}" ]; then
 fi
 # What has logged sbatch in: a node logs in by itself, and a token would be too old soon and is nobody's here.
 [ "${SLURM_TASK_PID-}" != "$$" ] || unset SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET
+
+# Slurm tells this shell, and nobody else, that the end is near: before the time limit, and on some sites before a
+# preemption. The agents find out which of the two it is, and when it comes.
+hpc_elastic_notice() {
+    hpc_elastic_signalled=yes
+    printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
+        "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" "$SLURM_JOB_ID" "$(date +%s%N)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+}
+trap hpc_elastic_notice USR2
 
 # Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
 hpc_elastic_setup_line=
@@ -97,10 +107,20 @@ done
 hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
 hpc_elastic_attempts=$(hpc_elastic_count_attempts)
 
+# How much time the job has left: the agents may be in an image that has no Slurm commands. A task of an array has the
+# number of the whole array if it is the last one.
+hpc_elastic_job=$SLURM_JOB_ID
+if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
+    case $SLURM_JOB_ID in
+        "$SLURM_ARRAY_JOB_ID" | "${HPC_ELASTIC_ARRAY_MARK-}") hpc_elastic_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID ;;
+    esac
+fi
+hpc_elastic_left=$(timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --format=%L 2>/dev/null | head -n 1)
+
 # A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
 # die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
 # no MPI, and a PMI plugin would end the step when it loses a node.
-srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
+HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
     --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
     ${hpc_elastic_is_in_step:+--overlap} \
     --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \

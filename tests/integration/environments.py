@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # What the login side needs; torch and submitit are for others.
-LIGHT = ("jinja2", "psutil", "pydantic", "pyyaml", "rich")
+LIGHT = ("jinja2", "pydantic", "pyyaml", "rich")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

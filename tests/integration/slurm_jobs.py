@@ -66,6 +66,8 @@ def write_job(
     text = JOB.format(nodes=nodes) + f"workers_per_node: {workers}\n{more}\n"
     if "signals:" not in more:
         text += "signals: {grace: 8s, restart_grace: 2s}\n"
+    if "requeue:" not in more:  # a run that ends for lost nodes is to end
+        text += "requeue: {on: [preempted, time_limit]}\n"
     door.write(job, text)
     door.write("train.py", script)
 

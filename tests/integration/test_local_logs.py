@@ -40,3 +40,62 @@ def test_ranks_of_two_nodes_are_merged_by_the_time_of_their_lines(door: Door) ->
         said = Path(run.layout.agent_output(f"local{number}")).read_text()
         assert f"group_rank={number} group_world_size=2 local_ranks=0-1" in said
     run.assert_records_valid()
+
+
+TALKS = """
+import os, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["HPC_ELASTIC_ATTEMPT"])
+for step in range(200):
+    print("step", step, "of", rank)
+print("a line that all print", flush=True)
+sys.stderr.write("warning of rank %d, no end" % rank)
+sys.stderr.flush()
+sys.stdout.buffer.write(bytes(range(128)) * 500 + b"\\rprogress\\n")
+sys.stdout.flush()
+time.sleep(1.5 * rank)  # marks of logs come each second
+print("rank", rank, "is ready", flush=True)
+if attempt == 1 and rank == 3:
+    os.write(2, b"\\nlast words\\n")
+    os._exit(7)
+if attempt == 1:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.variant(of="test_all_ranks_are_merged_by_time")
+def test_logs_prints_the_same_of_ranks_with_files_and_of_nodes_with_files(door: Door) -> None:
+    door.write("train.py", TALKS)
+    said: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
+    for per in ("rank", "node"):
+        door.write(
+            f"{per}.yaml",
+            "name: t\nsite: local\nnodes: 2\nworkers_per_node: 2\nrestart: {max_restarts: 1}\n"
+            f"logs: {{per: {per}}}\nentrypoint: {{script: train.py}}\n",
+        )
+        run = door.submit(f"{per}.yaml")
+        run.wait_until_over()
+        words = [
+            *[("--rank", str(rank), "--attempt", str(number)) for rank in range(4) for number in (1, 2)],
+            *[("--rank", "0-3", "--stdout", "--grep", text) for text in ("ready", "of 2$")],
+            ("--rank", "all", "--attempt", "1", "--grep", "ready|last"),
+            ("--dedupe", "--stdout", "--grep", "all print|ready"),
+            ("--rank", "2", "--tail", "3", "--stdout"),
+            ("--failed", "--tail", "2", "--stderr"),
+            ("--follow", "--rank", "1"),
+            ("--rank", "9"),
+            ("--attempt", "7"),
+        ]
+        said[per] = []
+        for each in words:
+            printed = door.run("logs", *each, str(run.path), exit_code=None)
+            said[per].append((each, printed.stdout, printed.stderr.replace(str(run.path), "RUN")))
+        error = (run.path / "attempts/0001/ranks/00003/error.json").read_text()
+        assert "last words" in error, run.story()
+        assert "last words" in door.run("explain", "--attempt", "1", str(run.path), exit_code=None).stdout
+        run.assert_records_valid()
+        if per == "node":
+            found = sorted(path.name for path in run.path.glob("attempts/0001/ranks/*"))
+            assert found == ["00003"], "only ranks that failed have a folder"
+            logs = sorted(path.name for path in run.path.glob("attempts/*/nodes/*.log"))
+            assert logs == ["local0.log", "local0.log", "local1.log", "local1.log"]
+    assert said["node"] == said["rank"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 
 import pytest
 
@@ -58,3 +60,37 @@ def test_a_node_is_unhealthy_while_others_run_on_after_a_failure_that_is_ignored
     assert run.read(path)["state"] == "FAILED"
     run.assert_nothing_left()
     run.assert_records_valid()
+
+
+REPORTS = """
+import os, time
+names = ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "KIND")
+print(*(os.environ[name] for name in names), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_a_spare_of_another_role_takes_the_place_of_a_lost_node_and_runs_its_program(door: Door) -> None:
+    door.write("reports.py", REPORTS)
+    trainer = "{name: trainer, nodes: 1, workers_per_node: 2, entrypoint: {script: reports.py}, env: {KIND: train}}"
+    command = f"command: {sys.executable}, args: [reports.py]"
+    reader = f"{{name: reader, nodes: 1, workers_per_node: 1, entrypoint: {{{command}}}, env: {{KIND: read}}}}"
+    elastic = "elastic: {lease: 2s}\nsignals: {restart_grace: 1s}"
+    door.write("job.yaml", f"site: local\ntime: 10m\nspares: 1\nstart: auto\n{elastic}\nroles: [{trainer}, {reader}]\n")
+    run = door.submit("job.yaml")
+    run.wait_until_started()
+    os.kill(run.agent_pid("local0"), signal.SIGKILL)
+    for rank in range(3):
+        run.wait_for_output("\n", attempt=2, rank=rank)
+    assert [run.stdout(2, rank) for rank in range(3)] == [
+        "trainer 0 2 0 3 2 train\n",
+        "trainer 1 2 1 3 2 train\n",
+        "reader 0 1 2 3 1 read\n",
+    ]
+    claim = run.read(run.layout.claim(2))
+    assert (claim["head"], claim["members"]) == ("local1", ["local2", "local1"])
+    door.write("go", "")
+    result = run.wait_until_over()
+    assert (result["state"], result["attempts"], result["restarts"]) == ("SUCCEEDED", 2, 0), run.story()
+    run.assert_records_valid(killed=("local0",))

@@ -110,7 +110,7 @@ def test_a_rank_without_a_first_heartbeat_fails_if_start_timeout_says_so(door: D
     assert (result["state"], result["exit_code"]) == ("FAILED", 1), result
     assert result["failures"]["0"]["class"] == "stalled"
     assert result["failures"]["0"]["message"].startswith(
-        "no first heartbeat within start_timeout (2 s): it is in <module>"
+        "no first heartbeat within start_timeout (2 s): it is at train.py:2"
     )
 
 

@@ -286,17 +286,17 @@ def test_an_exception_restarts_all_ranks_although_a_thread_of_its_process_never_
 
 
 @pytest.mark.variant(of="test_the_local_script_ends_its_agents_at_the_time_limit")
-def test_the_time_limit_ends_a_run_as_slurms_does(door: Door) -> None:
+def test_the_time_limit_ends_a_run_before_it_is_over(door: Door) -> None:
     door.write("train.py", WAITS)
     door.write(
         "job.yaml",
-        "name: probe\nsite: local\nnodes: 2\nworkers_per_node: 1\ntime: 15s\nentrypoint: {script: train.py}\n",
+        "name: probe\nsite: local\nnodes: 2\nworkers_per_node: 1\ntime: 20s\nentrypoint: {script: train.py}\n",
     )
-    run = door.submit("job.yaml", wait=True, exit_code=10)
+    run = door.submit("job.yaml", wait=True, exit_code=7)
     result = run.result()
-    assert (result["state"], result["reason"], result["exit_code"]) == ("CANCELLED", "terminated", 10), run.story()
-    assert "a time limit" in result["cause"]
+    assert (result["state"], result["reason"], result["exit_code"]) == ("FAILED", "time_limit", 7), run.story()
+    assert result["cause"].startswith("the job's time limit was reached")
     assert "stopped by SIGTERM" in run.stdout(1, 0)
-    assert "the time limit of 15 s is over" in (run.path / f"{run.job_id}.out").read_text()
+    assert "the time limit of 20 s is over" not in (run.path / f"{run.job_id}.out").read_text()
     run.assert_nothing_left()
     run.assert_records_valid()

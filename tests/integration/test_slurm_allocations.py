@@ -77,7 +77,7 @@ def test_a_requeued_job_goes_on_in_the_next_allocation(slurm_door: Door, slurm: 
     slurm_door.write("finish", "")
     result = assert_over(run, "SUCCEEDED", 0)
     assert (result["attempts"], result["restarts"]) == (2, 0)
-    assert script_output(run).count("requeued the job") == 1
+    assert script_output(run).count("the scheduler has requeued the job") == 1
     slurm.wait_for_job(run.job_id, "COMPLETED")
 
 

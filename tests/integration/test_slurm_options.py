@@ -28,6 +28,8 @@ GIVEN = {
     "--output": ("--output=%j.out",),
     "--parsable": ("--parsable",),
     "--requeue": ("--requeue",),
+    "--dependency": ("--dependency=singleton",),  # that after a job needs one; the chains of jobs have it
+    "--signal": ("--signal=B:USR2@60",),
     "--time": ("--time=1-02:03:04",),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from hpc_elastic.errors import ExitCode, JobError
 from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT
 from hpc_elastic.job.parse import parse_job
-from hpc_elastic.job.spec import JobSpec
+from hpc_elastic.job.spec import HealthSpec, JobSpec
 
 NO_UNIT = (
     "expected a duration such as 90m, 2h30m, 45s or 1-12:00:00, found '90'; write 90m for minutes, 90s for seconds"
@@ -113,7 +113,10 @@ def test_a_bad_job_file_gets_the_message_that_it_says_at_its_end(path: pathlib.P
         ("role: trainer", "role", "trainer"),
         ("start: spawn", "start", "spawn"),
         ("preload: [numpy, my_package.models]", "preload", ("numpy", "my_package.models")),
-        ("health: {}\ncontainer: {}\nstage: {source: null}", "health", {}),
+        ("health: {}\ncontainer: {}\nstage: {source: null}", "health", HealthSpec()),
+        ("health: {gpus: 20s, scratch: false}", "health.gpus", timedelta(seconds=20)),
+        ("health: {gpus: 20s, scratch: false}", "health.scratch", False),
+        ("health: {scratch: true}", "health.scratch", True),
     ],
 )
 def test_a_job_file_means_what_its_author_typed(text: str, path: str, value: object) -> None:
@@ -153,7 +156,6 @@ logs: {tee: [0, x]}
         "job.yaml:4: restart.max_restart: unknown key; did you mean max_restarts?",
         "job.yaml:5: restart.backoff.first: expected at most restart.backoff.max, which is 1m, found 2m",
         "job.yaml:6: signals.grace: expected at most signals.lead, which is 30s, found 1m",
-        "job.yaml:6: signals.lead: not supported yet; leave it out",
         "job.yaml:8: sbatch.-N: sbatch's --nodes does not belong here: use the key nodes",
         "job.yaml:10: sbatch.-p: the same option as partition; give one of them",
         "job.yaml:12: name: given twice; first in line 11",
@@ -280,14 +282,8 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("signals.notice", "USR1"),
-        ("signals.lead", "90s"),
-        ("requeue.max", "1"),
-        ("requeue.on", "[preempted]"),
-        ("logs.per", "node"),
         ("stage.source", "a"),
         ("stage.target", "b"),
-        ("health", "{disk: false}"),
         ("container.runtime", "pyxis"),
         ("container.image", "a.sqsh"),
         ("container.mounts", "[/a]"),

@@ -22,7 +22,13 @@ DIGEST = "d" * 64
 
 
 def a_join(
-    node_id: int, *, workers: int = 2, problem: str | None = None, node: str | None = None, role: str = "default"
+    node_id: int,
+    *,
+    workers: int = 2,
+    problem: str | None = None,
+    unhealthy: str | None = None,
+    node: str | None = None,
+    role: str = "default",
 ) -> Join:
     return Join(
         node=node or f"node{node_id}",
@@ -33,6 +39,7 @@ def a_join(
         role=role,
         versions={},
         problem=problem,
+        unhealthy=unhealthy,
     )
 
 
@@ -141,11 +148,12 @@ class HeadScript:
         succession: Succession | None = None,
         node: str = "node0",
         join_timeout_s: float = 600,
+        allocation: int = 1,
     ) -> None:
         self.settings = settings = HeadSettings(
             run="run",
             node=node,
-            allocation=1,
+            allocation=allocation,
             expected=tuple(f"node{number}" for number in range(nodes)),
             min_nodes=min_nodes or nodes,
             max_nodes=max_nodes or nodes,
@@ -172,9 +180,9 @@ class HeadScript:
         past = history or History()
         self.head = Head(settings, history=past, decide=policy.decide, now=self.now, succession=succession)
 
-    def join(self, *node_ids: int, problem: str | None = None) -> list[Action]:
+    def join(self, *node_ids: int, problem: str | None = None, unhealthy: str | None = None) -> list[Action]:
         self.beating.update(node_ids)
-        joins = [a_join(number, problem=problem, role=self.role_of(number)) for number in node_ids]
+        joins = [a_join(number, problem=problem, unhealthy=unhealthy, role=self.role_of(number)) for number in node_ids]
         return [action for join in joins for action in self.head.joined(join, self.now)]
 
     def claimed(self, *, is_ours: bool = True, attempt: int | None = None) -> list[Action]:
@@ -216,7 +224,12 @@ class HeadScript:
         return self.say(node_id, Ended(attempt=self.attempts[node_id]))
 
     def stopped(
-        self, node_id: int, *failures: FailureRecord, unkillable: tuple[int, ...] = (), succeeded: str = ""
+        self,
+        node_id: int,
+        *failures: FailureRecord,
+        unkillable: tuple[int, ...] = (),
+        succeeded: str = "",
+        step: int | None = None,
     ) -> list[Action]:
         message = Stopped(
             attempt=self.attempts[node_id],
@@ -224,6 +237,7 @@ class HeadScript:
             unkillable=unkillable,
             store_port=26000 + node_id,
             succeeded=succeeded,
+            step=step,
         )
         return self.say(node_id, message)
 

@@ -23,6 +23,7 @@ from hpc_elastic.membership.discovery import (
 from hpc_elastic.membership.messages import Elsewhere
 from hpc_elastic.membership.ranks import assign_worker_ranks
 from hpc_elastic.membership.succession import LostHead, Records, order_of_succession, with_candidates
+from hpc_elastic.membership.timing import GATHERS_AFTER_S, TURNS_TO_ASK
 from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
@@ -431,3 +432,34 @@ def test_of_silent_agents_one_is_asked_in_each_round() -> None:
     asked = [node for _, node in search.dialled]
     assert asked[0::2] == ["node0"] * len(asked[0::2]) or asked[1::2] == ["node0"] * len(asked[1::2])
     assert len(set(asked)) > 3, "each of them has its round"
+
+
+def test_an_agent_asks_a_head_that_it_has_not_had_yet_before_it_claims_the_next_allocation() -> None:
+    """Else agents that have superseded each other would do so for ever, before the first attempt."""
+    search = Search("node1", records(), lost="node3", is_dead=False)
+    search.pass_time(10)
+    ((at, claim),) = search.asked_for(ClaimAllocation)
+    assert (at, claim) == (GATHERS_AFTER_S * TURNS_TO_ASK, ClaimAllocation(after=1))
+    assert len([node for moment, node in search.dialled if node == "node0" and moment < at]) >= 3
+
+
+def test_an_agent_whose_claims_are_all_in_vain_leaves_and_says_so() -> None:
+    """Two sides of a partition would else supersede each other for ever, and nobody would end the run."""
+    lost = LostHead(node="node0", contact=0, is_dead=True, why="reset")
+    discovery = HeadDiscovery(replace(SETTINGS, claims_left=2), lost, 0)
+    now, claims, left = 0.0, 0, list[Leave]()
+    for _ in range(50):
+        waiting = discovery.tick(now)
+        while waiting:
+            action = waiting.pop(0)
+            if isinstance(action, ReadRecords):
+                waiting += discovery.read(records(), now)
+            elif isinstance(action, ClaimAllocation):
+                claims += 1
+                waiting += discovery.superseded(now)
+            elif isinstance(action, Leave):
+                left.append(action)
+        now += 0.5
+    assert claims == 2
+    (leave,) = left
+    assert (leave.exit_code, "never did enough nodes join" in leave.cause) == (int(ExitCode.NODES_MISSING), True)

@@ -11,6 +11,7 @@ from hpc_elastic.errors import ExitCode, MissingNode, RendezvousCause, Rendezvou
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
 from hpc_elastic.membership.gathering import Diagnosis, other_version
 from hpc_elastic.membership.messages import Join, Refused
+from hpc_elastic.membership.timing import SPARES_COME_WITHIN_S
 from tests.membership.script import HeadScript, a_join, of_kind, the_claim, the_result
 
 VERSIONS = {"python": "3.11.2", "hpc_elastic": "0.1.0", "torch": "2.13.0+cpu"}
@@ -189,3 +190,22 @@ def test_what_only_one_of_the_two_runs_is_not_compared() -> None:
     """The workers of a role that is a command may be anything."""
     join = replace(a_join(1), versions={"python": "3.11.2", "hpc_elastic": "0.1.0"})
     assert other_version("node0", VERSIONS, join) is None
+
+
+def test_a_missing_spare_does_not_hold_up_the_first_attempt() -> None:
+    script = HeadScript(4, min_nodes=2, max_nodes=3)
+    assert not of_kind(script.join(0, 1, 2), ClaimAttempt)  # it may be on its way
+    assert the_claim(script.pass_time(SPARES_COME_WITHIN_S)).claim.members == ("node0", "node1", "node2")
+
+
+def test_a_node_that_is_no_spare_is_awaited_though_a_spare_has_come() -> None:
+    script = HeadScript(4, min_nodes=2, max_nodes=3)
+    assert not of_kind([*script.join(0, 1, 3), *script.pass_time(30)], ClaimAttempt)
+    assert the_claim(script.join(2)).claim.members == ("node0", "node1", "node2")
+
+
+def test_a_missing_spare_is_awaited_if_an_unhealthy_node_leaves_a_place_to_it() -> None:
+    script = HeadScript(4, min_nodes=2, max_nodes=3)
+    script.join(2, unhealthy="scratch: full")
+    assert not of_kind([*script.join(0, 1), *script.pass_time(30)], ClaimAttempt)
+    assert the_claim(script.join(3)).claim.members == ("node0", "node1", "node3")

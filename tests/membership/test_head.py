@@ -38,7 +38,7 @@ from hpc_elastic.membership.messages import (
 )
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.timing import CLOSING_BOUND_S
-from hpc_elastic.rundir.records import FailureRecord, RunState, Spend
+from hpc_elastic.rundir.records import FailureRecord, RunState, SetAside, Spend
 from tests.membership.script import (
     HeadScript,
     a_failure,
@@ -244,6 +244,73 @@ def test_no_progress_is_judged_by_the_culprits_and_not_by_their_victims() -> Non
     script.stopped(1)
     result = the_result(script.stopped(0, a_failure(1, node="node0", message="KeyError: 'c'")))
     assert result.reason == "no_progress"
+
+
+def test_an_attempt_that_repeats_the_steps_of_an_earlier_one_makes_no_progress() -> None:
+    script = HeadScript(2, restart=a_restart_plan(10, no_progress_limit=3))
+    script.run()
+    for steps in ((7, 8), (None, 3), (9, 8), (9, 9)):  # the furthest of both nodes: 8, 3 again, 9, 9 again
+        script.report(0, a_failure(0, node="node0"))
+        script.stopped(0, step=steps[0])
+        claim = the_claim(script.stopped(1, step=steps[1])).claim
+        script.claimed()
+    assert (claim.step, claim.same_failures) == (9, 2)
+    script.report(0, a_failure(0, node="node0"))
+    script.stopped(0)
+    assert the_result(script.stopped(1)).reason == "no_progress"
+
+
+def a_timeout(rank: int, node: str) -> FailureRecord:
+    return a_failure(rank, node=node, failure_class="collective_timeout", message="Timed out waiting for all_reduce")
+
+
+def test_a_stop_for_a_time_out_waits_a_moment_for_the_others_that_waited() -> None:
+    script = HeadScript(2)
+    script.run()
+    assert script.report(0, a_timeout(0, "node0")) == []
+    assert script.pass_time(1.5) == []
+    assert script.report(1, a_victim(2, "node1")) == []  # of the connection to rank 0
+    script.report(1, a_timeout(3, "node1"))
+    stops = of_kind(script.pass_time(0.6), SendToMember)
+    assert [(each.node, each.message.takes_stacks) for each in stops if isinstance(each.message, Stop)] == [
+        ("node0", True),
+        ("node1", True),
+    ]
+    script.stopped(0)
+    cause = the_claim(script.stopped(1)).claim.root_cause
+    assert cause is not None
+    assert (cause.rank, cause.failure_class, cause.victims) == (1, "silent", "0,2-3")
+
+
+def test_a_culprit_ends_the_wait_after_a_time_out_at_once() -> None:
+    script = HeadScript(2)
+    script.run()
+    assert script.report(0, a_timeout(0, "node0")) == []
+    told = script.report(1, a_failure(2, node="node1"))
+    assert {each.node for each in of_kind(told, SendToMember) if isinstance(each.message, Stop)} == {"node0", "node1"}
+    script.stopped(0)
+    cause = the_claim(script.stopped(1)).claim.root_cause
+    assert cause is not None
+    assert (cause.rank, cause.observed_first) == (2, 0)
+
+
+def test_when_every_rank_has_timed_out_nobody_is_waited_for() -> None:
+    script = HeadScript(1)
+    script.run()
+    assert script.report(0, a_timeout(0, "node0")) == []
+    assert of_kind(script.report(0, a_timeout(1, "node0")), SendToMember)
+
+
+def test_a_lost_node_ends_the_wait_after_a_time_out() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    assert script.report(0, a_timeout(0, "node0")) == []
+    assert of_kind(script.lose(2), SendToMember)
+    script.stopped(0)
+    claim = the_claim(script.stopped(1)).claim
+    assert claim.reason == "node2 was lost: the connection closed"
+    assert script.claimed() != []
+    assert script.pass_time(3.0) == []  # nothing of the held time-out is left
 
 
 def test_a_node_that_is_lost_while_workers_stop_is_the_cause_of_their_failures() -> None:
@@ -550,6 +617,115 @@ def test_a_lost_spare_disturbs_nobody() -> None:
     script.run()
     assert not sent(script.lose(2), Stop)
     assert script.head.phase is HeadPhase.RUNNING
+
+
+def test_a_restart_that_a_person_asks_for_costs_nothing() -> None:
+    script = HeadScript(2, restart=a_restart_plan(0))
+    script.run()
+    stops = of_kind(script.head.restart_requested("ada@login1", script.now), SendToMember)
+    assert {(each.node, each.message.manner) for each in stops if isinstance(each.message, Stop)} == {
+        ("node0", StopManner.GRACE),
+        ("node1", StopManner.GRACE),
+    }
+    script.stopped(0)
+    claim = the_claim(script.stopped(1)).claim
+    assert (claim.attempt, claim.reason, claim.spend.restarts) == (2, "ada@login1 asked for a restart", 0)
+    assert claim.root_cause is None
+
+
+def test_a_restart_is_no_business_of_a_head_without_an_attempt_at_work() -> None:
+    script = HeadScript(2)
+    (told,) = script.head.restart_requested("ada@login1", script.now)
+    assert isinstance(told, Log)
+    assert "no attempt is at work" in told.text
+    assert script.head.phase is HeadPhase.GATHERING
+
+
+def names_of(script: HeadScript, actions: list[Action]) -> list[str]:
+    claim = the_claim(actions)
+    script.claimed()
+    return [node.node for node in claim.world.nodes]
+
+
+def test_a_drained_node_has_no_workers_any_more_and_nothing_is_charged() -> None:
+    script = HeadScript(3, min_nodes=2, restart=a_restart_plan(0))
+    script.run()
+    script.head.drain_requested("node1", "ada@login1", script.now)
+    script.stopped(0)
+    script.stopped(1)
+    actions = script.stopped(2)
+    assert the_claim(actions).claim.reason == "ada@login1 drained node1"
+    assert names_of(script, actions) == ["node0", "node2"]
+    assert script.head.drain_requested("node1", "bob", script.now) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "why"), [("node1", "too few other nodes are here"), ("node9", "none of the job's nodes: node0, node1")]
+)
+def test_a_node_that_cannot_be_drained_stays_at_work(node: str, why: str) -> None:
+    script = HeadScript(2)
+    script.run()
+    (told,) = script.head.drain_requested(node, "ada@login1", script.now)
+    assert isinstance(told, Log)
+    assert why in told.text
+    assert script.head.phase is HeadPhase.RUNNING
+
+
+def test_a_drained_head_goes_on_as_head_without_workers() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    script.head.drain_requested("node0", "ada@login1", script.now)
+    script.stopped(0)
+    script.stopped(1)
+    assert names_of(script, script.stopped(2)) == ["node1", "node2"]
+
+
+def fail_on(script: HeadScript, node_id: int, failure_class: str, nodes: tuple[int, ...]) -> list[Action]:
+    """The outcome of a failure of this class on a node; `nodes` are those of the attempt."""
+    rank = script.head._members.world.nodes[nodes.index(node_id)].first_rank  # type: ignore[union-attr]
+    script.report(node_id, a_failure(rank, node=f"node{node_id}", failure_class=failure_class, message="Xid 79"))
+    actions: list[Action] = []
+    for node in nodes:
+        actions = script.stopped(node)
+    return actions
+
+
+def test_a_node_whose_hardware_failed_is_left_out_of_the_next_attempt() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    actions = fail_on(script, 1, "cuda_hardware", (0, 1, 2))
+    (aside,) = the_claim(actions).claim.set_aside
+    assert (aside.node, aside.allocation) == ("node1", script.settings.allocation)
+    assert names_of(script, actions) == ["node0", "node2"]
+    # With one more blamed there are too few left: it is used all the same.
+    assert names_of(script, fail_on(script, 2, "cuda_hardware", (0, 2))) == ["node0", "node2"]
+
+
+def test_an_exception_sets_no_node_aside() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    actions = fail_on(script, 1, "exception", (0, 1, 2))
+    assert the_claim(actions).claim.set_aside == ()
+    assert names_of(script, actions) == ["node0", "node1", "node2"]
+
+
+def test_a_node_that_is_set_aside_is_used_again_before_the_run_ends_for_want_of_nodes() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.run()
+    fail_on(script, 1, "cuda_hardware", (0, 1, 2))
+    script.claimed()
+    script.lose(2)
+    assert names_of(script, script.stopped(0)) == ["node0", "node1"]
+
+
+@pytest.mark.parametrize(("later", "used"), [(1, ["node0", "node2"]), (3, ["node0", "node2"]), (4, 3)])
+def test_a_blame_is_carried_into_later_allocations_and_forgotten_after_three(later: int, used: object) -> None:
+    blamed = SetAside(node="node1", why="rank 1 on node1: Xid 79", allocation=1)
+    history = History(attempts=4, set_aside=(blamed,))
+    script = HeadScript(3, min_nodes=2, history=history, allocation=1 + later)
+    actions = [action for node_id in range(3) for action in script.join(node_id)]
+    names = [node.node for node in the_claim(actions).world.nodes]
+    assert names == used or len(names) == used
 
 
 def test_a_second_stop_request_changes_nothing() -> None:

@@ -296,6 +296,31 @@ def test_a_worker_that_ends_after_the_term_of_another_stop_has_not_failed() -> N
     assert ends_after_the_term(StopManner.GRACE)[1] == []
 
 
+def test_a_worker_that_ends_while_its_stacks_are_taken_ended_after_the_stop() -> None:
+    """The signal may wake it out of a call that would have gone on, and then it finds that its peers are gone."""
+    member = working()
+    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="it hangs", takes_stacks=True), 1)
+    assert member.worker_exited(1, 1, 1, 2) == [RecordFailure(attempt=1, local_rank=1, exitcode=1, is_after_stop=True)]
+
+
+def test_a_worker_that_was_reported_as_stalled_is_not_judged_once_more_by_its_end() -> None:
+    member = working()
+    stalled = replace(a_failure(3), failure_class="stalled", exitcode=9)
+    member.failure_recorded(stalled)
+    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="it hangs", takes_stacks=True), 1)
+    assert member.worker_exited(1, stalled.local_rank, 1, 2) == []
+    (stopped,) = [message for message in told(member.workers_stopped(1, (), 26000)) if isinstance(message, Stopped)]
+    assert stopped.failures == (stalled,)
+
+
+def test_what_the_stacks_said_of_waiting_ranks_goes_to_the_head() -> None:
+    member = working()
+    member.received(Stop(attempt=1, manner=StopManner.RESTART, reason="it hangs", takes_stacks=True), 1)
+    (stopped,) = told(member.workers_stopped(1, (), 26000, 17, {3, 2}))
+    assert isinstance(stopped, Stopped)
+    assert (stopped.step, stopped.waiting) == (17, "2-3")
+
+
 def test_keeps_stopped_back_until_every_failure_is_recorded() -> None:
     member = working()
     member.worker_exited(1, 0, 1, 1)

@@ -190,12 +190,15 @@ def test_a_world_has_no_more_nodes_than_the_run_may_have_whatever_their_roles() 
     assert names(world_of(nodes, limits=NodeLimits(all_nodes=3))) == ["node0", "node1", "node2"]
 
 
-def test_a_newcomer_takes_no_place_of_another_role_and_no_role_outgrows_its_own_limit() -> None:
+def test_only_a_spare_takes_a_place_of_another_role_and_no_role_outgrows_its_own_limit() -> None:
     nodes = seats([1] * 5, ["reader", "reader", "trainer", "trainer", "trainer"])
     limits = NodeLimits(all_nodes=4, of_role={"reader": 2, "trainer": 2})
     before = world_of(nodes, limits=limits)
     assert names(before) == ["node0", "node1", "node2", "node3"]
-    assert names(world_of([nodes[0], *nodes[2:]], before, limits)) == ["node0", "node2", "node3"]
+    assert names(world_of([nodes[0], *nodes[2:4]], before, limits)) == ["node0", "node2", "node3"]
+    moved = world_of([nodes[0], *nodes[2:]], before, limits)
+    assert [(node.node, node.role) for node in moved.nodes][:2] == [("node0", "reader"), ("node4", "reader")]
+    assert names(moved) == ["node0", "node4", "node2", "node3"]
     assert names(world_of([*nodes[:3], nodes[4]], before, limits)) == ["node0", "node1", "node2", "node4"]
 
 
@@ -234,6 +237,11 @@ def test_the_store_of_a_role_of_its_own_is_on_its_first_node_in_the_order_of_the
     assert world is not None
     assert names(world) == ["node0", "node3", "node2"]
     assert {role.role: role.master_node for role in world.roles} == {"trainer": "node0", "reader": "node3"}
+
+
+def _with_place(seat: Seat, world: World) -> Seat:
+    place = next((node for node in world.nodes if node.node == seat.node), None)
+    return seat if place is None else replace(seat, role=place.role, workers=place.workers)
 
 
 NODES = st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["trainer", "reader"])), min_size=1, max_size=10)
@@ -276,9 +284,15 @@ def test_worlds_that_follow_one_another_keep_the_order_and_are_as_large_as_they_
         assert assigned(world) == torchs_assignments(world.nodes)
         assert [rank.rank for rank in world.ranks] == list(range(sum(node.workers for node in world.nodes)))
         counts = Counter(seat.role for seat in here)
-        assert Counter(node.role for node in world.nodes) == {
-            role: min(count, of_role[role]) for role, count in counts.items()
-        }
+        sizes = Counter(node.role for node in world.nodes)
+        spares = sum(max(0, count - of_role[role]) for role, count in counts.items())
+        for role, most in of_role.items():
+            own = min(counts[role], most)
+            holes = 0 if before is None else max(0, sum(node.role == role for node in before.nodes) - own)
+            assert own <= sizes[role] <= min(most, own + min(spares, holes))
+        places = sum(sizes.values()) - sum(min(counts[role], most) for role, most in of_role.items())
+        assert before is None or places <= spares
+        everybody = [_with_place(seat, world) for seat in everybody]  # as the head's roster has them
         present = {seat.node for seat in here}
         if before is None:
             assert [node.node_id for node in world.nodes] == sorted(node.node_id for node in world.nodes)

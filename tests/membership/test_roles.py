@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.actions import Log, Note
+from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
+from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
 from hpc_elastic.rundir.states import RunState
-from tests.membership.script import HeadScript, a_restart_plan, of_kind, sent, the_cause, the_claim, the_result
+from tests.membership.script import HeadScript, a_restart_plan, a_seat, of_kind, sent, the_cause, the_claim, the_result
 
 TRAINER, READER, WATCHER = "trainer", "reader", "watcher"
 
@@ -353,16 +357,96 @@ def test_nobody_is_stopped_for_a_newcomer_of_a_role_that_is_full(late: int, is_s
     assert bool(sent(script.join(late), Stop)) is is_stopped
 
 
-def test_a_spare_of_another_role_takes_no_place_and_the_role_goes_on_with_its_least() -> None:
+# A spare of any role takes the place of a lost node of any role.
+
+
+def with_spares(**settings: Any) -> HeadScript:
+    """Two trainers, two readers and a spare, which the last role has."""
+    roles = {0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER}
+    least, most = settings.pop("least", {TRAINER: 2, READER: 1}), {TRAINER: 2, READER: 2}
+    script = HeadScript(5, min_nodes=3, max_nodes=4, roles=roles, role_nodes=least, role_max_nodes=most, **settings)
+    script.run()
+    return script
+
+
+def lose(script: HeadScript, *lost: int) -> list[Action]:
+    """Nodes are lost, and all others stop."""
+    for node in lost:
+        script.lose(node)
+    members = [node for node in range(4) if node not in lost]
+    return [action for node in members for action in script.stopped(node)]
+
+
+def places(actions: list[Action]) -> dict[str, str]:
+    return {node.node: node.role for node in the_claim(actions).world.nodes}
+
+
+def test_a_spare_of_another_role_takes_the_place_of_a_lost_node() -> None:
+    script = with_spares()
+    actions = lose(script, 1)
+    assert places(actions) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
+    assign = sent(script.claimed(), Assign)["node4"]
+    assert (assign.role, assign.first_rank, assign.role_world_size) == (TRAINER, 2, 4)
+
+
+def test_a_spare_of_another_role_runs_as_many_workers_as_the_node_in_whose_place_it_is() -> None:
+    seats = [
+        replace(a_seat(node), role=TRAINER if node < 2 else READER, workers=4 if node < 2 else 1) for node in range(4)
+    ]
+    limits = NodeLimits(all_nodes=3, of_role={TRAINER: 2, READER: 1}, least_of_role={TRAINER: 2, READER: 1})
+    settings: Any = {"run": "run", "allocation": 1, "head": "node0", "restarts": {}, "limits": limits}
+    before = assign_worker_ranks(seats, attempt=1, **settings)
+    world = assign_worker_ranks([seat for seat in seats if seat.node != "node1"], attempt=2, before=before, **settings)
+    assert [(node.node, node.role, node.workers) for node in world.nodes] == [
+        ("node0", TRAINER, 4),
+        ("node3", TRAINER, 4),
+        ("node2", READER, 1),
+    ]
+    assert find_swaps(before, world) == [("node3", "node1")]
+
+
+def test_a_spare_replaces_a_node_of_its_own_role_first() -> None:
+    assert places(lose(with_spares(), 3)) == {
+        "node0": TRAINER,
+        "node1": TRAINER,
+        "node2": READER,
+        "node4": READER,
+    }
+
+
+def test_a_spare_that_has_changed_its_role_keeps_it() -> None:
+    script = with_spares()
+    lose(script, 1)
+    script.claimed()
+    assert sent(script.fail(0), Stop).keys() == {"node0", "node2", "node3", "node4"}
+    for node in (0, 2, 3):
+        script.stopped(node)
+    assert places(script.stopped(4)) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
+
+
+def test_no_node_that_has_a_place_is_moved_to_another_role() -> None:
+    roles = {0: TRAINER, 1: READER, 2: READER}
     script = HeadScript(
-        5,
-        min_nodes=3,
-        max_nodes=4,
-        roles={0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER},
-        role_nodes={TRAINER: 1, READER: 2},
-        role_max_nodes={TRAINER: 2, READER: 2},
+        3,
+        min_nodes=2,
+        roles=roles,
+        role_nodes={TRAINER: 1, READER: 1},
+        role_max_nodes={TRAINER: 1, READER: 2},
+        node="node1",
     )
     script.run()
-    script.lose(1)
-    claim = the_claim([action for node in (0, 2, 3) for action in script.stopped(node)]).claim
-    assert claim.members == ("node0", "node2", "node3")
+    script.lose(0)
+    script.stopped(1)
+    assert the_cause(script.stopped(2)) == ("node_lost", ExitCode.NODE_LOST)
+
+
+def test_a_spare_that_did_not_hear_of_its_new_role_keeps_the_place_when_it_is_back() -> None:
+    script = with_spares()
+    lose(script, 1)
+    script.claimed()
+    script.lose(4)
+    script.join(4)  # as the reader that it was
+    for node in (0, 2):
+        script.stopped(node)
+    actions = script.stopped(3)
+    assert places(actions)["node4"] == TRAINER

@@ -32,6 +32,16 @@ Current thread 0x00007f1 (most recent call first):
   File "/home/ada/ops.py", line 12 in gather
   File "/home/ada/train.py", line 88 in step
 """
+WAITS = """\
+Current thread 0x00007f1 (most recent call first):
+  File "/usr/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2901 in all_reduce
+  File "/home/ada/train.py", line 88 in step
+"""
+READS = """\
+Current thread 0x00007f1 (most recent call first):
+  File "/home/ada/data.py", line 31 in open_shard
+  File "/home/ada/train.py", line 80 in step
+"""
 LINE = "rank 3 on node2 failed with exit code 1: ValueError: no such batch"
 CAUSE = RootCause(
     attempt=1,
@@ -129,6 +139,27 @@ def silent_rank(root: Path) -> RunBuilder:
         cause=f"{line}; the same failure came 3 times with no progress in between",
         failures=failures,
         root_cause=cause,
+        time=LATE,
+    )
+
+
+def stalled(root: Path) -> RunBuilder:
+    """All stacks were taken: one rank is in a file, the others wait for it."""
+    line = "rank 2 on node2 stalled: no heartbeat for 600 s after step 1200"
+    run = start(root, max_restarts=0)
+    for rank in range(4):
+        Path(run.layout.rank(1, rank)).mkdir(parents=True, exist_ok=True)
+        Path(run.layout.stack(1, rank)).write_text(READS if rank == 2 else WAITS)
+    words = "no heartbeat within stall_timeout (600 s): it is in open_shard (data.py:31)"
+    hung = replace(failure(run, 2, "stalled", words), frame="data.py:31 in open_shard", detail="no heartbeat for 600 s")
+    cause = replace(CAUSE, failure_class="stalled", line=line, rank=2, frame=hung.frame, failed="2", victims="0-1")
+    return run.end(
+        RunState.FAILED,
+        exit_code=1,
+        reason="restarts_used_up",
+        cause=line,
+        failures={"2": hung},
+        root_cause=replace(cause, silent="3", observed_first=2),
         time=LATE,
     )
 
@@ -273,6 +304,6 @@ KINDS: dict[str, Callable[[Path], RunBuilder]] = {
     made.__name__: made
     for made in (
         *(exception, out_of_memory, segmentation_fault, silent_rank, node_lost, node_lost_beyond_min, nodes_missing),
-        *(setup_failed, cancelled, terminated, no_result, agent_failed, old_run, succeeded, pending, hostile),
+        *(setup_failed, cancelled, terminated, no_result, agent_failed, old_run, succeeded, pending, hostile, stalled),
     )
 }

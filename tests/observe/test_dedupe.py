@@ -12,7 +12,7 @@ from hpc_elastic.observe.dedupe import Deduper, Group
 def dedupe(lines: list[tuple[int, int, bytes]], *, window_ns: int = 100) -> list[Group]:
     """The groups of lines, each with a time, a rank and a text."""
     deduper = Deduper(window_ns)
-    groups = [group for time_ns, rank, line in lines for group in deduper.add(time_ns, rank, f"node{rank}", line)]
+    groups = [group for time_ns, rank, line in lines for group in deduper.add(time_ns, rank, f"node{rank}", [line])]
     return groups + list(deduper.finish())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.codec import to_json
+from hpc_elastic.observe import log_streams
 from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, RankPlace, merge, open_streams
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -57,8 +58,11 @@ def test_the_part_before_a_cut_comes_first_with_the_time_of_the_cut(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_merge_loses_and_doubles_no_line_and_keeps_the_order_of_each_rank(seed: int, tmp_path: Path) -> None:
+def test_a_merge_loses_and_doubles_no_line_and_keeps_the_order_of_each_rank(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
+    monkeypatch.setattr(log_streams, "MOST_SORTED", chance.choice([0, 60_000, 1 << 30]))
     layout, places = RunLayout(tmp_path), []
     written: dict[int, list[bytes]] = {rank: [] for rank in range(5)}
     files = {rank: bytearray() for rank in written}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.observe.samples import ranks_seen, read_latest, read_pace, read_spread
+from hpc_elastic.observe.samples import read_pace, read_spread
 from tests.observe.report.build_run import build_run
 
 
@@ -28,21 +28,8 @@ def test_lines_are_spread_over_the_whole_file(tmp_path: Path, count: int, asked:
     assert max(gaps) <= 2 * max(1, -(-count // asked)) + 1
 
 
-def test_the_latest_lines_are_found_at_the_end_of_a_large_file(tmp_path: Path) -> None:
-    write(tmp_path / "s", 5000)
-    with open(tmp_path / "s", "a") as file:
-        file.write('{"time_ns": 50')
-    assert [line["time_ns"] for line in read_latest(str(tmp_path / "s"), count=2)] == [4999, 5000]
-
-
 def test_a_file_that_is_not_there_has_no_samples(tmp_path: Path) -> None:
-    assert read_spread(str(tmp_path / "s"), 5) == read_latest(str(tmp_path / "s")) == []
-
-
-def test_samples_of_an_earlier_attempt_say_nothing_of_this_one() -> None:
-    lines = [{"time_ns": 10, "attempt": 1, "ranks": [{"rank": 0, "step": 9, "age_s": 0.0}]}]
-    assert ranks_seen({"n": lines}, 2) == []
-    assert [each.step for each in ranks_seen({"n": lines}, 1)] == [9]
+    assert read_spread(str(tmp_path / "s"), 5) == []
 
 
 def test_of_many_nodes_some_are_read(tmp_path: Path) -> None:

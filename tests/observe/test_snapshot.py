@@ -14,6 +14,7 @@ from hpc_elastic.observe.facts import FactReader, agent_complaint
 from hpc_elastic.observe.present import status_rows
 from hpc_elastic.observe.snapshot import make_snapshot, snapshot_to_json, take_snapshot
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.states import RunState
@@ -105,6 +106,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "cause", "job_state", "job_reason", "job_nodes", "submitted", "started", "ended", "allocations", "attempts",
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
+        "notice",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
@@ -235,3 +237,26 @@ def test_roster_that_is_torn_or_of_another_shape_is_not_there_yet(tmp_path: Path
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
     Path(run.layout.world(1)).write_text(roster)
     assert [attempt.workers for attempt in FactReader(run.layout).read().attempts] == [None]
+
+
+def test_status_says_that_the_workers_will_be_stopped_until_the_run_is_over(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    give_notice(run, "in about 90 s (time limit, the clock)", time_ns=1)
+    give_notice(run, "in about 10 s (preemption, slurm)", time_ns=2)
+    snapshot = take_snapshot(run.layout, None)
+    assert snapshot.notice is not None
+    assert snapshot.notice.endswith(": the workers will be stopped in about 10 s (preemption, slurm)")
+    assert dict(status_rows(snapshot))["notice"] == snapshot.notice
+    assert take_snapshot(run.end().layout, None).notice is None
+
+
+def test_status_says_nothing_of_a_notice_of_an_older_start(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    give_notice(run, "soon", time_ns=1)
+    run.allocate(2, restart_count=1).open_attempt(2, allocation=2)
+    assert take_snapshot(run.layout, None).notice is None
+
+
+def give_notice(run: RunBuilder, text: str, *, time_ns: int) -> None:
+    event = {"time_ns": time_ns, "allocation": 1, "name": "notice.given"}
+    store.append_line(run.layout.events("node1"), {**event, "message": f"notice: the workers will be stopped {text}"})

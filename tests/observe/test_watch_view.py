@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from hpc_elastic.failures.pace import Pace
 from hpc_elastic.observe.samples import read_pace
-from hpc_elastic.observe.slow_ranks import Pace
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.watch_view import change_line, draw_view, read_events, watch_rows, what_changes
 from hpc_elastic.rundir.layout import RunLayout

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import TemplateError
-from hpc_elastic.plan.launch_plan import RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import RequeuePlan, ResourcesPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.directives import sbatch_directives, step_options
 from tests.plans import make_plan
@@ -45,7 +45,6 @@ def test_a_directive_says_the_plan(changes: dict[str, Any], directive: str) -> N
         ({}, "--cpus-per-task"),
         ({}, "--mem"),
         ({}, "--gpus-per-node"),
-        ({}, "--signal"),
         ({"resources": ResourcesPlan(gpus_per_node=4, gres="gpu:a100:4")}, "--gpus-per-node"),
         ({"sbatch": {"qos": None}}, "--qos"),
         ({"sbatch": {"contiguous": "false"}}, "--contiguous"),
@@ -90,3 +89,22 @@ def test_the_open_map_rejects_what_is_no_option(name: str) -> None:
 def test_the_run_directory_rejects_a_backslash() -> None:
     with pytest.raises(TemplateError, match="backslash"):
         sbatch_directives(make_plan(run_dir="/runs/a\\b"))
+
+
+@pytest.mark.parametrize(
+    ("requeue", "expected"),
+    [
+        (RequeuePlan(max=5, on=("time_limit",)), "--requeue"),
+        (RequeuePlan(max=0, on=("time_limit",)), "--no-requeue"),
+        (RequeuePlan(max=5, on=("time_limit",), by="chain"), "--no-requeue"),
+    ],
+)
+def test_slurm_is_told_whether_it_may_requeue_by_itself(requeue: RequeuePlan, expected: str) -> None:
+    assert expected in sbatch_directives(make_plan(requeue=requeue))
+
+
+def test_the_signal_is_for_the_batch_shell_only_and_comes_with_the_lead() -> None:
+    signals = SignalsPlan(notice="USR2", lead_s=90.5, grace_s=10, restart_grace_s=1)
+    assert "--signal=B:USR2@91" in sbatch_directives(make_plan(signals=signals))
+    without = SignalsPlan(notice="USR2", lead_s=0, grace_s=0, restart_grace_s=1)
+    assert not [line for line in sbatch_directives(make_plan(signals=without)) if "signal" in line]

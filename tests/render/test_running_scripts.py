@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.codec import from_json
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
@@ -228,7 +228,7 @@ def test_the_script_adds_nothing_of_its_own_to_the_environment(tmp_path: Path) -
     scene = make_scene(tmp_path, env={"SECRET_OF_THE_PLAN": "1"})
     scene.run(STUB_STATUS="0")
     added = set(scene.srun_environment()) - {"SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "STUB_STATUS", "STUBS"}
-    assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert added <= {"PATH", "HOME", "LANG", "PWD", "OLDPWD", "SHLVL", "_", "HPC_ELASTIC_TIME_LEFT"}
 
 
 HOSTILE_NAMES = (

@@ -373,3 +373,16 @@ def test_a_plan_of_an_older_version_without_restart_arguments_is_read() -> None:
     assert parse_plan(json.dumps(data)).roles[0].entrypoint == EntrypointPlan(
         kind="script", target="train.py", args=("a",)
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "per"),
+    [
+        ("nodes: 999\nworkers_per_node: 1", "rank"),
+        ("nodes: {min: 1, max: 125}\nworkers_per_node: 8", "node"),
+        ("nodes: 125\nworkers_per_node: 8\nlogs: {per: rank}", "rank"),
+        ("logs: {per: node}", "node"),
+    ],
+)
+def test_a_thousand_ranks_have_a_log_a_node_if_nothing_else_is_asked_for(job: str, per: str) -> None:
+    assert resolve(job).logs.per == per

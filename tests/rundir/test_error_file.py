@@ -17,8 +17,10 @@ from hpc_elastic.rundir.error_file import (
     clip,
     merge_error,
     parse_error,
+    read_log_tail,
     read_tail,
 )
+from hpc_elastic.rundir.layout import RunLayout
 
 WORKER = FailedWorker(rank=5, local_rank=1, pid=4242, node="node2", attempt=1)
 KILLED: Any = build_error(
@@ -135,3 +137,13 @@ def test_read_tail_is_empty_if_there_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name in ("missing", "fifo", "."):
         assert read_tail(str(tmp_path / name)) == ""
+
+
+def test_the_tail_of_an_error_file_reaches_over_a_cut(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_text("last\n")
+    Path(RunLayout.earlier(str(log))).write_text("first\nbefore\n")
+    assert read_log_tail(str(log)) == "first\nbefore\nlast\n"
+    assert read_log_tail(str(log), 13) == "before\nlast\n"
+    assert read_log_tail(str(log), 5) == "last\n"
+    assert read_log_tail(str(tmp_path / "none")) == ""

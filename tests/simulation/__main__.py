@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.plant import Plant
@@ -32,10 +34,14 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--machines", action="store_true", help="scenarios of machines that fail in odd ways")
     parser.add_argument("--spares", action="store_true", help="scenarios of worlds that die beside their spares")
     parser.add_argument("--alone", action="store_true", help="scenarios in which one thing goes wrong")
+    parser.add_argument("--health", action="store_true", help="scenarios in which nodes are unhealthy")
+    parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
     kinds = {"starts": draw_second_start, "machines": draw_machines, "spares": draw_spares, "alone": draw_alone}
+    kinds["health"] = draw_health
+    kinds["notices"] = draw_notices
     make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)

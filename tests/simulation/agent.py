@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 from collections.abc import Callable
@@ -115,7 +116,7 @@ class Agent:
         self.start_number = start_number  # of the job
         self.port = 1 + start_number
         self.name = f"node{number}"
-        self.role = role
+        self._role = role
         self.is_powered = True
         self.is_running = False
         self.started_at = self.died_at = NEVER
@@ -123,6 +124,10 @@ class Agent:
         self.left_at = self.gone_at = NEVER
         self.ends_job = self.was_killed = False
         self.problem: str | None = None
+        self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
+        self.unhealthy: list[tuple[float, float]] = []  # from when, until when
+        self.found_at: float | None = None  # when its checks found that it is unhealthy, None if they did not
+        self.was_well = False  # its checks once found nothing
         self.versions = VERSIONS
         self.is_refused = False
         self.is_told = False  # how the run ended, by the head or by the result
@@ -161,8 +166,15 @@ class Agent:
     @property
     def link(self) -> Socket | None:
         """The connection to the head, if it is elsewhere."""
+        if not hasattr(self, "part"):  # it is being examined
+            return None
         connection = cast("SimulatedConnection | None", self.part.heads._connection)
         return connection.socket if connection is not None else None
+
+    @property
+    def role(self) -> str:
+        """The one that it was placed in, or, for a spare that has taken a place of another one, that."""
+        return self.join.role if hasattr(self, "part") else self._role
 
     @property
     def join(self) -> Join:
@@ -178,20 +190,34 @@ class Agent:
         self._departure = Departure(self.process)
         self.process.create_task(self._work())
 
+    async def examine(self) -> str | None:
+        """The health checks: `agent.health.examination`."""
+        await asyncio.sleep(self.dice.choice([0.05, 0.3, 2.0]))
+        now, run = self.run.clock.now, self.run
+        if any(since <= now < until for since, until in self.unhealthy):
+            self.found_at = now if self.found_at is None else self.found_at
+            return "scratch: the disk is full"
+        if self.found_at is not None and run.scenario.rejoin == "immediately":
+            run.witness.see("joined")
+        self.found_at, self.was_well = None, True
+        return None
+
     async def _work(self) -> None:
         """As `agent.supervisor`."""
         run = self.run
+        unhealthy = await self.examine() if self.is_examined else None
         join = Join(
             node=self.name,
             node_id=self.number,
             agent=Endpoint(address=self.name, port=self.port),
             store_port=self.workers.store_port,
             workers=self._worker_count,
-            role=self.role,
+            role=self._role,
             versions=self.versions,
             problem=self.problem,
             can_end_job=True,
             is_launch_host=self.number == 0,
+            unhealthy=unhealthy,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
         make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731
@@ -216,7 +242,8 @@ class Agent:
         signals = AgentSignals(
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
-        self.part.serve(cast(NodeWorkers, self.workers), signals)
+        examine = self.examine if self.is_examined else None
+        self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
         self._tasks.run(self.part.heads.find())
         try:
             await self._departure

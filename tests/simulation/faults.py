@@ -23,7 +23,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
             agent.workers.end(worker, 1)
     elif fault.what in ("break_store", "unkillable", "kill_guard"):
         _break(agent, fault.what)
-    elif fault.what in ("stop", "term", "term_all"):
+    elif fault.what in ("stop", "term", "term_all", "notice"):
         _ask_to_end(run, agent, fault.what)
     elif fault.what in ("power_off", "kill_agent", "reset"):
         _lose(run, agent, fault.what)
@@ -63,7 +63,7 @@ def _postpone(run: SimulatedRun, fault: Fault) -> None:
 
 
 _OF_ALL = {"heal": _heal, "late": _postpone}
-_ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15}
+_ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 
 
 def _end_worker(run: SimulatedRun, agent: Agent, exitcode: int) -> None:
@@ -83,6 +83,9 @@ def _break(agent: Agent, what: str) -> None:
 
 
 def _ask_to_end(run: SimulatedRun, agent: Agent, what: str) -> None:
+    if what == "notice":
+        run.give_notice()
+        return
     run.witness.see("stop" if what == "stop" else "term")
     if what == "stop":
         run.is_stop_requested, run.stop_requested_at = True, run.clock.now

@@ -155,9 +155,13 @@ class _Decides:
     """A policy with something wrong about it."""
 
     def __init__(
-        self, restart: RestartPlan, roles: Mapping[str, str], after_exit_timeout: Literal["fail", "succeed"] = "fail"
+        self,
+        restart: RestartPlan,
+        roles: Mapping[str, str],
+        after_exit_timeout: Literal["fail", "succeed"] = "fail",
+        run: str = "",
     ) -> None:
-        self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout)
+        self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout, run=run)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         return self.changed(self._policy.decide(history, observation, now), history, observation, now)

@@ -82,6 +82,9 @@ class Progress:
             side = self.side()
             ends = f"{agent.name} ends the run for {result.reason} ({result.cause})"
             require(not side, f"{ends}, though {side} could go on, at {self._run.clock.now:.1f} s")
+        if result.reason in ENDED_FOR_TOO_FEW and not result.attempts and self._run.witness.kinds == {"unhealthy"}:
+            healthy = [each for each in self._run.agents if each.found_at is None]
+            require(not self._is_enough(healthy), f"{agent.name} ends the run ({result.cause}), with enough of them")
 
     def _may_lose(self) -> bool:
         """Whether the run has losses left even if the head has taken everybody for lost, who is back since."""
@@ -140,7 +143,8 @@ class Progress:
     def _is_calm(self, agent: Agent) -> bool:
         run, since = self._run, self._run.clock.now - self.bound_s
         is_well = agent.is_running and agent.is_powered and not agent.is_paused and agent.disk.is_well
-        is_able = agent.problem is None and agent.name not in run.witness.terminated | run.witness.unkillable
+        is_fit = agent.problem is None and agent.found_at is None
+        is_able = is_fit and agent.name not in run.witness.terminated | run.witness.unkillable
         return is_well and is_able and agent.troubled_until <= since
 
     def _are_connected(self, one: Agent, other: Agent) -> bool:

@@ -118,6 +118,9 @@ class Promptness:
         if before is None and fault.what in ("unfit", "other_version"):
             began = max(each.started_at for each in run.agents)
             self._check_wait(f"the first attempt comes without {agent.name}", began, JOINS_WITHIN_S)
+        elif before is None and not agent.is_running and fault.node >= run.scenario.max_nodes:
+            began = max(each.started_at for each in run.agents if each.number < run.scenario.max_nodes)
+            self._check_wait(f"the first attempt comes without the spare {agent.name}", began, JOINS_WITHIN_S)
         elif before is None and not agent.is_running:
             waited_s, waits_s = run.clock.now - head.started_at, run.scenario.join_timeout_s
             require(
@@ -150,8 +153,9 @@ class Promptness:
 
     def _check_world(self, world: World) -> None:
         """Everybody who is there takes part, as far as there is room."""
+        roles = {agent.name: agent.role for agent in self._run.agents} | {node.node: node.role for node in world.nodes}
         for role in self._run.scenario.roles:
-            there = [agent.name for agent in self._run.agents if agent.role == role.name and agent.is_running]
+            there = [agent.name for agent in self._run.agents if roles[agent.name] == role.name and agent.is_running]
             taken = [node.node for node in world.nodes if node.role == role.name]
             room = min(role.nodes_max, len(there))
             require(

@@ -122,6 +122,18 @@ class Rules:
             require(size >= role.nodes_min, f"{role.name} has {size} of at least {role.nodes_min} nodes")
         if before is not None and before.allocation == claim.allocation:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
+        if len(claim.roles) == len(world.roles):
+            self._check_health(agent, world)
+
+    def _check_health(self, head: Agent, world: World) -> None:
+        """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""
+        for node in world.nodes:
+            agent = self._run.peer(head, node.node)
+            if agent.found_at is None or not agent.is_running:
+                continue
+            since_s = self._run.clock.now - agent.found_at
+            is_known = not agent.was_well or since_s > self._run.progress.bound_s
+            require(not is_known, f"{node.node} is in attempt {world.attempt}, unhealthy for {since_s:.1f} s")
 
     def _may_follow(self, agent: Agent, before: AttemptClaim) -> bool:
         """Whether an agent may open the attempt after this one: of its members, or a spare whose head is dead."""

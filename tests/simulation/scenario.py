@@ -11,6 +11,7 @@ GRACE_S, RESTART_GRACE_S = 20.0, 5.0
 PHASES = ("gathering", "claiming", "running", "stopping", "pausing", "awaiting_quorum", "closing")
 
 JOINS = ("never_starts", "starts_late", "unfit", "other_version")  # from the start
+HEALTH = "unhealthy"  # the node's checks would find it, if they ran from `at` on, for `lasts_s`
 POINT = "point"  # as a fault's phase: just before the event which is the nth decision point of the run (`points`)
 HEAD, SECOND = -1, -2  # as a fault's node: the head at that moment, and the first one that may succeed it
 

@@ -25,6 +25,7 @@ FAULT_SENTENCES = {
     "break_store": "the store host on {node} ends",
     "unkillable": "the next worker to be killed on {node} survives",
     "stop": "somebody asks the run to stop",
+    "notice": "somebody says that the workers will be stopped soon",
     "term": "the agent on {node} gets a TERM",
     "term_all": "every agent gets a TERM",
     "power_off": "{node} loses power",
@@ -44,6 +45,8 @@ FAULT_SENTENCES = {
     "never_starts": "{node} never starts",
     "starts_late": "{node} starts {lasts} late",
     "unfit": "{node} cannot take part",
+    "unhealthy": "{node} is unhealthy for {lasts}",
+    "bus_worker": "a bus error ends a worker on {node}",
     "other_version": "{node} has another version of torch",
 }
 
@@ -80,7 +83,7 @@ def introduce(scenario: Scenario) -> Iterator[str]:
     }
     yield "; ".join(f"{what} takes {max(times):g} s at most" for what, times in slow.items())
     for fault in scenario.faults:
-        if fault.what in ("never_starts", "starts_late", "unfit", "other_version"):
+        if fault.what in ("never_starts", "starts_late", "unfit", "other_version", "unhealthy"):
             yield _describe(fault)
         elif fault.phase:
             nth = "" if fault.nth == 1 else f" for the {fault.nth}th time"

@@ -134,7 +134,7 @@ class Verdicts:
             "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
             "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,
             "setup_failed": "unfit" in witness.kinds,
-            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit"}),
+            "nodes_missing": bool(witness.kinds & {"missing", "loss", "term", "disk", "unfit", "unhealthy"}),
         }.get(reason, False)
 
     def _check_cause(self, reason: str, cause: str) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent.drivers import head_start, local_member, participation
+from hpc_elastic.agent.drivers import head_start, head_watch, local_member, participation
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
@@ -21,11 +21,12 @@ from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
 from hpc_elastic.membership.messages import Echo, Join, Message
-from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RestartPlan, SignalsPlan
+from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
@@ -60,6 +61,7 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             exit_timeout_s=scenario.exit_timeout_s,
             rejoin=cast(Any, scenario.rejoin),
         ),
+        requeue=RequeuePlan(max=0, on=()),
         signals=SignalsPlan(notice="", lead_s=0, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
     )
 
@@ -79,6 +81,17 @@ class Questions:
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
         return None
+
+    def outlook(self, job_id: str) -> JobOutlook | None:
+        is_requeued = self.is_requeued(job_id, 0)
+        # A job has at most two starts here, and it is asked about the first one.
+        return None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=2 * int(is_requeued))
+
+    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+        return "", f"job {job_id} is simulated"
+
+    def start_again(self, job_id: str) -> str:
+        return f"job {job_id} is simulated"
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """It knows of a machine without power, in half of the runs."""
@@ -115,6 +128,7 @@ class SimulatedJournal(Journal):
         if self._agent.run.is_stop_requested:
             yield Request(kind="stop", by="ada@login", time="")
         yield from super()._requests()
+        yield from self._agent.run.notices
 
 
 class Headquarters(Coordinator):
@@ -224,7 +238,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "open", shared.open_file),
         (journal, "os", shared),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (failures, journal, local_member)),
+        *((module, "time", wall) for module in (failures, head_watch, journal, local_member)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),

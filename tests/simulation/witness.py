@@ -29,7 +29,7 @@ class Incident:
 
 @dataclass
 class Witness:
-    """`kinds` has what ends a run: stop, term, loss, missing, unfit, start_failed, disk."""
+    """`kinds` has what ends a run: stop, term, loss, missing, unfit, unhealthy, start_failed, disk."""
 
     run: SimulatedRun
     kinds: set[str] = field(default_factory=set)

@@ -10,9 +10,12 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc_elastic.agent.workers.group import POLLS_SETTLE_S
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
+from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
 
@@ -23,6 +26,7 @@ FIND_S = 0.01  # finding a node's processes
 GONE_S = 0.02  # after a KILL, to be waited for
 KILL_BOUND_S = 10.0
 HANGS_S = 300.0
+SHOWN_WITHIN_S = 0.008  # after a rank has counted a poll, its agent reads the number: nanoseconds on any machine
 KILL, TERM = -9, -15
 
 
@@ -38,6 +42,9 @@ class Worker:
     started_at: float
     is_unkillable: bool = False
     has_term: bool = False
+    polls: int = 0  # calls of `notice_received` that have begun
+    shown: int = 0  # as many as the agent would read
+    waits_since: float | None = None  # in such a call
 
 
 class Workers:
@@ -56,6 +63,8 @@ class Workers:
         self._starting: asyncio.Task[None] | None = None
         self._is_stop_asked = False
         self._sent: int | None = None
+        self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
+        self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
         self._hurry = asyncio.Event()
         self._is_quiet = asyncio.Event()
 
@@ -66,6 +75,8 @@ class Workers:
         self._sent = None
         self._hurry.clear()
         self.assign = assign
+        if assign.notice is not None:
+            self._notice = (assign.attempt, 1)
         self._starting = self._agent.process.create_task(self._start(assign))
         await self._starting
 
@@ -89,15 +100,21 @@ class Workers:
             self._spawn(assign)
 
     def _spawn(self, assign: Assign) -> None:
+        self._latest = []
         for local_rank in range(assign.workers):
             rank, now = assign.first_rank + local_rank, self._run.clock.now
             worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
             self.alive[local_rank] = worker
             self._draw_fate(worker)
+            if self._run.polls.are_played:
+                self._latest.append(worker)
+                self._poll_later(worker, self._dice("polls", assign.attempt, local_rank))
         self._run.is_dirty = True
         self._run.witness.started(self._agent, assign)
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
+    ) -> tuple[int, ...]:
         self._is_stop_asked = True
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -131,6 +148,17 @@ class Workers:
     def hurry(self) -> None:
         self._hurry.set()
 
+    async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:
+        if self._notice[0] != attempt:
+            self._notice = (attempt, WAIT)
+        await asyncio.sleep(POLLS_SETTLE_S)
+        polls = max((worker.shown for worker in self._latest if worker.attempt == attempt), default=0)
+        return NoticeCounts(polls=polls, beats=0)
+
+    def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        if self._notice == (attempt, WAIT):
+            self._notice = (attempt, first.polls)
+
     def pids(self) -> dict[str, int]:
         return {str(worker.rank): 100 + worker.rank for worker in self.alive.values()}
 
@@ -155,6 +183,33 @@ class Workers:
 
     def failing_word(self, local_rank: int) -> Word | None:
         return None
+
+    # What they ask.
+
+    def _poll_later(self, worker: Worker, dice: random.Random) -> None:
+        """A rank makes its next step, each at its own speed, and asks for a notice."""
+        self._run.clock.after(dice.uniform(0.01, 0.3) * (1 + worker.rank % 3), lambda: self._poll(worker, dice))
+
+    def _poll(self, worker: Worker, dice: random.Random) -> None:
+        """A rank counts its call, and then looks; others see the number a moment later."""
+        worker.polls += 1
+        number = worker.polls
+        self._run.clock.after(dice.uniform(0, SHOWN_WITHIN_S), lambda: setattr(worker, "shown", number))
+        worker.waits_since = self._run.clock.now
+        self._look(worker, dice)
+
+    def _look(self, worker: Worker, dice: random.Random) -> None:
+        if self.alive.get(worker.local_rank) is not worker:
+            return
+        attempt, first = self._notice
+        if attempt == worker.attempt and first == WAIT:
+            self._run.polls.waits(worker)
+            self._run.clock.after(0.02, lambda: self._look(worker, dice))
+            return
+        is_heard = attempt == worker.attempt and worker.polls >= first > NO_NOTICE
+        self._run.polls.answered(worker, is_heard=is_heard)
+        worker.waits_since = None
+        self._poll_later(worker, dice)
 
     # What becomes of them.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 
+from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
@@ -22,6 +23,7 @@ from tests.simulation.file_system import Files
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
+from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.rules import BrokenRuleError, Rules
@@ -53,6 +55,7 @@ class SimulatedRun:
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)
         self.promptness = Promptness(self)
+        self.polls = Polls(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
@@ -60,6 +63,7 @@ class SimulatedRun:
         self.everybody = list(self.agents)
         self.files.content[LAYOUT.requests] = [b""]
         self.is_stop_requested = False
+        self.notices: list[Request] = []
         self.stop_requested_at = 0.0
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
@@ -112,7 +116,7 @@ class SimulatedRun:
     @property
     def is_disturbed(self) -> bool:
         """Whether something else than a worker's failure has happened on purpose."""
-        usual = ("kill_worker", "exit_worker", "term_worker", "fail_together", "break_store")
+        usual = ("kill_worker", "exit_worker", "term_worker", "fail_together", "break_store", "notice")
         return any(fault.what not in usual for fault in self.scenario.faults)
 
     @property
@@ -180,6 +184,9 @@ class SimulatedRun:
             elif fault.what == "unfit":
                 self.witness.see("unfit")
                 self.agents[fault.node].problem = "/home is not mounted"
+            elif fault.what == "unhealthy":
+                self.witness.see("unhealthy")
+                self.agents[fault.node].unhealthy.append((fault.at, fault.at + fault.lasts_s))
             elif fault.what == "other_version":
                 self.witness.see("unfit")
                 self.agents[fault.node].versions = {"torch": "2.12.1"}
@@ -209,6 +216,13 @@ class SimulatedRun:
     def _watch(self) -> None:
         self.progress.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
+
+    def give_notice(self) -> None:
+        """A person says that the workers will be stopped soon, and each later one that it is sooner."""
+        number = len(self.notices)
+        reason, left_s = NOTICE_REASONS[number % len(NOTICE_REASONS)], 600.0 / (1 + number)
+        name, by = f"notice-{number}", "ada@login"
+        self.notices.append(Request(kind="notice", by=by, time="", id=name, reason=reason, seconds_left=left_s))
 
     def trouble(self, agent: Agent, seconds: float) -> None:
         """Until then this node does not count as one that must get on."""

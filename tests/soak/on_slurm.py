@@ -49,6 +49,7 @@ start: spawn
 elastic: {{lease: 3s, join_timeout: 120s, rejoin: {rejoin}}}
 restart: {{max_restarts: 1000, no_progress_limit: 1000, max_node_losses: 1000, backoff: {{first: 0s}}}}
 signals: {{grace: 2s, restart_grace: 1s}}
+requeue: {{on: [preempted, time_limit]}}
 """
 
 

@@ -18,14 +18,17 @@ from typing import TypeVar
 
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.head_watch import WATCH_TIMES, Diagnose, HeadWatch, WatchTimes
+from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
+from hpc_elastic.agent.drivers.requeue import AllocationEnd
 from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.records.journal import Journal, stamp
+from hpc_elastic.agent.records.requests import notice_in
 from hpc_elastic.agent.records.retries import FOR_S, retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.event_loop import rest_with
 from hpc_elastic.agent.system.tasks import Tasks
-from hpc_elastic.errors import ExitCode, RunDirectoryError
+from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import (
     Action,
     AskScheduler,
@@ -39,14 +42,15 @@ from hpc_elastic.membership.actions import (
     Superseded,
     WriteResult,
 )
-from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
-from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks
-from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks, Terminated
+from hpc_elastic.rundir.records import AttemptClaim, Request
 
 T = TypeVar("T")
+NEVER = float("inf")
+SLURM = "slurm"  # who gives the notice that the batch script writes at its signal
 HANGS_UP_WITHIN_S = 5.0  # a member that was told why: its machine may not answer any more
 
 
@@ -80,6 +84,7 @@ class Coordinator:
         outputs: the callbacks to the agent around it.
         diagnose: finds out why nodes have not joined; blocks.
         times: how long it waits for the scheduler and for the disk.
+        time_left: what this agent knows about the end of its job; None: nobody sees to the time.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Coordinator:
         outputs: HeadOutputs,
         diagnose: Diagnose = lambda _: (),
         times: CoordinatorTimes = COORDINATOR_TIMES,
+        time_left: TimeLeft | None = None,
     ) -> None:
         self._head = head
         self._node = node
@@ -120,12 +126,32 @@ class Coordinator:
             journal=journal,
             disk=disk,
             diagnose=diagnose,
-            ask_stacks=self._ask_stacks,
+            ask=self._asked,
             times=times.watch,
         )
+        self._is_end_asked = False
+        self._end = self._make_end(times, time_left)
+        self._clock: JobClock | None = None
+        if time_left is not None:
+            self._clock = JobClock(
+                time_left, head, do=self._do, journal=journal, say=self._say, stopping=self._end.stopping
+            )
+            self._tasks.run(self._clock.watch())
         self._tasks.run(self._watch.watch_run())
         self._tasks.run(self._watch.watch_missing())
         self._set_timer()
+
+    def _make_end(self, times: CoordinatorTimes, time_left: TimeLeft | None) -> AllocationEnd:
+        return AllocationEnd(
+            journal=self._journal,
+            disk=self._disk,
+            note=self._note,
+            attempt=lambda: self._head.attempt,
+            is_stop_requested=lambda: self._watch.is_stop_requested,
+            seconds_left=lambda: NEVER if time_left is None else time_left.left(self._loop.time()),
+            answers_within_s=times.scheduler_answers_within_s,
+            asks_again_after_s=times.asks_again_after_s,
+        )
 
     def fence_deadline(self) -> float:
         """Returns until when this node's workers may run if the leases are not checked again."""
@@ -227,6 +253,9 @@ class Coordinator:
         self._loop.call_later(HANGS_UP_WITHIN_S, connection.abort, why)
 
     def _deliver(self, node: str, message: Message) -> None:
+        if isinstance(message, Terminated) and not self._is_end_asked:
+            self._is_end_asked = True
+            self._tasks.run(self._end.terminated())
         if isinstance(message, (Failed, Broken)) and self._journal.shows_progress:
             self._judging[node] += 1
             self._tasks.run(self._deliver_failure(node, message))
@@ -291,9 +320,11 @@ class Coordinator:
         elif isinstance(action, Log):
             self._say(action.text, action.level)
         elif isinstance(action, Note):
-            note = action
-            moment = time.time_ns()
-            self._disk.best_effort(lambda: self._journal.note(note, moment))
+            self._note(action)
+
+    def _note(self, note: Note) -> None:
+        moment = time.time_ns()
+        self._disk.best_effort(lambda: self._journal.note(note, moment))
 
     def _check_end(self) -> None:
         """Warns once, at a claim, if no agent could end the job in place of the batch script."""
@@ -312,10 +343,19 @@ class Coordinator:
         elif (connection := self._connections.get(node)) is not None:
             connection.send(message)
 
-    def _ask_stacks(self, request: str) -> None:
-        """Passes a person's request for stacks on to every agent, this one too."""
-        for node in {*self._connections, self._node}:
-            self._send(node, TakeStacks(request=request))
+    def _asked(self, request: Request) -> None:
+        """Handles a request of a person: for stacks, which every agent takes, a restart, a drain, or a notice."""
+        if request.kind == "stacks":
+            for node in {*self._connections, self._node}:
+                self._send(node, TakeStacks(request=request.id or ""))
+        elif request.kind == "restart":
+            self._do(lambda now: self._head.restart_requested(request.by, now))
+        elif request.kind == "drain":
+            self._do(lambda now: self._head.drain_requested(request.node or "", request.by, now))
+        elif request.kind == "notice" and request.by == SLURM and self._clock is not None:
+            self._clock.look_again()  # what its signal to the batch shell means, and when, is asked of Slurm
+        elif request.kind == "notice":
+            self._do(lambda now: self._head.notice_given(notice_in(request), now))
 
     async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
         """Counts the nodes that the scheduler has given up as lost; it does not know whether their workers are dead."""
@@ -323,24 +363,6 @@ class Coordinator:
         for node in await self._loop.run_in_executor(None, self._journal.dead_nodes, nodes):
             lost = partial(self._head.lost, node, why, is_gone=False)
             self._do(lambda now, lost=lost, node=node: [*lost(now), *drop(node, why)])  # type: ignore[misc]
-
-    async def _find_open_end(self) -> tuple[ExitCode, str] | None:
-        """Returns exit code and reason if a stop from outside does not end the run, None if it does.
-
-        As long as the scheduler does not answer, the next start of the job may be on its way, and a result would
-        end the run for it. So without an answer in time no result is written, and later observers find out what became
-        of the run. Nor is the job ended then, for it may be in the queue again. If a person asks for the end, no
-        further start continues the run.
-        """
-        ends = self._loop.time() + self._times.scheduler_answers_within_s
-        ask = partial(self._loop.run_in_executor, None, self._journal.is_requeued)
-        while (is_requeued := await ask()) is None and not self._watch.is_stop_requested:
-            if self._loop.time() + self._times.asks_again_after_s >= ends:
-                return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
-            await asyncio.sleep(self._times.asks_again_after_s)
-        if is_requeued:
-            return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
-        return None
 
     async def _claim(self, action: ClaimAttempt) -> None:
         attempt = action.claim.attempt
@@ -356,12 +378,13 @@ class Coordinator:
                 self._disk.best_effort(lambda: self._journal.write_budget(action.claim))
 
     async def _write_result(self, action: WriteResult) -> None:
-        if action.result.reason == Trigger.TERMINATED.value and (open_end := await self._find_open_end()) is not None:
-            exit_code, cause = open_end
-            self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
-            return
         try:
-            answer = await self._retry(lambda: self._disk.call(lambda: self._journal.write_result(action.result)))
+            settled = await self._retry(lambda: self._end.settle(action.result))
+            if isinstance(settled, tuple):
+                exit_code, cause = settled
+                self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
+                return
+            answer = await self._retry(lambda: self._disk.call(lambda: self._journal.write_result(settled)))
         except RunDirectoryError as error:
             self._disk_failed(error)
             return
@@ -371,7 +394,7 @@ class Coordinator:
         if isinstance(answer, int):
             self.step_down(f"the run goes on in allocation {answer}")
             return
-        self._telemetry.run_ended(action.result)
+        self._telemetry.run_ended(settled)
         self._do(lambda now: self._head.result_written(*answer, now))
 
     async def _retry(self, work: Callable[[], Awaitable[T]]) -> T:

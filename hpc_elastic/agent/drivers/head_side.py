@@ -32,7 +32,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
-from hpc_elastic.membership.discovery import DiscoverySettings
+from hpc_elastic.membership.discovery import MOST_CLAIMS, DiscoverySettings
 from hpc_elastic.membership.messages import Elsewhere, Message, Welcome
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -93,6 +93,7 @@ class HeadSide(Receiver):
         self._head_node = ""  # the node of the head elsewhere, once its Welcome has named it
         self._head: Coordinator | None = None  # the head here
         self._refuser: Refuser | None = None
+        self._claims = 0  # of allocations without an attempt, while this agent searched for a head
         self._successor: Successor | None = None
         self._making: object = None  # marks the head under creation; replaced if that is called off
         self._is_stepping_down = False
@@ -145,7 +146,8 @@ class HeadSide(Receiver):
 
     def _discover_head(self, lost: LostHead) -> Successor:
         elastic = self._plan.elastic
-        settings = DiscoverySettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s)
+        left = MOST_CLAIMS if lost.attempt else max(0, MOST_CLAIMS - self._claims)
+        settings = DiscoverySettings(node=self._place.node, join_timeout_s=elastic.join_timeout_s, claims_left=left)
         return Successor(
             settings,
             lost,
@@ -261,6 +263,7 @@ class HeadSide(Receiver):
 
     def claim_allocation(self, after: int) -> None:
         """Claims the allocation after the one with this number, and starts its head on this node."""
+        self._claims += 1
         self._tasks.run(self._claim_allocation(after))
 
     def step_down(self, reason: str) -> None:

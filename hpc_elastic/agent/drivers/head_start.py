@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
+from hpc_elastic.agent.drivers.job_clock import TimeLeft
 from hpc_elastic.agent.policy import Policy
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -29,13 +30,15 @@ class Past:
     """The run's history that a new head continues.
 
     `started`: when the run began. `opened`: the latest attempt of this start of the job.
-    `may_predecessor_live`: agents of an earlier start of the job may still be at work.
+    `may_predecessor_live`: agents of an earlier start of the job may still be at work. `why_before`: why that start
+    ended, for people.
     """
 
     history: History
     started: str
     opened: AttemptClaim | None
     may_predecessor_live: bool
+    why_before: str = ""
 
     def is_followed_by(self, succession: Succession | None) -> bool:
         """Returns whether this head may still start: its latest attempt is the one that `succession` goes on from.
@@ -58,6 +61,7 @@ class HeadStart:
         telemetry: is told what the head does.
         profile: how fast the fences of the run's agents are.
         decide: the restart policy, if not the plan's.
+        time_left: what this agent knows about the end of its job; None: nobody sees to the time.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class HeadStart:
         telemetry: Telemetry,
         profile: Profile = AGENT,
         decide: Decide | None = None,
+        time_left: TimeLeft | None = None,
     ) -> None:
         self._plan = plan
         self._place = place
@@ -78,6 +83,7 @@ class HeadStart:
         self._telemetry = telemetry
         self._profile = profile
         self._decide = decide
+        self._time_left = time_left
 
     async def read(self) -> Past:
         """Reads the history that a new head continues."""
@@ -92,6 +98,7 @@ class HeadStart:
             started=journal.first_start(),
             opened=journal.read_records(needs_world=False).claim,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
+            why_before=journal.why_before(),
         )
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
@@ -106,7 +113,7 @@ class HeadStart:
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
         after = plan.elastic.after_exit_timeout
-        policy = Policy(restart=plan.restart, roles=settings.restarts, after_exit_timeout=after)
+        policy = Policy(restart=plan.restart, roles=settings.restarts, after_exit_timeout=after, run=plan.run)
         decide = self._decide or policy.decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
@@ -119,6 +126,7 @@ class HeadStart:
             telemetry=self._telemetry,
             outputs=outputs,
             diagnose=lambda nodes: findings.read(nodes, own.agent),
+            time_left=self._time_left,
         )
 
     def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:
@@ -140,6 +148,7 @@ class HeadStart:
             role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
+            goes_on_after=past.why_before,
             may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
             profile=self._profile,
         )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.requests import aged
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.phases import HeadPhase
-from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord
+from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord
 
 Diagnose = Callable[[Sequence[str]], Sequence[Diagnosis]]
 Do = Callable[[Callable[[float], list[Action]]], None]
@@ -43,7 +45,7 @@ class Look:
     """What one look into the run directory found.
 
     `stop_by`: who asked for the end. `started`: the allocation of a later start of the job.
-    `later`: a later attempt's claim. `result`: how the run ended. `stacks`: requests for stacks
+    `later`: a later attempt's claim. `result`: how the run ended. `asked`: other requests of people
     that are not passed on yet.
     """
 
@@ -51,7 +53,7 @@ class Look:
     started: int | None = None
     later: AttemptClaim | None = None
     result: RunResultRecord | None = None
-    stacks: tuple[str, ...] = ()
+    asked: tuple[Request, ...] = ()
 
 
 class HeadWatch:
@@ -69,7 +71,7 @@ class HeadWatch:
         journal: the run directory.
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
-        ask_stacks: is called with the id of each request for stacks that comes while this head is one.
+        ask: is called with each other request of people (`journal.ASKED`) that comes while this head is one.
         times: how often it looks.
     """
 
@@ -82,7 +84,7 @@ class HeadWatch:
         journal: Journal,
         disk: BackgroundThread,
         diagnose: Diagnose,
-        ask_stacks: Callable[[str], None] = lambda _: None,
+        ask: Callable[[Request], None] = lambda _: None,
         times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
@@ -91,9 +93,10 @@ class HeadWatch:
         self._journal = journal
         self._disk = disk
         self._diagnose = diagnose
-        self._ask_stacks = ask_stacks
+        self._ask = ask
         self._times = times
-        self._stacks_told: set[str] | None = None  # None: not known yet
+        self._told: set[str | None] | None = None  # the ids of requests that were passed on; None: not known yet
+        self._old_notices: set[str | None] = set()  # the ids of notices that an earlier head may have passed on
         self._is_stop_told = False
         self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
         self._started: int | None = None  # likewise, the allocation of a later start of the job
@@ -114,7 +117,7 @@ class HeadWatch:
                 self._judge(Look(started=self._started))
             attempt = self._head.attempt
             look = await self._disk.call(lambda attempt=attempt: self._look(attempt))  # type: ignore[misc]
-            self._pass_on(look.stacks)
+            self._pass_on(look.asked)
             self._judge(look)
 
     async def watch_missing(self) -> None:
@@ -128,17 +131,22 @@ class HeadWatch:
                 self._do(self._head.tick)  # there may be no node left to wait for
             await asyncio.sleep(self._times.diagnose_every_s)
 
-    def _pass_on(self, requests: Sequence[str]) -> None:
+    def _pass_on(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if self._stacks_told is not None and request not in self._stacks_told:
-                self._stacks_told.add(request)
-                self._ask_stacks(request)
+            if self._told is not None and request.id not in self._told:
+                self._told.add(request.id)
+                self._ask(aged(request, time.time()) if request.id in self._old_notices else request)
 
     def _pass_over_old_requests(self) -> None:
-        """Note which requests for stacks there are already, to earlier heads; blocks."""
+        """Note which requests there are already, to earlier heads; blocks.
+
+        A notice of this allocation still stands, and a node that was drained stays so.
+        """
         with suppress(RunDirectoryError):
             self._journal.requests()
-        self._stacks_told = set(self._journal.stack_requests)
+        self._old_notices = {request.id for request in self._journal.notices}
+        drains = {request.id for request in self._journal.asked if request.kind == "drain"}
+        self._told = {request.id for request in self._journal.asked} - self._old_notices - drains
 
     def _has_something(self) -> bool:
         """Returns whether a look found anything; blocks."""
@@ -152,10 +160,10 @@ class HeadWatch:
         journal = self._journal
         try:
             stop_by, started = journal.requests()
-            told = self._stacks_told
-            asked = () if told is None else journal.stack_requests
+            told = self._told
+            asked = () if told is None else journal.asked
             return Look(
-                stacks=tuple(request for request in asked if request not in (told or ())),
+                asked=tuple(request for request in asked if request.id not in (told or ())),
                 stop_by=None if self._is_stop_told else stop_by,
                 started=started,
                 later=journal.latest_attempt(above=attempt),

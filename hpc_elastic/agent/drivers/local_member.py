@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,12 +25,15 @@ from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.membership.actions import (
     Action,
     DiscoverHead,
+    HoldForNotice,
     Leave,
     Level,
     Log,
+    NameNotice,
     Note,
     RecordFailure,
     SendToHead,
@@ -38,7 +41,7 @@ from hpc_elastic.membership.actions import (
     StopWorkers,
     WriteNodeResult,
 )
-from hpc_elastic.membership.member import Member
+from hpc_elastic.membership.member import Member, MemberPhase
 from hpc_elastic.membership.messages import Join, Message, StopManner, TakeStacks
 from hpc_elastic.membership.reports import describe_assign
 from hpc_elastic.membership.succession import LostHead
@@ -69,6 +72,25 @@ class MemberOutputs:
     moved: Callable[[], None]
     guard_deadline: Callable[[], float]
     say: Callable[[str, Level], None]
+
+
+Examine = Callable[[], Awaitable[str | None]]  # runs the health checks; returns what they found, None if nothing
+EXAMINES_AGAIN_S = 60.0  # an unhealthy node, which may get well: a disk is cleared, a file server is back
+# What ends a worker of a node that may be at fault itself.
+SUSPECT_CLASSES = frozenset(
+    {
+        FailureClass.BUS_ERROR.value,
+        FailureClass.SHARED_MEMORY_FULL.value,
+        FailureClass.STALLED.value,
+        FailureClass.UNKILLABLE.value,
+        FailureClass.DISK_FULL.value,
+        FailureClass.FILE_SYSTEM.value,
+        FailureClass.CUDA_HARDWARE.value,
+        FailureClass.CUDA_NO_DEVICE.value,
+        FailureClass.CUDA_ERROR.value,
+        FailureClass.START_FAILED.value,
+    }
+)
 
 
 class LocalMember:
@@ -108,7 +130,12 @@ class LocalMember:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: StopWorkers | None = None
         self._fenced_by = NEVER  # when the fence under way began; NEVER if none is
+        self._examine: Examine | None = None
+        self._is_suspect = False  # a failure of this attempt may be the node's own
+        self._is_fenced = asyncio.Event()  # nothing may hold up the stop that is under way
         self.stacks_asked: Callable[[str], None] = lambda _: None  # takes the stacks for the request with this id
+        self.furthest_step: Callable[[], int | None] = lambda: None  # that a heartbeat of the latest attempt named
+        self.waiting_ranks: Callable[[], Collection[int]] = tuple  # global ranks, by the stacks taken at a stop
 
     def serve(self, group: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
         """Sets the workers, and the watch that knows whether they got a TERM; call it before there is a head.
@@ -121,6 +148,11 @@ class LocalMember:
         self._group = group
         self._signals = signals
         self._circumstances = circumstances
+
+    def watch_health(self, examine: Examine) -> None:
+        """Sets the node's health checks, which run again when the node may be at fault, and while it is unhealthy."""
+        self._examine = examine
+        self._tasks.run(self._examine_again_and_again())
 
     @property
     def join(self) -> Join:
@@ -159,6 +191,11 @@ class LocalMember:
     def disconnected(self, why: str, *, is_dead: bool) -> None:
         """Tells the member that its head is lost; `is_dead` if that head's agent is known to be dead."""
         self._do(lambda _: self._member.disconnected(why, is_dead=is_dead))
+        is_leaving = self._member.phase is MemberPhase.LEAVING
+        if (
+            not (is_dead or is_leaving) and self._examine is not None
+        ):  # perhaps this node was cut off, for reasons of its own
+            self._tasks.run(self._examine_now())
 
     def leaves(self, exit_code: int, cause: str) -> None:
         """Tells the member to leave: no head was found, or the run is over."""
@@ -180,10 +217,12 @@ class LocalMember:
 
     def worker_stalled(self, failure: FailureRecord) -> None:
         """Tells the member that a worker which still runs has stalled, once its error file is written."""
+        self._is_suspect = True
         self._do(lambda _: self._member.failure_recorded(failure))
 
     def node_broke(self, reason: str) -> None:
         """Tells the member that the attempt cannot go on here although no worker has failed."""
+        self._is_suspect = True
         self._do(lambda _: self._member.node_broke(reason))
 
     def got_signal(self, name: str, have_workers: bool) -> None:
@@ -227,6 +266,10 @@ class LocalMember:
             self._tasks.run(self._initialize_workers(action))
         elif isinstance(action, StopWorkers):
             self._stop_workers(action)
+        elif isinstance(action, HoldForNotice):
+            self._tasks.run(self._hold_for_notice(action))
+        elif isinstance(action, NameNotice):
+            self._group.name_notice(action.attempt, action.first)
         elif isinstance(action, RecordFailure):
             self._tasks.run(self._record_failure(action))
         elif isinstance(action, WriteNodeResult):
@@ -246,6 +289,7 @@ class LocalMember:
 
     async def _initialize_workers(self, action: StartWorkers) -> None:
         attempt = action.assign.attempt
+        self._is_suspect = False
         if self._circumstances is not None:
             self._circumstances.mark()
         try:
@@ -259,9 +303,14 @@ class LocalMember:
             self._note(Note(name="workers.started", message=message, attempt=attempt, metadata=how))
             self._do(lambda _: self._member.workers_started(attempt, self._group.pids()))
 
+    async def _hold_for_notice(self, action: HoldForNotice) -> None:
+        made = await self._group.hold_for_notice(action.attempt, action.notice)
+        self._do(lambda _: self._member.polls_counted(action.attempt, made))
+
     def _stop_workers(self, action: StopWorkers) -> None:
         if action.manner is StopManner.FENCE:
             self._fenced_by = self._loop.time()
+            self._is_fenced.set()
         if self._stopping is not None:
             if action.manner is StopManner.FENCE:
                 self._group.hurry()
@@ -272,11 +321,40 @@ class LocalMember:
     async def _stop(self, action: StopWorkers) -> None:
         try:
             is_terminated = action.is_terminated or (action.is_term_coming and await self._signals.is_term_here())
-            unkillable = await self._group.stop_workers(action.manner, is_terminated=is_terminated)
+            unkillable = await self._group.stop_workers(
+                action.manner, is_terminated=is_terminated, takes_stacks=action.takes_stacks
+            )
+            if self._is_suspect and action.manner is StopManner.RESTART:
+                await self._examine_unless_fenced()
         finally:
             self._stopping = None
+            self._is_fenced.clear()
         self._fenced_by = NEVER
-        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, self._group.store_port))
+        port, step, waiting = self._group.store_port, self.furthest_step(), self.waiting_ranks()
+        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting))
+
+    async def _examine_now(self) -> None:
+        """Runs the health checks and tells the member what they found."""
+        if self._examine is not None:
+            problem = await self._examine()
+            self._do(lambda _: self._member.examined(problem))
+
+    async def _examine_unless_fenced(self) -> None:
+        """Runs the health checks before the head hears that the workers are gone, which it waits for.
+
+        A fence waits for nothing: then the checks go on beside it.
+        """
+        examining = asyncio.ensure_future(self._examine_now())
+        fenced = asyncio.ensure_future(self._is_fenced.wait())
+        await asyncio.wait([examining, fenced], return_when=asyncio.FIRST_COMPLETED)
+        fenced.cancel()
+        self._tasks.run(_finish(examining))
+
+    async def _examine_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(EXAMINES_AGAIN_S)
+            if self.join.unhealthy is not None:
+                await self._examine_now()
 
     async def _record_failure(self, action: RecordFailure) -> None:
         order, pid = self._group.order_of(action.local_rank)
@@ -307,6 +385,7 @@ class LocalMember:
             )
 
         failure = await self._disk.call(record, is_urgent=True)
+        self._is_suspect |= failure is not None and failure.failure_class in SUSPECT_CLASSES
         if failure is None:
             self._do(lambda _: self._member.ended_by_stop(order.attempt, order.local_rank))
         else:
@@ -330,3 +409,8 @@ class LocalMember:
 
     def _warn(self, text: str) -> None:
         self._outputs.say(text, "warning")
+
+
+async def _finish(work: asyncio.Future[None]) -> None:
+    """Waits for work that goes on, so that its error is not lost."""
+    await work

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hpc_elastic.agent.drivers.head_side import HeadSide
 from hpc_elastic.agent.drivers.head_start import HeadStart
-from hpc_elastic.agent.drivers.local_member import LocalMember, MemberOutputs
+from hpc_elastic.agent.drivers.job_clock import TimeLeft
+from hpc_elastic.agent.drivers.local_member import Examine, LocalMember, MemberOutputs
 from hpc_elastic.agent.net.listener import Listener, most_unauthenticated
 from hpc_elastic.agent.net.transport import ConnectionFactory
 from hpc_elastic.agent.records.journal import Journal
@@ -62,6 +63,7 @@ class Participation:
         around: the services of the agent around it.
         profile: how fast the fences of the run's agents are.
         decide: the restart policy of a local head, if not the plan's.
+        time_left: what this agent knows about the end of its job; None: nobody sees to the time.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Participation:
         around: Surroundings,
         profile: Profile = AGENT,
         decide: Decide | None = None,
+        time_left: TimeLeft | None = None,
     ) -> None:
         journal, disk, telemetry = around.journal, around.disk, around.telemetry
         self._profile = profile
@@ -103,7 +106,14 @@ class Participation:
             journal=journal,
             disk=disk,
             head_start=HeadStart(
-                plan, place, journal=journal, disk=disk, telemetry=telemetry, profile=profile, decide=decide
+                plan,
+                place,
+                journal=journal,
+                disk=disk,
+                telemetry=telemetry,
+                profile=profile,
+                decide=decide,
+                time_left=time_left,
             ),
             make=around.make,
             moved=around.moved,
@@ -112,9 +122,17 @@ class Participation:
         most, say = most_unauthenticated(len(place.nodes)), around.say
         self._listener = Listener(listener, around.make, self.heads, most=most, say=lambda text: say(text, "warning"))
 
-    def serve(self, workers: NodeWorkers, signals: TermWatch, circumstances: Circumstances | None = None) -> None:
-        """Sets the node's workers, the watch for a TERM that they got, and what the node says of their ends."""
+    def serve(
+        self,
+        workers: NodeWorkers,
+        signals: TermWatch,
+        circumstances: Circumstances | None = None,
+        examine: Examine | None = None,
+    ) -> None:
+        """Sets the node's workers, the watch for a TERM that they got, what the node says of their ends, its checks."""
         self.member.serve(workers, signals, circumstances)
+        if examine is not None:
+            self.member.watch_health(examine)
 
     def guard_deadline(self) -> float:
         """Returns when the guard has to kill the workers: `guard_s` after the member's or local head's own deadline."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
 from hpc_elastic.cpu_binding import CPUS_VARIABLE, REAL_LOCAL_RANK
 from hpc_elastic.errors import AllocationError
-from hpc_elastic.job_ids import ARRAY_MARK
+from hpc_elastic.job_ids import ARRAY_MARK, TIME_LEFT_VARIABLE
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
@@ -17,7 +17,7 @@ from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
 
-_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK, CPUS_VARIABLE)
+_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK, TIME_LEFT_VARIABLE, CPUS_VARIABLE)
 _GPUS = "CUDA_VISIBLE_DEVICES"  # AMD's runtime takes it too
 
 

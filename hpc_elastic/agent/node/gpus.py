@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 
+from hpc_elastic.agent.system.child_programs import ChildPrograms, NoAnswerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
+ANSWERS_WITHIN_S = 30.0
 _LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _NO_DEVICES = frozenset({"", "-1", "NoDevFiles"})
 
@@ -50,10 +51,10 @@ def visible_gpus(environ: Mapping[str, str], listed: int | None) -> int | None:
 def count_visible_gpus(environ: Mapping[str, str]) -> int | None:
     """Return `visible_gpus` of this node; runs the vendor's tool, so it must not run in the event loop."""
     try:
-        done = subprocess.run(list_command(), capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        returncode, stdout = ChildPrograms().run(list_command(), ANSWERS_WITHIN_S)
+    except (OSError, NoAnswerError):
         return visible_gpus(environ, None)
-    return visible_gpus(environ, parse_list(done.returncode, done.stdout))
+    return visible_gpus(environ, parse_list(returncode, stdout))
 
 
 def gpu_problem(plan: LaunchPlan, visible: int | None) -> str | None:

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
 from hpc_elastic.agent.node.binding import choose_cpus
@@ -15,7 +15,7 @@ from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, work
 from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
 from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address
 from hpc_elastic.agent.node.node_environment import rehearse
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import AllocationError, HpcElasticError
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -65,7 +65,7 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
     address, interface = "", None
     cpus: tuple[str, ...] = ()
     try:
-        address = own_address(allocation, plan.network)
+        address = _published_address(plan, allocation)
         interface = interface_of(address)
         cpus = choose_cpus(plan, allocation, environ)
         problem = _workers_problem(plan, allocation, environ)
@@ -101,8 +101,9 @@ def describe_node(
     *,
     agent: Endpoint,
     store_port: int,
+    unhealthy: str | None = None,
 ) -> Join:
-    """Return the message with which this node joins a head."""
+    """Return the message with which this node joins a head; `unhealthy` is what its health checks found."""
     return Join(
         node=allocation.node,
         node_id=allocation.node_id,
@@ -114,7 +115,21 @@ def describe_node(
         problem=report.problem,
         can_end_job=ties.can_end_job,
         is_launch_host=ties.is_launch_host,
+        unhealthy=unhealthy,
     )
+
+
+def _published_address(plan: LaunchPlan, allocation: Allocation) -> str:
+    """Return this node's address; another interface's where the site's is missing and the health check says so.
+
+    Workers could not reach each other over it, but the agent can say what is wrong, and can be head.
+    """
+    try:
+        return own_address(allocation, plan.network)
+    except AllocationError:
+        if plan.network.interface is None or "interface" not in plan.health:
+            raise
+        return own_address(allocation, replace(plan.network, interface=None))
 
 
 def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:

@@ -62,6 +62,11 @@ class ClaimChain:
             first = claim or first
         return first
 
+    def starts(self) -> int:
+        """Return how often the run was started; the nodes of one start may claim several allocations."""
+        claims = map(self._allocation_claim, list_numbers(self._layout.allocations))
+        return len({(claim.job_id, claim.restart_count) for claim in claims if claim is not None})
+
     def allocations(self, *, above: int) -> list[int]:
         """Return the numbers of the allocations above this number, of every start of the job."""
         return list_numbers(self._layout.allocations, above=above)

@@ -12,12 +12,14 @@ from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.progress import progress_digest
+from hpc_elastic.agent.records.requests import standing_notices
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.requeue import describe_end, find_refusal
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -51,9 +53,12 @@ from hpc_elastic.rundir.store import (
     write_json,
 )
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import NodeQuestions
+from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
+
+# What people ask a head for while the run goes on; each request has an id, and is answered once.
+ASKED = ("stacks", "restart", "drain", "notice")
 
 
 class PredecessorUnknownError(RunDirectoryError):
@@ -96,7 +101,8 @@ class Journal:
         self.allocation = 0
         self.is_head = False
         self.log: TextIO | None = None  # receives the lines for people; None: standard output
-        self.stack_requests: tuple[str, ...] = ()  # the ids of those that `requests` has found
+        self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
+        self.notices: tuple[Request, ...] = ()  # those of them that are notices of this allocation
 
     # Claims.
 
@@ -162,6 +168,84 @@ class Journal:
         None means unknown. Asks only the scheduler and does not read the disk.
         """
         return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
+
+    def outlook(self) -> JobOutlook | None:
+        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
+        return self._questions.outlook(self._place.job_id)
+
+    def start_again(self) -> str:
+        """Have this job started again, or another one in its place; return the refusal, empty if there was none.
+
+        Another job waits for the end of this one; it is recorded, so that observers follow it.
+
+        Raises:
+            RunDirectoryError: the run directory cannot be read or written.
+        """
+        job_id = self._place.job_id
+        if self._plan.requeue.by == "requeue":
+            return self._questions.start_again(job_id)
+        if any(each.kind == "chain" and each.allocation == self.allocation for each in self._requests()):
+            return ""
+        chained, refusal = self._questions.submit_after(job_id, self._layout.script)
+        if chained:
+            node, moment = self._place.node, utc_text(time.time())
+            request = Request(kind="chain", by=node, time=moment, allocation=self.allocation, id=chained)
+            append_line(self._layout.requests, to_json(request))
+        return refusal
+
+    @property
+    def restart_count(self) -> int:
+        """How often the scheduler has started this job again before this start."""
+        return self._place.restart_count
+
+    def find_requeue_refusal(self, reason: str) -> str:
+        """Return why the job is not to be started again after an end for this reason; empty if it is to be.
+
+        Raises:
+            RunDirectoryError: the claims cannot be read.
+        """
+        if self._place.is_local:
+            return "nothing starts a job of this machine again"
+        return find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1)
+
+    def goes_on_elsewhere(self, attempts: int) -> AttemptClaim | int | None:
+        """Return the claim of an attempt after so many, or the allocation, in which others go on; None if none do.
+
+        Raises:
+            RunDirectoryError: the claims cannot be read.
+        """
+        if (goes_on_in := self._goes_on_in()) is not None:
+            return goes_on_in
+        return self._chain.latest_attempt(above=attempts) or self._chain.next_attempt(attempts)
+
+    def note_requeue(self, reason: str) -> None:
+        """Record durably why this allocation ends, before its agents leave and the job is started again.
+
+        Raises:
+            RunDirectoryError: the run directory cannot be written.
+        """
+        allocation, time_ = self.allocation, utc_text(time.time())
+        request = Request(kind="requeue", by=self._place.node, time=time_, allocation=allocation, reason=reason)
+        append_line(self._layout.requests, to_json(request))
+
+    def requeue_reason(self, allocation: int | None = None) -> str | None:
+        """Return why an allocation, this one if none is named, ended with the run to go on; None if no head has said.
+
+        Raises:
+            RunDirectoryError: the requests cannot be read.
+        """
+        number = self.allocation if allocation is None else allocation
+        told = [each.reason for each in self._requests() if each.kind == "requeue" and each.allocation == number]
+        return told[-1] if told else None
+
+    def why_before(self) -> str:
+        """Return for people why the start before this one ended; empty if there was none."""
+        before = self._chain.predecessor()
+        if before is None:
+            return ""
+        with contextlib.suppress(RunDirectoryError):
+            return describe_end(before, self.requeue_reason(before))
+        return describe_end(before, None)
 
     def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
         """Return those of the nodes that the scheduler has given up for this job; does not read the disk."""
@@ -259,9 +343,10 @@ class Journal:
         """
         standing = self._chain.result()
         if standing is None:
-            if result.state is not RunState.SUCCEEDED and (goes_on_in := self._goes_on_in()) is not None:
-                return goes_on_in
-            later = self._chain.latest_attempt(above=result.attempts) or self._chain.next_attempt(result.attempts)
+            if result.state is not RunState.SUCCEEDED:
+                later = self.goes_on_elsewhere(result.attempts)
+            else:
+                later = self._chain.latest_attempt(above=result.attempts) or self._chain.next_attempt(result.attempts)
             if later is not None:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
@@ -327,7 +412,8 @@ class Journal:
         and more, but shows a new line of a file when that is opened.
         """
         requests = list(self._requests())
-        self.stack_requests = tuple(request.id for request in requests if request.kind == "stacks" and request.id)
+        self.asked = tuple(request for request in requests if request.kind in ASKED and request.id)
+        self.notices = standing_notices(requests, self.allocation)
         stop_by = next((request.by for request in requests if request.kind == "stop"), None)
         return stop_by, self._latest_start(requests)
 

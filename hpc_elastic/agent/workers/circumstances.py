@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import tempfile
 from dataclasses import dataclass
 
-from hpc_elastic.agent.system.free_space import FreeSpaceProbe
+from hpc_elastic.agent.system.free_space import FreeSpaceProbe, read_local_mounts
 from hpc_elastic.agent.system.memory import MemoryWatch
 from hpc_elastic.failures.evidence import FreeSpace, MemoryUse
 
 MEASURE_WITHIN_S = 0.5  # the head waits for the failure's record
 SHELL_KILLED = 128 + signal.SIGKILL
 _IS_OF_KILLED_CHILD = re.compile(r"SIGKILL|Killed|terminated abruptly|unexpectedly")
-_IS_OF_SPACE = re.compile(r"No space|quota|inline_container|Bus error|bus error|shared memory|write|StorageFull")
+_IS_OF_SPACE = re.compile(
+    r"No space|quota|inline_container|Bus error|bus error|shared memory|write|iostream error|StorageFull"
+)
+_QUOTED = re.compile(r"""["']([^"'\n:]{1,1024})["']""")
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +41,42 @@ class Circumstances:
     def __init__(self, run_dir: str, memory: MemoryWatch | None = None) -> None:
         self._memory = memory or MemoryWatch()
         places = {"/dev/shm": "/dev/shm", "the run directory": run_dir}
-        self._space = FreeSpaceProbe(places | {f"TMPDIR ({tempfile.gettempdir()})": tempfile.gettempdir()})
+        scratch = os.environ.get("TMPDIR") or "/tmp"  # `tempfile` would write there, and wait for a disk that hangs
+        self._space = FreeSpaceProbe(places | {f"TMPDIR ({scratch})": scratch})
 
     def mark(self) -> None:
         """Remember what is so before an attempt's workers start."""
         self._memory.mark()
 
-    def measure(self, pid: int, exitcode: int, text: str) -> Measured:
+    def measure(self, pid: int, exitcode: int, text: str, directory: str = "") -> Measured:
         """Measure what can have to do with a worker's end.
 
         Args:
             pid: the worker's process id.
             exitcode: its exit code, negative for a signal.
             text: its last words: the exception and the end of its standard error.
+            directory: its working directory.
         """
         memory, host_kills = None, 0
         free: tuple[FreeSpace, ...] = ()
         if exitcode in (-signal.SIGKILL, SHELL_KILLED) or _IS_OF_KILLED_CHILD.search(text):
             memory, host_kills = self._memory.look(pid if exitcode == -signal.SIGKILL else 0)
         if exitcode == -signal.SIGBUS or _IS_OF_SPACE.search(text):
-            free = self._space.measure(MEASURE_WITHIN_S)
+            free = self._space.measure(MEASURE_WITHIN_S, (*named_folders(text, directory), *read_local_mounts()))
         return Measured(memory=memory, host_oom_kills=host_kills, free=free)
+
+
+def named_folders(text: str, directory: str) -> tuple[str, ...]:
+    """Return the working directory, and the folders of files that a text quotes, such as `"data/last.pt"`.
+
+    A traceback quotes the names of source files too, in lines of their own; a program does not write there.
+
+    Args:
+        text: what a program left: a traceback with lines of its source, an error message.
+        directory: its working directory, from which names are resolved; "" if it is not known.
+    """
+    lines = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("File "))
+    names = [name for name in _QUOTED.findall(lines) if "/" in name.strip("/") or name.startswith("/")]
+    paths = [os.path.normpath(os.path.join(directory, os.path.dirname(name))) for name in names]
+    found = [path for path in dict.fromkeys((directory, *paths[-_MOST_NAMED:])) if path.startswith("/")]
+    return tuple(found)

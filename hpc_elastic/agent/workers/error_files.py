@@ -20,7 +20,6 @@ from hpc_elastic.rundir.error_file import (
     message_of,
     parse_json,
     read_error,
-    read_log_tail,
     set_aside,
 )
 from hpc_elastic.rundir.layout import RunLayout
@@ -82,7 +81,7 @@ def _write(
         if not found.is_clean:
             write_json(path, data)
     elif said is not None:
-        tail = read_log_tail(layout.stderr(order.attempt, order.rank))
+        tail = order.stderr_tail(layout)
         who = {"rank": order.rank, "local_rank": order.local_rank, "pid": pid, "attempt": order.attempt}
         write_json(path, {**_completed(said, tail), **who})
 

@@ -17,12 +17,12 @@ from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.rundir.error_file import (
     CALLSTACK_LIMIT,
     MESSAGE_LIMIT,
+    STDERR_TAIL_LIMIT,
     FailedWorker,
     build_error,
     clip,
     merge_error,
     parse_error,
-    read_log_tail,
 )
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
@@ -61,12 +61,14 @@ def record_failure(
     data = None
     with contextlib.suppress(RunDirectoryError):
         data = retry_here(lambda: read_json(path), within_s=READ_WITHIN_S)
-    tail = read_log_tail(layout.stderr(order.attempt, order.rank))
+    tail = order.stderr_tail(layout)
     evidence = _gather(order, data, tail, pid=pid, exitcode=exitcode, message=message, circumstances=circumstances)
     evidence = replace(evidence, sent_signal="SIGTERM" if is_after_stop else "")
     classified = classify(evidence)
     worker = FailedWorker(rank=order.rank, local_rank=order.local_rank, pid=pid, node=node, attempt=order.attempt)
     data = _complete(data, worker, evidence, classified)
+    if order.output is not None:  # what the worker itself read was not all: the agent writes its log
+        data["stderr_tail"] = clip(tail, STDERR_TAIL_LIMIT)
     with contextlib.suppress(RunDirectoryError):  # a full disk must not hide the failure itself
         write_json(path, data)
     error = parse_error(data)
@@ -116,7 +118,7 @@ def _gather(
     if circumstances is None or not pid:
         return evidence
     text = f"{evidence.message}\n{evidence.traceback}\n{stderr_tail}"
-    measured = circumstances.measure(pid, exitcode, text)
+    measured = circumstances.measure(pid, exitcode, text, order.directory)
     return replace(evidence, memory=measured.memory, host_oom_kills=measured.host_oom_kills, free=measured.free)
 
 

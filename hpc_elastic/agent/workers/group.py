@@ -9,9 +9,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from hpc_elastic.agent.node.environment import worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -21,6 +22,8 @@ from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, start_marks
+from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
+from hpc_elastic.agent.workers.notice_signal import NoticeSignal
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.store_link import StoreLink
@@ -28,6 +31,7 @@ from hpc_elastic.agent.workers.tee import Tee, start_tee
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
@@ -37,6 +41,8 @@ from hpc_elastic.scheduler.allocation import Allocation
 T = TypeVar("T")
 START_TRIES = 3
 START_AGAIN_S = 1.0
+POLLS_SETTLE_S = 0.01  # a processor may show a call's number some nanoseconds after the call has looked for a notice
+FROM_THE_FIRST = NoticeCounts(polls=1, beats=1)
 
 
 class LocalWorkers:
@@ -92,13 +98,18 @@ class LocalWorkers:
             times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
             spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,
+            saving=lambda: self.heartbeats.saving(),
         )
         self._last_words = LastWords(self._workers.hear)
         self._listener = self._next_listener(0)
-        self.heartbeats = Heartbeats()
+        self._notice_signal = NoticeSignal(
+            plan.signals.notice, running=self._workers.running, send=self._workers.send, say=say
+        )
+        self.heartbeats = Heartbeats(notice_signal=int(self._notice_signal.number or 0))
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
+        self._pipes: LogPipes | None = None
         self._marks: LogMarks | None = None
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
@@ -128,22 +139,38 @@ class LocalWorkers:
         starting = self._starting = asyncio.get_running_loop().create_task(self._initialize_workers(assign))
         await starting
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
+    ) -> tuple[int, ...]:
         """End the workers and all they started, and start no more; return the process ids that survived KILL."""
         self._stop_asked.set()
+        await self._notice_signal.end()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         if self.stalls is not None:
-            await self._until_hurried(self.stalls.before_stop(manner))
+            await self._until_hurried(self.stalls.before_stop(manner, takes_stacks=takes_stacks))
         unkillable = await self._workers.stop_workers(manner, is_terminated=is_terminated)
         self._is_hurried.clear()
         tee, self._tee = self._tee, None
         if tee is not None:
             await self._thread.call(tee.close)
+        await self._close_pipes()
         marks, self._marks = self._marks, None
         if marks is not None:
             await self._thread.call(marks.close)
         return unkillable
+
+    async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:
+        """Have the calls of an attempt's workers wait that ask for a notice; return how many they had made."""
+        self.heartbeats.hold_for_notice(attempt, notice)
+        if self._pids:  # else they are still to be started
+            self._notice_signal.begin()
+        await asyncio.sleep(POLLS_SETTLE_S)
+        return self.heartbeats.count_polls(attempt)
+
+    def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        """Let the waiting calls go on; those with these numbers and above hear of the notice."""
+        self.heartbeats.name_notice(attempt, first)
 
     def hurry(self) -> None:
         """End the grace period of a running stop early."""
@@ -175,6 +202,7 @@ class LocalWorkers:
         """End the store host and the fork server; all workers must have ended before."""
         self._listener.close()
         self._last_words.close()
+        await self._notice_signal.end()
         if self.stalls is not None:
             await self.stalls.close()
         self.heartbeats.close()
@@ -183,6 +211,7 @@ class LocalWorkers:
     async def _initialize_workers(self, assign: Assign) -> None:
         self._pids.clear()
         self._failing.clear()
+        await self._close_pipes()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         await self._unless_stopped(self._start.ready())
         if assign.serves_store and not self._stop_asked.is_set():
@@ -193,14 +222,21 @@ class LocalWorkers:
         if not spawned:
             return
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
+        if self.heartbeats.has_notice:
+            self._notice_signal.begin()
         if self.stalls is not None:
-            self.stalls.begin(orders, self._workers.running)
-        self._marks = start_marks(self._layout, orders, node=self._allocation.node)
+            self.stalls.begin(orders, self._workers.running, role=self._facts(assign).role)
+        self._marks = start_marks(self._plan.logs, self._layout, orders, node=self._allocation.node)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
         # the imported modules from collection.
         gc.collect()
+
+    async def _close_pipes(self) -> None:
+        pipes, self._pipes = self._pipes, None
+        if pipes is not None:
+            await self._thread.call(pipes.close)
 
     async def _start_all(self, orders: list[WorkerOrder]) -> list[SpawnedWorker]:
         """Start all workers or none; after a failure whose cause may pass, try again after a pause."""
@@ -250,14 +286,19 @@ class LocalWorkers:
 
     def _build_orders(self, assign: Assign) -> list[WorkerOrder]:
         orders = []
-        plan, facts = self._plan, self._report.facts
-        files = self.heartbeats.begin(range(assign.first_rank, assign.first_rank + assign.workers))
+        plan, facts = self._plan, self._facts(assign)
+        if assign.notice is not None:
+            self.heartbeats.hold_for_notice(assign.attempt, assign.notice)
+            self.heartbeats.name_notice(assign.attempt, FROM_THE_FIRST)
+        files = self.heartbeats.begin(range(assign.first_rank, assign.first_rank + assign.workers), assign.attempt)
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
             target, arguments = worker_target(plan, facts.role, environment, is_restart=assign.attempt > 1)
             orders.append(
                 WorkerOrder(
+                    # `@record` in a child of a command writes into this folder and does not make it
+                    has_folder=plan.logs.per == "rank" or facts.role.entrypoint.kind == "command",
                     rank=rank,
                     local_rank=local_rank,
                     attempt=assign.attempt,
@@ -270,7 +311,17 @@ class LocalWorkers:
                     heartbeat=files[local_rank],
                 )
             )
-        return orders
+        pipes = self._pipes = start_pipes(plan.logs, self._layout, orders, node=self._allocation.node, say=self._say)
+        return orders if pipes is None else [replace(order, output=pipes.output(order)) for order in orders]
+
+    def _facts(self, assign: Assign) -> NodeFacts:
+        """Return the facts about this node for its role in an attempt: a spare may have the place of another role.
+
+        It is bound to CPUs only if it has as many workers as before.
+        """
+        facts, role = self._report.facts, next(each for each in self._plan.roles if each.name == assign.role)
+        cpus = facts.cpus if assign.workers == len(facts.cpus) else ()
+        return facts if role.name == facts.role.name else replace(facts, role=role, cpus=cpus)
 
     def _next_listener(self, attempt: int) -> socket.socket:
         """Return a listening socket for the store of the attempt after this one."""

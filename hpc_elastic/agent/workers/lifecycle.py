@@ -13,6 +13,10 @@ A worker with an exception in flight that is about to close its connections says
 connections, and the stop that answers them may kill it before its own failure is complete. What it said becomes its
 failure unless it succeeds, or goes on and opens connections anew; it does so too if it still closes them after a bound.
 
+A worker that saves (`worker.saves`) gets its TERM only when it has saved, or when the grace is nearly over: that of a
+stop at the end, which a stop because of a failure elsewhere then waits for as well. The other workers and what they
+have started are stopped meanwhile as ever. A fence waits for nobody.
+
 Before the TERM of a stop each worker is looked at: one that has ended, or is ending in the kernel, did so by itself. An
 end after the TERM is the stop's, unless the worker said why it fails or has left an error file.
 """
@@ -36,6 +40,7 @@ from hpc_elastic.processes import Process, is_ending, with_descendants
 
 KILL_BOUND_S = 10.0
 KILL_AGAIN_S = 0.2
+SAVED_EVERY_S = 0.05  # how often a stop looks whether a worker has saved, which changes a number in memory only
 CLOSING_BOUND_S = 30.0  # a worker that closes its connections for longer, with an exception in flight, hangs
 LAST_WORD_EXITCODE = 1  # Python's after an uncaught exception
 ENDED_BY_TERM = (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -80,6 +85,7 @@ class Workers:
         on_exit: called at each worker's end. It is called at a last word already, and for a worker that hangs while it
             closes its connections, and then at the end only if the exit code is not the one that was reported.
         closing_bound_s: how long a worker may close its connections with an exception in flight.
+        saving: returns the global ranks that are saving.
     """
 
     def __init__(
@@ -91,7 +97,10 @@ class Workers:
         spared: Callable[[], Collection[int]],
         on_exit: Callable[[SpawnedWorker, WorkerExit], None],
         closing_bound_s: float = CLOSING_BOUND_S,
+        saving: Callable[[], Collection[int]] = tuple,
     ) -> None:
+        self._saving = saving
+        self._killed: set[int] = set()  # process ids of workers that got a KILL while others saved
         self._thread = thread
         self._search = WorkerSearch(marks, ancestor=os.getpid())
         self._times = times
@@ -116,6 +125,12 @@ class Workers:
         """Return the process ids of the workers that run and have not said their last word, by global rank."""
         return {worker.order.rank: pid for pid, worker in self._alive.items() if pid not in self._ending}
 
+    def send(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to the worker of a global rank, if it runs, and to no process that it has started."""
+        for worker in self._alive.values():
+            if worker.order.rank == rank:
+                self._signal(worker, number)
+
     async def start_workers(self, spawn: Callable[[], list[SpawnedWorker]]) -> list[SpawnedWorker]:
         """Start an attempt's workers and watch them.
 
@@ -126,6 +141,7 @@ class Workers:
         self._sent = None
         self._hanging.clear()
         self._was_ending.clear()
+        self._killed.clear()
         self._failing.clear()
         early: list[Word] = []
         self._early = early
@@ -202,14 +218,16 @@ class Workers:
 
     async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> bool:
         """Stop the workers without KILL, in the time that the manner allows; return whether no process is left."""
+        times = self._times
         if manner is StopManner.RESTART:
-            return await self._terminate(is_terminated, self._times.restart_grace_s)
+            return await self._terminate(is_terminated, times.restart_grace_s, saves_for_s=times.grace_s)
         if manner is StopManner.GRACE and not self._alive and not self._has_failed:
             # After success, processes that a worker left behind, such as an upload, may finish first.
-            is_gone = await self._wait_until_gone(self._times.grace_s)
-            return is_gone or await self._terminate(False, self._times.restart_grace_s)
+            is_gone = await self._wait_until_gone(times.grace_s)
+            return is_gone or await self._terminate(False, times.restart_grace_s)
         if manner is StopManner.GRACE:
-            return await self._terminate(is_terminated, self._times.grace_s)
+            saves_for_s = times.grace_s - times.restart_grace_s
+            return await self._terminate(is_terminated, times.grace_s, saves_for_s=saves_for_s)
         return False
 
     def hurry(self) -> None:
@@ -226,15 +244,82 @@ class Workers:
             elif is_ending(worker.pid):
                 self._was_ending.add(worker.pid)
 
-    async def _terminate(self, is_terminated: bool, grace_s: float) -> bool:
+    async def _terminate(self, is_terminated: bool, grace_s: float, *, saves_for_s: float = 0.0) -> bool:
+        """Send TERM to the workers and to all that they started, and wait; return whether no process is left.
+
+        Args:
+            is_terminated: they have got it already.
+            grace_s: how long they have from then on.
+            saves_for_s: how long a worker that saves is left alone at most. Then it has `restart_grace_s`, or what is
+                left of the grace if that is more.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         self._collect_ended()
         self._sent = signal.SIGTERM
         if is_terminated:
             return await self._wait_until_gone(grace_s)
-        told = {worker.pid for worker in self._alive.values() if worker.pid not in self._ending}
+        savers = self._savers() if saves_for_s > 0 else {}
+        told = {worker.pid for worker in self._alive.values() if worker.pid not in self._ending} - savers.keys()
         for pid in told:  # at once, because the search for what they have started takes time
             self._signal(self._alive[pid], signal.SIGTERM)
-        return await self._wait_until_gone(grace_s, told)
+        if savers:
+            await self._let_save(told, until=began + saves_for_s, others_until=began + grace_s)
+            grace_s = max(self._times.restart_grace_s, began + grace_s - loop.time())
+        if await self._wait_until_gone(grace_s, told):
+            return True
+        if not self._savers() or loop.time() >= began + saves_for_s:
+            return False
+        await self._let_save(told, until=began + saves_for_s, others_until=loop.time())  # it began after its TERM
+        return await self._wait_until_gone(self._times.restart_grace_s, told)
+
+    def _savers(self) -> dict[int, SpawnedWorker]:
+        """Return the workers that run and save, by process id."""
+        saving = self._saving()
+        may_save = ((pid, worker) for pid, worker in self._alive.items() if pid not in self._ending)
+        return {pid: worker for pid, worker in may_save if worker.order.rank in saving}
+
+    async def _let_save(self, told: set[int], *, until: float, others_until: float) -> None:
+        """Wait as long as a worker saves, and then send it its TERM, if it has not got it yet.
+
+        Args:
+            told: the process ids that have got a TERM.
+            until: when to wait no longer, by the event loop's clock.
+            others_until: when the processes get a KILL that neither save nor were started by a worker that does.
+        """
+        loop = asyncio.get_running_loop()
+        searched, waiting = -KILL_BOUND_S, self._savers()
+        while waiting and not self._hurry.is_set() and loop.time() < until:
+            if loop.time() - searched >= KILL_AGAIN_S:
+                searched = loop.time()
+                await self._stop_others(waiting, told, is_late=searched >= others_until)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), SAVED_EVERY_S)
+            before, waiting = waiting, self._savers()
+            self._terminate_saved(before.keys() - waiting.keys(), told)
+        self._terminate_saved(waiting.keys(), told)
+
+    def _terminate_saved(self, pids: Iterable[int], told: set[int]) -> None:
+        for pid in set(pids) - told - self._ending:
+            if pid in self._alive:
+                self._signal(self._alive[pid], signal.SIGTERM)
+                told.add(pid)
+
+    async def _stop_others(self, savers: Collection[int], told: set[int], *, is_late: bool) -> None:
+        """Stop what no saving worker has started: TERM to what has not got it, or KILL to all if it is late."""
+        found = await self._find()
+        others = {pid: found[pid] for pid in found.keys() - self._below(savers, found)}
+        if is_late:
+            self._killed |= others.keys() & self._alive.keys()
+            signal_all(others.values(), signal.SIGKILL)
+        else:
+            self._terminate_others(others, told)
+
+    @staticmethod
+    def _below(pids: Iterable[int], found: Mapping[int, Process]) -> set[int]:
+        """Return the process ids of these processes and of all that they have started."""
+        roots = [found[pid] for pid in pids if pid in found]
+        return {process.pid for process in with_descendants(roots, found.values())}
 
     async def _wait_until_gone(self, bound_s: float, told: set[int] | None = None) -> bool:
         """Wait until no worker and no process that they started is left, the bound is over, or `hurry` is called.
@@ -261,8 +346,7 @@ class Workers:
 
     def _terminate_others(self, found: Mapping[int, Process], told: set[int]) -> None:
         """Send TERM to processes that workers have started, except below a worker that is ending by itself."""
-        endings = [found[pid] for pid in self._ending if pid in found]
-        left_alone = {process.pid for process in with_descendants(endings, found.values())}
+        left_alone = self._below(self._ending, found)
         signal_all((found[pid] for pid in found.keys() - left_alone - told), signal.SIGTERM)
         told |= found.keys() - left_alone
 
@@ -320,7 +404,8 @@ class Workers:
             explained = Explained.NO
         else:
             explained = self._explains(worker, exitcode, failing)
-        if failing is not None and not _is_end_of(failing, exitcode, is_closing=timer is not None, sent=self._sent):
+        sent = signal.SIGKILL if worker.pid in self._killed else self._sent
+        if failing is not None and not _is_end_of(failing, exitcode, is_closing=timer is not None, sent=sent):
             failing = None
         if failing is not None and (exitcode < 0 or exitcode in ENDED_BY_TERM):
             exitcode = failing.exit_code  # what it would have ended with
@@ -332,7 +417,7 @@ class Workers:
             return Explained.NO
         if exitcode == 0:
             return Explained.YES
-        if exitcode == -signal.SIGKILL and self._sent is not signal.SIGKILL:
+        if exitcode == -signal.SIGKILL and self._sent is not signal.SIGKILL and worker.pid not in self._killed:
             return Explained.NO  # it is somebody else's: ours comes later
         is_ours = exitcode in ENDED_BY_TERM or exitcode == -signal.SIGKILL
         return Explained.YES if is_ours and failing is None else Explained.PERHAPS

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.launch_plan import LogsPlan
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import LogMark
@@ -75,10 +76,10 @@ class LogMarks:
         return bool(changed)
 
 
-def start_marks(layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> LogMarks | None:
-    """Start the marks of an attempt's workers on this node; None if none of them writes to files."""
-    files = {}
-    for order in orders:
+def start_marks(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> LogMarks | None:
+    """Start the marks of an attempt's workers on this node; None if none of them writes to files of its own."""
+    files: dict[str, str] = {}
+    for order in orders if logs.per == "rank" else ():
         if order.destinations.redirected & Std.OUT:
             files[f"{order.rank}.stdout"] = layout.stdout(order.attempt, order.rank)
         if order.destinations.redirected & Std.ERR:

@@ -7,6 +7,7 @@ from typing import Protocol
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 
 
 class NodeWorkers(Protocol):
@@ -31,11 +32,25 @@ class NodeWorkers(Protocol):
             StartFailedError: a worker could not be started, and none runs.
         """
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:
-        """End the workers and start no more of this attempt; return the process ids that survived KILL."""
+    async def stop_workers(
+        self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
+    ) -> tuple[int, ...]:
+        """End the workers and start no more of this attempt; return the process ids that survived KILL.
+
+        Args:
+            manner: how they are stopped.
+            is_terminated: whether they have got their TERM already.
+            takes_stacks: whether their stacks are taken before, because ranks hang.
+        """
 
     def hurry(self) -> None:
         """End the grace period of a running stop early."""
+
+    async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:
+        """Have the calls of an attempt's workers wait that ask for a notice; return how many they had made."""
+
+    def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        """Let the waiting calls go on; those with these numbers and above hear of the notice."""
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""

@@ -16,10 +16,25 @@ from hpc_elastic.agent.workers.log_destinations import LogDestinations
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.plan.roles import EntrypointKind
 from hpc_elastic.plan.std_streams import Std
+from hpc_elastic.rundir.error_file import read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import FILE_MODE, make_directory
 
 Stream = int | Literal["null", "inherit"]  # a descriptor, /dev/null, or the agent's own stream
+
+
+class RankOutput(Protocol):
+    """The way of one worker's output into logs that the agent writes."""
+
+    def open(self, stream: Std) -> int:
+        """Return a descriptor for a stream of the worker, which the caller closes.
+
+        Raises:
+            OSError: there is none to be had.
+        """
+
+    def stderr_tail(self) -> str:
+        """Return the end of what the worker has written to standard error; blocks for a moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +42,8 @@ class WorkerOrder:
     """The values with which one worker is started.
 
     `target` is the path of a script, the name of a module, the program of a command, or the file that holds a function.
-    `heartbeat` are the descriptors for its heartbeats and stacks, which the worker inherits.
+    `heartbeat` are the descriptors for its heartbeats and stacks, which the worker inherits. `output` is where its
+    redirected streams go; None: to files of its own. `has_folder` says that the rank's folder is made at its start.
     """
 
     rank: int
@@ -40,6 +56,14 @@ class WorkerOrder:
     directory: str
     destinations: LogDestinations = field(default_factory=LogDestinations)
     heartbeat: HeartbeatFiles | None = None
+    output: RankOutput | None = None
+    has_folder: bool = True
+
+    def stderr_tail(self, layout: RunLayout) -> str:
+        """Return the end of what the worker has written to standard error; "" if that did not go to a log."""
+        if self.output is not None and Std.ERR & self.destinations.redirected:
+            return self.output.stderr_tail()
+        return read_log_tail(layout.stderr(self.attempt, self.rank))
 
 
 class StartFailedError(Exception):
@@ -138,7 +162,8 @@ def spawn_workers(orders: Sequence[WorkerOrder], layout: RunLayout, starter: Sta
 
 
 def _start(order: WorkerOrder, layout: RunLayout, starter: Starter) -> SpawnedWorker:
-    make_directory(layout.rank(order.attempt, order.rank))
+    if order.has_folder:
+        make_directory(layout.rank(order.attempt, order.rank))
     with contextlib.ExitStack() as files:
         stdout = _open_stream(files, order, Std.OUT, layout.stdout(order.attempt, order.rank))
         stderr = _open_stream(files, order, Std.ERR, layout.stderr(order.attempt, order.rank))
@@ -147,6 +172,10 @@ def _start(order: WorkerOrder, layout: RunLayout, starter: Starter) -> SpawnedWo
 
 def _open_stream(files: contextlib.ExitStack, order: WorkerOrder, stream: Std, path: str) -> Stream:
     if stream & order.destinations.redirected:
+        if order.output is not None:
+            descriptor = order.output.open(stream)
+            files.callback(os.close, descriptor)
+            return descriptor
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
         files.callback(os.close, descriptor)
         return descriptor

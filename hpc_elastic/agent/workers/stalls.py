@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -30,6 +31,7 @@ from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.agent.workers.stacks import STACKS_WITHIN_S, take_stacks
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.pace import SlowRank, falls_behind, find_pace
 from hpc_elastic.failures.stacks import (
     RankStack,
     Whereabouts,
@@ -39,13 +41,15 @@ from hpc_elastic.failures.stacks import (
     group_stacks,
     may_all_wait,
 )
-from hpc_elastic.failures.stall import RankBehind, StalledRank, StallLimits, StepSample, find_behind, find_stalled
+from hpc_elastic.failures.stall import StalledRank, StallLimits, find_stalled
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rundir.error_file import FailedWorker, build_error, read_log_tail
+from hpc_elastic.plan.roles import RolePlan
+from hpc_elastic.rundir.error_file import FailedWorker, build_error
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import FailureRecord
+from hpc_elastic.rundir.sample_tail import latest_samples, ranks_seen
 from hpc_elastic.rundir.store import make_directory, write_bytes, write_json
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -56,17 +60,17 @@ class StallTimes:
 
     `look_every_s` is an upper bound: they are read ten times within the smaller bound of the job file. `others_s`: from
     a stop for a stall to the first TERM, so that no rank of another node loses its peer before its stacks are taken.
-    `sample_every_s` and `compare_every_s`: how often the steps of this node's ranks are noted, and compared.
+    `compare_every_s`: how often the steps of all ranks are compared, from the nodes' samples.
     """
 
     look_every_s: float = 1.0
     hold_s: float = 5.0
     others_s: float = 1.0
-    sample_every_s: float = 10.0
     compare_every_s: float = 60.0
 
 
 STALL_TIMES = StallTimes()
+MOST_NODES = 32  # whose samples are read at a time, to find slow ranks: what is written meanwhile waits
 
 
 class Stalls:
@@ -112,38 +116,51 @@ class Stalls:
         self._running: Callable[[], Mapping[int, int]] = dict
         self._since = 0.0  # since when the workers are watched without a break
         self._have_stacks = False
+        self.waiting: frozenset[int] = frozenset()  # global ranks that waited in a collective, by the latest stacks
         self._taking = asyncio.Lock()
 
-    def begin(self, orders: Sequence[WorkerOrder], running: Callable[[], Mapping[int, int]]) -> None:
+    def begin(
+        self, orders: Sequence[WorkerOrder], running: Callable[[], Mapping[int, int]], *, role: RolePlan | None = None
+    ) -> None:
         """Watch the workers of an attempt, which have just been started.
 
         Args:
             orders: what they were started with.
             running: returns the process ids of those that still run, by global rank.
+            role: their role, if it may be another one than before.
         """
+        self._role = role or self._role
         self._orders = {order.rank: order for order in orders}
         self._running = running
         self._since = self._loop.time()
         self._have_stacks = False
+        self.waiting = frozenset()
         self._tasks.run(self._watch_steps(orders[0].attempt))
         if self._limits.smallest_s is not None:
             self._tasks.run(self._watch(self._limits.smallest_s, orders[0].attempt))
 
-    async def before_stop(self, manner: StopManner) -> None:
-        """End the watch; first take the stacks if ranks are silent so long that they may be why this stop comes."""
-        smallest_s, attempt = self._limits.smallest_s, self._attempt
-        if smallest_s is not None and attempt and manner is not StopManner.FENCE:
-            half = StallLimits(
-                stall_s=None if self._limits.stall_s is None else self._limits.stall_s / 2,
-                first_s=None if self._limits.first_s is None else self._limits.first_s / 2,
-            )
-            if self._find(half):
-                began = self._loop.time()
-                if not self._have_stacks:
-                    await self.take_stacks()
-                if len(self._place.nodes) > 1:
-                    await asyncio.sleep(began + self._times.others_s - self._loop.time())
+    async def before_stop(self, manner: StopManner, *, takes_stacks: bool = False) -> None:
+        """End the watch; first take the stacks if ranks are silent so long that they may be why this stop comes.
+
+        Args:
+            manner: how the workers are stopped; a fence does not wait.
+            takes_stacks: the head knows that ranks hang: take the stacks, whatever the heartbeats say.
+        """
+        if self._attempt and manner is not StopManner.FENCE and (takes_stacks or self._are_half_stalled()):
+            began = self._loop.time()
+            if not self._have_stacks:
+                await self.take_stacks()
+            if len(self._place.nodes) > 1:
+                await asyncio.sleep(began + self._times.others_s - self._loop.time())
         self._orders = {}
+
+    def _are_half_stalled(self) -> bool:
+        """Return whether ranks have been silent for half of a bound."""
+        stall_s, first_s = self._limits.stall_s, self._limits.first_s
+        half = StallLimits(
+            stall_s=None if stall_s is None else stall_s / 2, first_s=None if first_s is None else first_s / 2
+        )
+        return half.smallest_s is not None and bool(self._find(half))
 
     async def close(self) -> None:
         """End the watch at the end of this agent."""
@@ -165,6 +182,7 @@ class Stalls:
             except asyncio.TimeoutError:  # /proc itself may hang, where a process holds its memory's lock
                 stacks = {}
             self._have_stacks = self._have_stacks or not request
+            self.waiting = frozenset(rank for rank, text in stacks.items() if find_whereabouts(text).is_waiting)
             written = self._disk.call(lambda: self._write(attempt, stacks))
             with contextlib.suppress(asyncio.TimeoutError):  # a stop does not wait for a file system that hangs
                 await asyncio.wait_for(asyncio.shield(written), STACKS_WITHIN_S)
@@ -196,22 +214,25 @@ class Stalls:
                 return
 
     async def _watch_steps(self, attempt: int) -> None:
-        """Record once a minute which ranks of this node fall behind its others; that is no failure."""
-        times, samples = self._times, list[StepSample]()
-        while self._attempt == attempt:
-            await asyncio.sleep(times.sample_every_s)
+        """Record once a minute which ranks fall behind all others; that is no failure.
+
+        The agent of rank 0 does it for all nodes: it reads their latest samples, of many nodes some each time.
+        """
+        turn = 0
+        while self._attempt == attempt and 0 in self._orders:
+            await asyncio.sleep(self._times.compare_every_s)
             if self._attempt != attempt:
                 return
-            now, running = self._loop.time(), self._running()
-            samples += [
-                StepSample(rank=rank, node=self._place.node, time_s=now, step=state.step)
-                for rank, state in self._heartbeats.read().items()
-                if state.step is not None and rank in running
-            ]
-            if samples and now - samples[0].time_s >= times.compare_every_s:
-                if behind := find_behind(samples):
-                    self._note(behind_note(behind, attempt))
-                samples.clear()
+            reading = self._disk.call(functools.partial(self._falling_behind, attempt, turn))
+            behind = await reading
+            turn += 1
+            if behind and self._attempt == attempt:
+                self._note(behind_note(behind, attempt))
+
+    def _falling_behind(self, attempt: int, turn: int) -> tuple[SlowRank, ...]:
+        """Return the ranks that fall behind, by the nodes' samples; blocks."""
+        samples = latest_samples(self._layout, self._place.nodes, most=MOST_NODES, turn=turn)
+        return falls_behind(find_pace(ranks_seen(samples, attempt, last=7)))
 
     def _find(self, limits: StallLimits) -> tuple[StalledRank, ...]:
         running = self._running()
@@ -240,7 +261,7 @@ class Stalls:
             return
         failure_class = FailureClass.COLLECTIVE_TIMEOUT if is_waiting else FailureClass.STALLED
         failure = self._failure(stalled, where, order, pid, failure_class)
-        written = self._disk.call(lambda: self._write_error(failure), is_urgent=True)
+        written = self._disk.call(lambda: self._write_error(failure, order), is_urgent=True)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(written), STACKS_WITHIN_S)
         if self._role.restart == "ignore":  # nobody stops the role for it: its end by KILL is the failure
@@ -272,9 +293,9 @@ class Stalls:
             detail=stalled.describe(),
         )
 
-    def _write_error(self, failure: FailureRecord) -> None:
+    def _write_error(self, failure: FailureRecord, order: WorkerOrder) -> None:
         """Write a stalled worker's error file; blocks. A failure that cannot be written is reported all the same."""
-        stack, stderr = "", self._layout.stderr(failure.attempt, failure.rank)
+        stack = ""
         path = self._layout.stack(failure.attempt, failure.rank)
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             stack = file.read()
@@ -291,7 +312,7 @@ class Stalls:
             time_ns=int(failure.timestamp * 1e9),
             exit_code=failure.exitcode,
             callstack=stack,
-            stderr_tail=read_log_tail(stderr),
+            stderr_tail=order.stderr_tail(self._layout),
         )
         with contextlib.suppress(RunDirectoryError):
             write_json(failure.error_file, error)
@@ -310,15 +331,16 @@ class Stalls:
         return (RankStack(rank=rank, node=self._place.node, text=text) for rank, text in stacks.items())
 
 
-def behind_note(behind: Sequence[RankBehind], attempt: int) -> Note:
+def behind_note(behind: Sequence[SlowRank], attempt: int) -> Note:
     """Return the event about ranks that fall behind."""
     first = behind[0]
-    rates = f"{first.rate:.3g} steps a second, the others {first.usual_rate:.3g}"
     more = f"; {len(behind) - 1} more are slow" if len(behind) > 1 else ""
-    message = f"rank {first.rank} is {first.behind} steps behind the others of its node: {rates}{more}"
     return Note(
         name="ranks.slow",
-        message=message,
+        message=f"rank {first.rank} on {first.node} is {first.behind:g} steps behind the median and falls back{more}",
         attempt=attempt,
-        metadata={"ranks": {str(rank.rank): rank.behind for rank in behind}},
+        metadata={
+            "ranks": {str(rank.rank): round(rank.behind) for rank in behind},
+            "nodes": {str(rank.rank): rank.node for rank in behind},
+        },
     )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -133,7 +134,7 @@ class StoreLink:
     async def _broke(self) -> None:
         returncode = await self._ended()
         if self._has_torch and not self._is_closed:
-            self._on_broken(f"the store host ended (exit code {returncode})")
+            self._on_broken(f"the store host {_how_it_ended(returncode)}")
 
     async def _ended(self) -> int | None:
         """Close the link, which ends the host, and return its exit code."""
@@ -148,3 +149,12 @@ class StoreLink:
         """Collect the host's exit code, in the thread, so that no search for orphans collects it first."""
         host, self._host = self._host, None
         return host.collect() if host is not None else None
+
+
+def _how_it_ended(returncode: int | None) -> str:
+    if returncode is None or returncode >= 0:
+        return f"ended (exit code {returncode})"
+    try:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"was killed by signal {-returncode}"

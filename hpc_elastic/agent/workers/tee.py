@@ -4,8 +4,8 @@ Theory of operation. Workers append to files of their own and know nothing of th
 those files in one thread. Only that thread writes lines of workers, each with its newline in one write, so no
 line is ever split by another; an incomplete line is held back until its newline arrives. What a worker wrote before
 it was killed is in its file, and is read when the tee is closed. A turn reads a bounded part of each file
-and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. The same thread truncates
-logs that grow beyond `logs.max_size`, so that none is truncated before its lines were repeated.
+and no line is kept beyond `LONGEST_LINE`, so memory does not grow with the output. Where workers write to pipes
+(`log_pipes`), there is no tee: the thread that reads the pipes repeats their lines in the same form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from hpc_elastic.agent.workers.log_cap import LogCap, cut_log, is_due
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.plan.launch_plan import LogsPlan
 from hpc_elastic.plan.log_prefix import fill_prefix
@@ -59,7 +58,6 @@ class Tee:
         files: the files to follow. Standard error goes to the agent's own standard error, as in torch.
         out: a file that also gets the lines of standard output that contain certain texts.
         err: a file that also gets the lines of standard error that contain certain texts.
-        caps: logs that must not grow beyond a size, whether they are followed or not.
     """
 
     def __init__(
@@ -68,13 +66,10 @@ class Tee:
         *,
         out: Duplicates | None = None,
         err: Duplicates | None = None,
-        caps: Sequence[LogCap] = (),
     ) -> None:
-        sinks = {Std.OUT: _Sink("stdout", out), Std.ERR: _Sink("stderr", err)}
+        sinks = {Std.OUT: TeeSink("stdout", out), Std.ERR: TeeSink("stderr", err)}
         self._sinks = list(sinks.values())
         self._files = [_Followed(file.path, file.prefix, sinks[file.stream]) for file in files]
-        self._by_path = {file.path: file for file in self._files}
-        self._caps = caps
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tee", daemon=True)
         self._thread.start()
@@ -90,43 +85,35 @@ class Tee:
             sink.open()
         while not self._is_over.wait(pause):
             came = [file.copy(BYTES_A_TURN) for file in self._files]
-            came += [self._cut(cap) for cap in self._caps if is_due(cap)]
             pause = SHORTEST_PAUSE_S if any(came) else min(LONGEST_PAUSE_S, pause * 2)
         for file in self._files:
             file.finish()
         for sink in self._sinks:
             sink.close()
 
-    def _cut(self, cap: LogCap) -> bool:
-        file = self._by_path.get(cap.path)
-        if file is None:
-            return cut_log(cap)
-        file.catch_up()
-        if is_cut := cut_log(cap, file.pass_on):
-            file.rewind()
-        return is_cut
-
 
 def start_tee(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> Tee | None:
-    """Start the tee of an attempt's workers on this node; None if nothing is teed and no size is limited."""
-    files = [file for order in orders for file in _teed_files(logs, layout, order, node)]
-    caps = [cap for order in orders for cap in _caps(logs, layout, order)]
-    if not files and not caps:
+    """Start the tee of an attempt's workers on this node; None if nothing is teed, or what is goes through pipes."""
+    files = [file for order in orders if order.output is None for file in _teed_files(logs, layout, order, node)]
+    if not files:
         return None
-    attempt = orders[0].attempt
+    out, err = duplicates(logs, layout, attempt=orders[0].attempt, node=node)
+    has_out, has_err = (any(file.stream is stream for file in files) for stream in (Std.OUT, Std.ERR))
+    return Tee(files, out=out if has_out else None, err=err if has_err else None)
+
+
+def duplicates(
+    logs: LogsPlan, layout: RunLayout, *, attempt: int, node: str
+) -> tuple[Duplicates | None, Duplicates | None]:
+    """Return the files that also get some teed lines of standard output and of standard error."""
     out = Duplicates(path=layout.filtered_stdout(attempt, node), filters=logs.duplicate_stdout_filters)
     err = Duplicates(path=layout.filtered_stderr(attempt, node), filters=logs.duplicate_stderr_filters)
-    has_out, has_err = (any(file.stream is stream for file in files) for stream in (Std.OUT, Std.ERR))
-    return Tee(
-        files,
-        out=out if out.filters and has_out else None,
-        err=err if err.filters and has_err else None,
-        caps=caps,
-    )
+    return out if out.filters else None, err if err.filters else None
 
 
-def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str) -> list[TeedFile]:
-    prefix = fill_prefix(
+def tee_prefix(logs: LogsPlan, order: WorkerOrder, node: str) -> str:
+    """Return what stands before each repeated line of a worker."""
+    return fill_prefix(
         logs.prefix,
         {
             "role_name": order.environment.get("ROLE_NAME", ""),
@@ -136,24 +123,15 @@ def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str
             "attempt": order.attempt,
         },
     )
-    teed = order.destinations.teed
-    paths = _paths(layout, order)
+
+
+def _teed_files(logs: LogsPlan, layout: RunLayout, order: WorkerOrder, node: str) -> list[TeedFile]:
+    prefix, teed = tee_prefix(logs, order, node), order.destinations.teed
+    paths = {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
     return [TeedFile(path=path, prefix=prefix, stream=stream) for stream, path in paths.items() if stream & teed]
 
 
-def _caps(logs: LogsPlan, layout: RunLayout, order: WorkerOrder) -> list[LogCap]:
-    most = logs.max_size_bytes
-    if most is None:
-        return []
-    files = [path for stream, path in _paths(layout, order).items() if stream & order.destinations.redirected]
-    return [LogCap(path=path, earlier=layout.earlier(path), most_bytes=most) for path in files]
-
-
-def _paths(layout: RunLayout, order: WorkerOrder) -> dict[Std, str]:
-    return {Std.OUT: layout.stdout(order.attempt, order.rank), Std.ERR: layout.stderr(order.attempt, order.rank)}
-
-
-class _Sink:
+class TeeSink:
     """One of the agent's own streams, and the file for the lines that match its filters."""
 
     def __init__(self, name: str, duplicates: Duplicates | None) -> None:
@@ -164,7 +142,7 @@ class _Sink:
 
     def open(self) -> None:
         """Create the file for matches, so that an empty file says that there was no match."""
-        if self._duplicates is None:
+        if self._duplicates is None or self._descriptor is not None:
             return
         with contextlib.suppress(OSError):  # a disk that is full must not end the tee
             make_directory(os.path.dirname(self._duplicates.path))
@@ -188,15 +166,37 @@ class _Sink:
             os.close(self._descriptor)
 
 
+class TeedLines:
+    """Passes the output of one stream of a worker on to a sink, in complete lines."""
+
+    def __init__(self, prefix: str, sink: TeeSink) -> None:
+        self._prefix = prefix.encode()
+        self._sink = sink
+        self._rest = b""
+
+    def take(self, chunk: bytes) -> None:
+        """Print the lines that a chunk completes."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        if lines:
+            self._sink.write(self._prefix, lines)
+
+    def finish(self) -> None:
+        """Print a last line without a newline."""
+        if self._rest:
+            self._sink.write(self._prefix, [self._rest])
+            self._rest = b""
+
+
 class _Followed:
     """A file that is read from its beginning on as it grows; it may not exist yet."""
 
-    def __init__(self, path: str, prefix: str, sink: _Sink) -> None:
+    def __init__(self, path: str, prefix: str, sink: TeeSink) -> None:
         self.path = path
-        self._prefix = prefix.encode()
-        self._sink = sink
+        self._lines = TeedLines(prefix, sink)
         self._offset = 0
-        self._rest = b""
 
     def copy(self, most: int) -> bool:
         """Print the next complete lines after a read of at most `most` bytes; return whether there was new output."""
@@ -208,7 +208,7 @@ class _Followed:
                 file.seek(start)
                 while chunk := file.read(min(CHUNK_BYTES, start + most - self._offset)):
                     self._offset += len(chunk)
-                    self._take(chunk)
+                    self._lines.take(chunk)
         return self._offset > start
 
     def catch_up(self) -> None:
@@ -216,27 +216,7 @@ class _Followed:
         with contextlib.suppress(OSError):
             self.copy(os.stat(self.path).st_size - self._offset)  # a bound: a worker may still write
 
-    def pass_on(self, offset: int, chunk: bytes) -> None:
-        """Print what is new in a chunk of the file that the caller has read at this offset."""
-        known = max(0, self._offset - offset)
-        if known < len(chunk):
-            self._take(chunk[known:])
-            self._offset = offset + len(chunk)
-
-    def rewind(self) -> None:
-        """Continue at the beginning of the file, after it was truncated; an incomplete line may continue there too."""
-        self._offset = 0
-
     def finish(self) -> None:
         """Print all that the file has by now, including a last line without a newline."""
         self.catch_up()
-        if self._rest:
-            self._sink.write(self._prefix, [self._rest])
-
-    def _take(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = b""
-        if lines:
-            self._sink.write(self._prefix, lines)
+        self._lines.finish()

@@ -90,6 +90,8 @@ class WorkerStart:
             StartFailedError: the workers cannot be forks, and `start: fork` says that they must be.
         """
         server, why = self._server, self._why_no_server
+        if server is not None and orders[0].kind == "command":  # of another role, whose place this spare has
+            server, why = None, "the entrypoint is a command"
         if server is not None:
             report = await server.report()
             why = why_no_fork(report, server.variables, [order.environment for order in orders])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hpc_elastic.rundir.submissions import Submission
 
 DEFAULT_SIGNAL_DELAY_S = 90  # of submitit's Slurm executor
+SIGNALS_OF_THEIR_OWN_S = 80.0  # with the defaults of `signals` the workers are stopped 70 s before the time limit
 DEFAULT_PARALLELISM = 256  # likewise; on the local backend, as many as the machine has CPUs
 RUNS = "hpc-elastic-runs"
 WORKER = "hpc_elastic.integrations.submitit.worker"
@@ -172,8 +173,11 @@ class HpcElasticExecutor(core.Executor):
         ours = {"SUBMITIT_EXECUTOR": HpcElasticJobEnvironment.name(), PICKLE_VARIABLE: _plain(pickle)}
         if parameters.get("stderr_to_stdout"):
             ours[MERGE_VARIABLE] = "1"
-        if (after_s := _signal_after_s(job, parameters)) is not None:
-            ours[SIGNAL_AFTER_VARIABLE] = f"{after_s:g}"
+        if (limits := _signal_times(job, parameters)) is not None:
+            time_s, delay_s = limits
+            ours[SIGNAL_AFTER_VARIABLE] = f"{time_s - delay_s:g}"
+            if delay_s < SIGNALS_OF_THEIR_OWN_S:  # the run is stopped after submitit's signal, and not before it
+                job.setdefault("signals", {"lead": f"{delay_s / 2:g}s", "grace": f"{delay_s / 4:g}s"})
         env = job.get("env")
         if env is None or isinstance(env, Mapping):  # a value that is no map is refused by the parser
             job["env"] = {"PYTHONUNBUFFERED": "1", **(env or {}), **ours}
@@ -223,8 +227,8 @@ def _plain(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> float | None:
-    """Return how many seconds after its start a job gets submitit's signal; None without a time limit.
+def _signal_times(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return a job's time and how long before its end it gets submitit's signal, in seconds; None without a limit.
 
     The lead is at most half of the limit, so that a short job does not spend its life in checkpoints.
     """
@@ -234,4 +238,4 @@ def _signal_after_s(job: Mapping[str, Any], parameters: Mapping[str, Any]) -> fl
         time_s = parse_duration(str(job["time"])).total_seconds()
     except (KeyError, ValueError):  # an invalid time is refused by the parser
         return None
-    return time_s - min(float(parameters.get("signal_delay_s", DEFAULT_SIGNAL_DELAY_S)), time_s / 2)
+    return time_s, min(float(parameters.get("signal_delay_s", DEFAULT_SIGNAL_DELAY_S)), time_s / 2)

@@ -19,6 +19,7 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.integrations.submitit.paths import RunPaths, run_link
 from hpc_elastic.integrations.submitit.watcher import RunWatcher
 from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.rank_output import has_output, read_output
 from hpc_elastic.observe.watch import LOOK_S
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -86,13 +87,14 @@ class HpcElasticJob(core.Job[R]):
         if not run_link(self._paths).exists():
             return super()._get_logs_string(name)
         layout, rank = self.layout, self.task_id or 0
-        path_of = {"stdout": layout.stdout, "stderr": layout.stderr}.get(name)
-        if path_of is None:
+        if name not in ("stdout", "stderr"):
             raise ValueError(f"there is no output {name!r}, expected stdout or stderr")
-        logs = [path_of(attempt, rank) for attempt in store.list_numbers(layout.attempts)]
-        parts = [Path(path) for log in logs for path in (layout.earlier(log), log)]
-        texts = [path.read_text(encoding="utf-8", errors="replace") for path in parts if path.exists()]
-        return "".join(texts) if texts else None
+        is_stderr = name == "stderr"
+        attempts = [number for number in store.list_numbers(layout.attempts) if has_output(layout, number, rank)]
+        if not attempts:
+            return None
+        texts = [read_output(layout, attempt, rank, is_stderr=is_stderr) for attempt in attempts]
+        return b"".join(texts).decode("utf-8", "replace")
 
     def _register_in_watcher(self) -> None:
         if run_link(self._paths).exists():
@@ -182,7 +184,7 @@ class HpcElasticJob(core.Job[R]):
             check: whether to wait until the job is over, and to raise an error if that fails.
         """
         from hpc_elastic.api.cancel import cancel_run
-        from hpc_elastic.api.stop_request import ask_to_stop
+        from hpc_elastic.api.requests import ask_to_stop
         from hpc_elastic.scheduler.registry import make_scheduler
 
         snapshot = self._look()

@@ -93,7 +93,7 @@ class PreemptionHandler(job_environment.SignalHandler):
         try:
             super().checkpoint_and_try_requeue(signum, frame)
         except utils.UncompletedJobError as error:
-            from hpc_elastic.api.stop_request import ask_to_stop
+            from hpc_elastic.api.requests import ask_to_stop
 
             ask_to_stop(self._start.layout, str(error))
         finally:

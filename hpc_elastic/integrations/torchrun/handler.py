@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from hpc_elastic.agent.node.network import resolve_node
 from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
-from hpc_elastic.api.stop_request import ask_to_stop
+from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
 from hpc_elastic.integrations.torchrun.attempt_store import AttemptStore, open_attempt_store

@@ -14,6 +14,7 @@ from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.integrations.torchrun.exchange import Exchange, Failure, Round, TorchAgentStage
 from hpc_elastic.membership.messages import Assign, StopManner
+from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
@@ -89,7 +90,13 @@ class StockWorkers:
             self._exchange.offer(Round(assign=assign, listener=listener))
             await self._until(lambda: self._is_stopping or self._exchange.stage is not TorchAgentStage.IDLE)
 
-    async def stop_workers(self, manner: StopManner, *, is_terminated: bool) -> tuple[int, ...]:  # noqa: ARG002
+    async def stop_workers(
+        self,
+        manner: StopManner,
+        *,
+        is_terminated: bool,  # noqa: ARG002
+        takes_stacks: bool = False,  # noqa: ARG002
+    ) -> tuple[int, ...]:
         """Let `num_nodes_waiting` return 1, and wait until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
@@ -106,6 +113,13 @@ class StockWorkers:
     def hurry(self) -> None:
         """Kill the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
         self._stop(StopManner.FENCE)
+
+    async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:  # noqa: ARG002
+        """Return that nobody has asked for a notice: torchrun's workers have no memory in which to hear of one."""
+        return NoticeCounts(polls=0, beats=0)
+
+    def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        """Do nothing: no call waits."""
 
     def pids(self) -> dict[str, int]:
         """Return the process id of torchrun, which stands for its workers: they start only after this call."""

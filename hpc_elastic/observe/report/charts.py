@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from hpc_elastic.observe.report.collect import ReportData
-from hpc_elastic.observe.samples import Line
+from hpc_elastic.rundir.sample_tail import Line
 
 MOST_LINES = 8  # nodes with a line of their own; of more the median, the lowest and the highest are drawn
 _BINS = 240

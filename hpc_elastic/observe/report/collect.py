@@ -11,13 +11,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.failures.pace import Pace
 from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
 from hpc_elastic.observe.report.useful_time import AllocationTimes, AttemptTimes, TimeSpan, divide
-from hpc_elastic.observe.samples import Line, read_pace, read_spread
-from hpc_elastic.observe.slow_ranks import Pace
+from hpc_elastic.observe.samples import read_pace, read_spread
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.sample_tail import Line
 
 MOST_SAMPLES = 40_000  # of all nodes together
 MOST_STACKS = 100

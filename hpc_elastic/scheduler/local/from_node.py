@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.protocol import JobState
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 
 
 def is_over(job_id: str) -> bool:
@@ -30,6 +30,11 @@ def dead_nodes(job_id: str, nodes: Collection[str]) -> frozenset[str]:  # noqa: 
     return frozenset()
 
 
+def outlook(job_id: str) -> JobOutlook:  # noqa: ARG001
+    """Return that the job runs; its time limit is the plan's, which its script sees to."""
+    return JobOutlook(state=JobState.RUNNING, restarts=0)
+
+
 def can_end_job(job_id: str) -> bool:  # noqa: ARG001
     """Return whether a node should end the job when its script is gone, which is never needed."""
     return False
@@ -44,6 +49,15 @@ def end_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
     from hpc_elastic.scheduler.local.scheduler import LocalScheduler
 
     LocalScheduler().cancel(job_id)
+
+
+def submit_after(job_id: str, script: str, *, timeout_s: float) -> str:  # noqa: ARG001
+    """Refuse to chain jobs: nothing of this machine waits for another one.
+
+    Raises:
+        SchedulerError: always.
+    """
+    raise SchedulerError(f"job {job_id} is of this machine, where no job waits for another one")
 
 
 def requeue_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001

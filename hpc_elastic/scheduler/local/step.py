@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpc_elastic.errors import AllocationError
-from hpc_elastic.job_ids import array_task_of
+from hpc_elastic.job_ids import TIME_LEFT_VARIABLE, array_task_of
 from hpc_elastic.scheduler.allocation import Allocation, read_number
 
 JOB_ID_VARIABLE = "HPC_ELASTIC_LOCAL_JOB_ID"
@@ -39,5 +39,6 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
         node_id=node_id,
         nodes=tuple(f"local{number}" for number in range(count)),
         is_local=True,
+        time_left=environ.get(TIME_LEFT_VARIABLE),
         runs_at_once=max(1, read_number(environ, "HPC_ELASTIC_LOCAL_RUNS_AT_ONCE", default=1)),
     )

@@ -11,6 +11,7 @@ from hpc_elastic.scheduler.environment import scrub_environment
 # squeue prints a field without a width in full; without the colon it would cut the field at 20 characters.
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
+OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
 SEPARATOR = "|"
 
 # Slurm's commands authenticate with them where there is no munge daemon or no socket at its usual place: a token of
@@ -21,7 +22,7 @@ LOGIN_VARIABLES = ("SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS", "SLURM_SACK
 _SELECTING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER")
 
 # Prefixes of variables in people's profiles that change what the commands print, or which jobs they act on.
-_COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
+_COMMAND_VARIABLES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
 
 
 def sbatch_command(script: str) -> list[str]:
@@ -29,11 +30,22 @@ def sbatch_command(script: str) -> list[str]:
     return ["sbatch", "--parsable", script]
 
 
+def sbatch_after_command(script: str, job_id: str) -> list[str]:
+    """Build the sbatch command of a script that starts when a job is over, however that ended."""
+    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", script]
+
+
 def squeue_command(job_ids: Sequence[str]) -> list[str]:
     """Build the squeue command that asks the controller about jobs, also ended ones (MinJobAge, by default 300 s)."""
     fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)
     jobs = f"--jobs={','.join(job_ids)}"
     return ["squeue", "--noheader", "--all", "--array", "--states=all", jobs, f"--Format={fields}"]
+
+
+def outlook_command(job_id: str) -> list[str]:
+    """Build the squeue command that asks the controller about the end of one job, or of one task of an array."""
+    fields = ",".join(f"{field}:{SEPARATOR}" for field in OUTLOOK_FIELDS)
+    return ["squeue", "--noheader", "--all", "--array", "--states=all", f"--jobs={job_id}", f"--Format={fields}"]
 
 
 def batched_ids(job_ids: Sequence[str]) -> list[str]:
@@ -75,6 +87,16 @@ def requeue_command(job_id: str) -> list[str]:
 def ping_command() -> list[str]:
     """Build the scontrol command that asks whether a controller answers; its output is short and names no job."""
     return ["scontrol", "ping"]
+
+
+def config_command() -> list[str]:
+    """Build the scontrol command that prints the settings of the cluster."""
+    return ["scontrol", "show", "config"]
+
+
+def partitions_command() -> list[str]:
+    """Build the scontrol command that prints every partition, one a line."""
+    return ["scontrol", "--oneliner", "show", "partition"]
 
 
 def sinfo_command() -> list[str]:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 
 from hpc_elastic.errors import SchedulerError
-from hpc_elastic.scheduler.protocol import JobState, JobStatus
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
 from hpc_elastic.scheduler.slurm.runner import Runner, run_command
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
@@ -70,6 +70,17 @@ def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -
     return told
 
 
+def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> JobOutlook:
+    """Return what the controller says about the end of a job, asked with TERM blocked as in `count_restarts`.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
+    with _spared_term():
+        told = run(commands.outlook_command(job_id), environ=_environ(), timeout_s=timeout_s)
+    return output.parse_outlook(told)
+
+
 def dead_nodes(
     job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0, run: Runner = run_command
 ) -> frozenset[str]:
@@ -119,6 +130,18 @@ def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> 
     """
     with _spared_term():
         output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
+
+
+def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_command) -> str:
+    """Submit a script that starts when a job is over; return the new job's id.
+
+    Raises:
+        SchedulerError: Slurm refused, or does not answer.
+    """
+    command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
+    with _spared_term():
+        done = run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script))
+    return output.parse_submission(done)
 
 
 def _ask_controller(job_id: str, *, timeout_s: float, run: Runner) -> JobStatus | None:

@@ -6,13 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.job_ids import split_task_id
-from hpc_elastic.scheduler.protocol import JobState, JobStatus
-from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
+from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
 from hpc_elastic.scheduler.slurm.words import find_tip, printable, slurm_words
+from hpc_elastic.units import parse_duration
 
 # job_state_string() of Slurm 20.11 to 26.05 and https://slurm.schedmd.com/job_state_codes.html, as far as the words are
 # not those of JobState. Flags that no command prints in the state's place (UPDATE_DB) are not here.
@@ -137,6 +139,70 @@ def nodes_left(status: JobStatus | None) -> tuple[str, ...] | None:
         raise SchedulerError(
             f"squeue's list of nodes cannot be read: {printable(error.message, _SHOWN_CHARACTERS)}"
         ) from error
+
+
+def parse_outlook(output: CommandOutput) -> JobOutlook:
+    """Return what `squeue` says about the end of one job.
+
+    A preemption with a grace time moves the end of the job and leaves its time limit: TimeLeft does not show it (22.05
+    to 26.05). The seconds left are then those from now to the end, where now is the start and the time used since, so
+    that only times of the controller are compared.
+
+    Raises:
+        SchedulerError: the controller does not answer, does not know the job, or the row cannot be read.
+    """
+    lines = [line for line in output.stdout.split("\n") if line.strip()]
+    if output.returncode or not lines:
+        words = slurm_words(output.stderr) or "it does not know the job"
+        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
+    values = lines[-1].removesuffix(SEPARATOR).split(SEPARATOR, len(OUTLOOK_FIELDS) - 1)
+    try:
+        row = dict(zip(OUTLOOK_FIELDS, map(str.strip, values), strict=True))
+        state = parse_state(row["State"])
+        is_preempted = parse_moment(row["PreemptTime"]) is not None
+        left = parse_seconds_left(row["TimeLeft"])
+        if is_preempted and (ends := _seconds_to_end(row)) is not None:
+            left = ends if left is None else min(left, ends)
+        return JobOutlook(
+            state=state,
+            restarts=_number(row["RestartCnt"]),
+            seconds_left=left,
+            is_preempted=is_preempted,
+            is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
+        )
+    except ValueError as error:
+        raise SchedulerError(
+            f"squeue printed a line that cannot be read: '{printable(lines[-1], _SHOWN_CHARACTERS)}', "
+            f"where {'|'.join(OUTLOOK_FIELDS)} was asked for"
+        ) from error
+
+
+def parse_seconds_left(text: str) -> float | None:
+    """Return the seconds of squeue's TimeLeft (`%L`), infinite for no limit, None if Slurm does not know it.
+
+    Raises:
+        ValueError: the text is none of squeue's words.
+    """
+    if text == "UNLIMITED":
+        return float("inf")
+    if text in ("", "INVALID", "NOT_SET", "N/A"):
+        return None
+    return 0.0 if text.startswith("-") else parse_duration(text).total_seconds()
+
+
+def parse_moment(text: str) -> datetime | None:
+    """Return a time of the controller's clock; None if there is none.
+
+    Raises:
+        ValueError: the text is no time.
+    """
+    return None if text in ("", "N/A", "None", "Unknown", "NONE") else datetime.fromisoformat(text)
+
+
+def _seconds_to_end(row: Mapping[str, str]) -> float | None:
+    start, end = parse_moment(row["StartTime"]), parse_moment(row["EndTime"])
+    used = parse_seconds_left(row["TimeUsed"])
+    return None if start is None or end is None or used is None else max(0.0, (end - start).total_seconds() - used)
 
 
 def parse_accounting(output: CommandOutput, job_ids: Sequence[str]) -> dict[str, JobStatus] | None:

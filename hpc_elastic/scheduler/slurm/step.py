@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.hostlist import expand_hostlist
-from hpc_elastic.job_ids import ARRAY_MARK, array_task_id
+from hpc_elastic.job_ids import ARRAY_MARK, TIME_LEFT_VARIABLE, array_task_id
 from hpc_elastic.scheduler.allocation import Allocation, read_number
 
 PREFIX = "SLURM_"
@@ -87,6 +87,7 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
         node_id=node_id,
         nodes=nodes,
         is_local=False,
+        time_left=environ.get(TIME_LEFT_VARIABLE),
     )
 
 

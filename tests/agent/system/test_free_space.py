@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.system.free_space import FreeSpaceProbe
+from hpc_elastic.agent.system.free_space import FreeSpaceProbe, parse_local_mounts, read_local_mounts
 
 
 def test_each_file_system_is_measured_and_a_missing_one_left_out(tmp_path: Path) -> None:
@@ -37,3 +37,40 @@ def test_a_file_system_that_hangs_is_left_out_and_not_asked_again(
         assert asked.count("hung") == 1
     finally:
         answers.set()
+
+
+MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
+25 24 0:23 / /dev/shm rw,relatime - tmpfs tmpfs rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+28 27 0:25 / /opt/image ro,nosuid - tmpfs image ro,size=4k
+30 27 254:0 /etc/hosts /etc/hosts rw - ext4 /dev/vda rw
+31 27 0:51 / /scratch rw - lustre mds@tcp:/scratch rw
+32 27 0:52 / /home rw - nfs4 server:/home rw,hard
+33 27 0:60 / /local\040disk rw - xfs /dev/nvme0n1 rw
+34 27 0:61 / /net rw - autofs /etc/auto.net rw
+35 27 7:0 / /snap/x ro - squashfs /dev/loop0 ro
+torn line
+"""
+
+
+def test_the_local_mounts_are_those_that_can_be_written_to_and_cannot_hang() -> None:
+    assert parse_local_mounts(MOUNTS) == ("/", "/local disk")
+
+
+def test_the_local_mounts_of_this_machine_can_be_asked() -> None:
+    assert all(os.path.isabs(place) for place in read_local_mounts())
+
+
+def test_more_places_are_measured_each_file_system_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"/run": (1, 50), "/a": (2, 60), "/b": (2, 60), "/again": (1, 50), "/image": (0, 70)}
+    real = os.statvfs(tmp_path)
+
+    def measured(path: str) -> os.statvfs_result:
+        free, total = sizes[path]
+        flags = os.ST_RDONLY if path == "/image" else 0
+        fields = (*real[:1], 1, total, free, free, *real[5:8], flags, real[9])
+        return os.statvfs_result(fields)
+
+    monkeypatch.setattr(os, "statvfs", measured)
+    found = FreeSpaceProbe({"run": "/run"}).measure(10, ["/a", "/b", "/again", "/image"])
+    assert [(space.place, space.free) for space in found] == [("run", 1), ("/a", 2)]

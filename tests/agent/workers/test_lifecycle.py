@@ -72,6 +72,7 @@ class Scene:
         self.failing: list[Word | None] = []
         self.all_exited = asyncio.Event()
         self.told = asyncio.Event()
+        self.saving: set[int] = set()  # the ranks that are saving
         self.count = 0
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         bystanders = own_children()  # of the tests' own process: the keepers of their sandboxes
@@ -82,6 +83,7 @@ class Scene:
             spared=lambda: bystanders,
             on_exit=self._exited,
             closing_bound_s=closing_bound_s,
+            saving=lambda: self.saving,
         )
         self.last_words = LastWords(self.workers.hear)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from hpc_elastic.agent.workers.log_destinations import LogDestinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, start_marks
 from hpc_elastic.agent.workers.spawn import WorkerOrder
+from hpc_elastic.plan.launch_plan import LogsPlan
 from hpc_elastic.plan.std_streams import Std
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -55,8 +56,8 @@ def test_only_redirected_streams_have_marks(tmp_path: Path) -> None:
     Path(layout.rank(2, 4)).mkdir(parents=True)
     for path in (layout.stdout(2, 4), layout.stderr(2, 4)):
         Path(path).write_text("x\n")
-    assert start_marks(layout, [an_order(Std.NONE)], node="n") is None
-    marks = start_marks(layout, [an_order(Std.ERR)], node="n")
+    assert start_marks(LogsPlan(per="rank"), layout, [an_order(Std.NONE)], node="n") is None
+    marks = start_marks(LogsPlan(per="rank"), layout, [an_order(Std.ERR)], node="n")
     assert marks is not None
     marks.close()
     assert [mark["ends"] for mark in store.read_lines(layout.log_marks(2, "n"))] == [{"4.stderr": 2}]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,20 +27,18 @@ from hpc_elastic.rundir.records import FailureRecord
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.plans import make_role, make_run_plan
 
-QUICK = StallTimes(look_every_s=0.05, hold_s=0.1, others_s=0.0, sample_every_s=0.02, compare_every_s=0.1)
+QUICK = StallTimes(look_every_s=0.05, hold_s=0.1, others_s=0.0, compare_every_s=0.1)
 
 
 class Scene:
     """Two workers, processes that sleep; their heartbeats are made by the test."""
 
-    def __init__(self, root: Path, *, stall_s: float, restart: str = "restart_all") -> None:
+    def __init__(self, root: Path, *, stall_s: float | None, restart: str, nodes: tuple[str, ...]) -> None:
         self.layout = RunLayout(root)
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
         role = make_role("default", 1, 2, entrypoint=entrypoint, restart=restart)
         plan = make_run_plan(root, roles=(role,), stall_timeout_s=stall_s)
-        place = Allocation(
-            job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=("local0",), is_local=True
-        )
+        place = Allocation(job_id="local-1", restart_count=0, array_task=None, node_id=0, nodes=nodes, is_local=True)
         self.heartbeats = Heartbeats()
         self.numbers = map_memory(self.heartbeats.begin([0, 1])[0].memory)
         self.notes: list[Note] = []
@@ -92,10 +91,15 @@ class Scene:
 
 
 def play(
-    root: Path, scene: Callable[[Scene], Awaitable[None]], *, stall_s: float, restart: str = "restart_all"
+    root: Path,
+    scene: Callable[[Scene], Awaitable[None]],
+    *,
+    stall_s: float | None,
+    restart: str = "restart_all",
+    nodes: tuple[str, ...] = ("local0",),
 ) -> None:
     async def main() -> None:
-        made = Scene(root, stall_s=stall_s, restart=restart)
+        made = Scene(root, stall_s=stall_s, restart=restart, nodes=nodes)
         try:
             await asyncio.wait_for(scene(made), 30)
         finally:
@@ -126,8 +130,7 @@ def test_a_silent_rank_is_reported_with_its_error_file(tmp_path: Path) -> None:
         assert error["message"]["message"] == failure.message
         text = Path(made.layout.stack(1, 1)).read_text()
         assert text == "no stack: it is no Python program that beats\n"
-        names = [note.name for note in made.notes if note.name != "ranks.slow"]
-        assert names == ["stacks.taken", "ranks.stalled"]
+        assert [note.name for note in made.notes] == ["stacks.taken", "ranks.stalled"]
 
     play(tmp_path, scene, stall_s=0.5)
 
@@ -162,6 +165,23 @@ def test_a_stop_ends_the_watch_and_takes_stacks_of_ranks_that_are_silent(tmp_pat
     play(tmp_path, scene, stall_s=2.0)
 
 
+def test_a_stop_for_a_hang_takes_stacks_of_ranks_that_make_no_heartbeats(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.stalls.before_stop(StopManner.RESTART, takes_stacks=True)
+        assert [note.name for note in made.notes] == ["stacks.taken"]
+        assert made.stalls.waiting == frozenset()  # they are in no collective
+
+    play(tmp_path, scene, stall_s=None)
+
+
+def test_a_fence_takes_no_stacks(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await asyncio.wait_for(made.stalls.before_stop(StopManner.FENCE, takes_stacks=True), 0.5)
+        assert made.notes == []
+
+    play(tmp_path, scene, stall_s=None)
+
+
 @pytest.mark.parametrize("manner", [StopManner.RESTART, StopManner.FENCE])
 def test_a_stop_of_ranks_that_beat_takes_no_time(tmp_path: Path, manner: StopManner) -> None:
     async def scene(made: Scene) -> None:
@@ -186,18 +206,30 @@ def test_a_role_whose_failures_are_ignored_loses_its_stalled_worker(tmp_path: Pa
     play(tmp_path, scene, stall_s=0.5, restart="ignore")
 
 
-def test_a_rank_that_falls_behind_is_an_event_and_no_failure(tmp_path: Path) -> None:
+def test_a_rank_of_another_node_that_falls_behind_is_an_event_and_no_failure(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        step = 0
+        write_samples(made.layout, "local0", {0: 4, 1: 4})
+        write_samples(made.layout, "local1", {2: 1})
         while not made.notes:
-            step += 1
-            made.beat(0, 4 * step)
-            made.beat(1, step)
             await asyncio.sleep(0.005)
-        (note,) = made.notes
-        assert note.name == "ranks.slow"
-        assert note.message.startswith("rank 1 is ")
-        assert list(note.metadata["ranks"]) == ["1"]
+        assert made.notes[0].name == "ranks.slow"
+        assert re.fullmatch(
+            r"rank 2 on local1 is 18\d(.\d)? steps behind the median and falls back", made.notes[0].message
+        )
+        assert list(made.notes[0].metadata["ranks"]) == ["2"]
+        assert made.notes[0].metadata["nodes"] == {"2": "local1"}
         assert made.failures == []
 
-    play(tmp_path, scene, stall_s=60.0)
+    play(tmp_path, scene, stall_s=60.0, nodes=("local0", "local1"))
+
+
+def write_samples(layout: RunLayout, node: str, rates: Mapping[int, int]) -> None:
+    """Write a minute of samples of a node's ranks, the last of them now, by their steps a second."""
+    path = Path(layout.samples(node))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ended = time.time_ns()
+    lines = []
+    for second in range(0, 61, 10):
+        ranks = [{"rank": rank, "step": rate * second, "age_s": 0.0} for rank, rate in rates.items()]
+        lines.append(json.dumps({"time_ns": ended - (60 - second) * 10**9, "attempt": 1, "ranks": ranks}))
+    path.write_text("\n".join(lines) + "\n")

@@ -71,3 +71,13 @@ def test_the_page_can_be_printed(browser: str, page: Path) -> None:
     show(browser, page, f"--print-to-pdf={printed}")
     assert printed.read_bytes().startswith(b"%PDF")
     assert printed.stat().st_size > 50_000, "a page without its charts is smaller"
+
+
+@pytest.mark.parametrize(("nodes", "label"), [(4, "node001"), (30, "30 nodes: node000 ...")])
+def test_few_nodes_have_a_row_each_and_many_that_did_the_same_have_one(
+    nodes: int, label: str, browser: str, tmp_path: Path
+) -> None:
+    layout = build_run(tmp_path / "run", nodes=nodes)
+    page = tmp_path / "report.html"
+    page.write_text(render_page(collect_report(layout, take_snapshot(layout, None)), drawing_library()), "utf-8")
+    assert f">{label}</text>" in show(browser, page, "--dump-dom").stdout

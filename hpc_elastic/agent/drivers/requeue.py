@@ -1,0 +1,157 @@
+"""Finds out, when the scheduler stops a run, why it does and whether the job starts again; then no result is written.
+
+Theory of operation. A stop from outside is told apart by what the scheduler says of the job, asked when the TERM
+arrives and again when the workers are gone, and by the time left:
+
+    the scheduler has counted another start            it requeues the job by itself: nothing to do
+    the job has a time of preemption                   preempted
+    its time was over, by the scheduler or our clock   time limit
+    it runs, is cancelled or completes                 cancelled, as by scancel
+    no answer                                          unknown: no result, and the job is neither ended nor requeued
+
+After a preemption, at the time limit, and when too few nodes are left, the job is started again where `requeue` allows
+it. The reason is recorded first, in `requests.jsonl`; the agents leave with 75, and the batch script asks Slurm for the
+requeue: it lives outside of the image where the agents are in one. A request of a person to end the run goes before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Note
+from hpc_elastic.membership.decisions import Trigger
+from hpc_elastic.membership.requeue import CAUSES, describe_reason
+from hpc_elastic.rundir.records import RunResultRecord, RunState
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+
+TERMINATED = Trigger.TERMINATED.value
+REQUEUED = "requeued"
+NODE_LOST = Trigger.NODE_LOST.value
+NEAR_THE_END_S = 15.0  # a TERM so near the end of the job's time is that of the time limit
+
+
+class AllocationEnd:
+    """Decides how an allocation ends that the scheduler stops.
+
+    Args:
+        journal: the run directory, and the scheduler.
+        disk: the thread for access to the run directory.
+        note: records an event.
+        attempt: returns the number of the latest attempt.
+        is_stop_requested: returns whether a person has asked for the end.
+        seconds_left: returns the time that the job has left, as far as this agent knows.
+        answers_within_s: for how long the scheduler is asked.
+        asks_again_after_s: the pause between two questions.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        disk: BackgroundThread,
+        note: Callable[[Note], None],
+        attempt: Callable[[], int],
+        is_stop_requested: Callable[[], bool],
+        seconds_left: Callable[[], float],
+        answers_within_s: float,
+        asks_again_after_s: float,
+    ) -> None:
+        self._journal = journal
+        self._disk = disk
+        self._note = note
+        self._attempt = attempt
+        self._is_stop_requested = is_stop_requested
+        self._seconds_left = seconds_left
+        self._answers_within_s = answers_within_s
+        self._asks_again_after_s = asks_again_after_s
+        self._loop = asyncio.get_running_loop()
+        self._seen: str | None = None  # the reason that was found when the TERM arrived
+        self._is_near_end = False
+
+    async def terminated(self) -> None:
+        """Finds out why a TERM came from outside, while the workers still stop."""
+        self._is_near_end = self._seconds_left() <= NEAR_THE_END_S
+        outlook = await self._loop.run_in_executor(None, self._journal.outlook)
+        found = None if outlook is None else self._reason_in(outlook)
+        if found in (*CAUSES, REQUEUED):
+            self._seen = found
+        self._say_stopping(found)
+
+    def stopping(self, reason: str) -> None:
+        """Records that this agent's own clock stops the run."""
+        self._seen = reason
+        self._say_stopping(reason)
+
+    async def settle(self, result: RunResultRecord) -> RunResultRecord | tuple[ExitCode, str]:
+        """Returns the result to write; or the exit code and the cause with which the agents leave without one."""
+        if result.reason == TERMINATED:
+            reason = await self._find_reason()
+            if reason is None and not self._is_stop_requested():
+                return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
+        else:
+            reason = result.reason if result.reason in CAUSES else None
+        if reason == REQUEUED:
+            return self._requeued_by_scheduler()
+        if reason in CAUSES and self._is_stop_requested():
+            return replace(
+                result,
+                state=RunState.CANCELLED,
+                exit_code=int(ExitCode.STOPPED),
+                reason=Trigger.STOP_REQUESTED.value,
+                cause=f"cancelled while the run was stopped because {describe_reason(reason or '')}",
+            )
+        return result if reason not in CAUSES else await self._requeue(result, str(reason))
+
+    async def _find_reason(self) -> str | None:
+        """Returns why the TERM came: a reason of `CAUSES`, REQUEUED, or TERMINATED; None if it stays unknown."""
+        ends = self._loop.time() + self._answers_within_s
+        while (outlook := await self._loop.run_in_executor(None, self._journal.outlook)) is None:
+            if self._is_stop_requested():
+                return None
+            if self._loop.time() + self._asks_again_after_s >= ends:
+                return self._seen
+            await asyncio.sleep(self._asks_again_after_s)
+        found = self._reason_in(outlook)
+        return self._seen if found == TERMINATED and self._seen is not None else found
+
+    def _reason_in(self, outlook: JobOutlook) -> str:
+        if outlook.restarts > self._journal.restart_count:
+            return REQUEUED
+        if outlook.is_preempted:
+            return Trigger.PREEMPTED.value
+        # A job that was cancelled by a person near its end is cancelled nevertheless.
+        if outlook.is_out_of_time or (self._is_near_end and outlook.state is not JobState.CANCELLED):
+            return Trigger.TIME_LIMIT.value
+        return TERMINATED
+
+    def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
+        reason = self._seen if self._seen in CAUSES else REQUEUED
+        self._disk.best_effort(lambda: self._journal.note_requeue(str(reason)))
+        return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
+
+    async def _requeue(self, result: RunResultRecord, reason: str) -> RunResultRecord | tuple[ExitCode, str]:
+        refusal = await self._disk.call(lambda: self._journal.find_requeue_refusal(reason))
+        words = describe_reason(reason)
+        if refusal and reason == result.reason == NODE_LOST:
+            return result
+        if refusal:
+            cause = f"{words}; {refusal}"
+            code = int(ExitCode.NODE_LOST)
+            why = result.root_cause if result.root_cause is None else replace(result.root_cause, line=words)
+            return replace(result, state=RunState.FAILED, exit_code=code, reason=reason, cause=cause, root_cause=why)
+        if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
+            return result  # whose writer finds the same, and steps down
+        await self._disk.call(lambda: self._journal.note_requeue(reason))
+        cause = result.cause if reason == NODE_LOST else words
+        return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
+
+    def _say_stopping(self, reason: str | None) -> None:
+        words = {None: "unknown", TERMINATED: "a TERM from outside"}.get(reason) or describe_reason(str(reason))
+        text = f"stopping: {words}"
+        metadata = {"reason": reason or "unknown"}
+        self._note(Note(name="run.stopping", message=text, attempt=self._attempt(), metadata=metadata))

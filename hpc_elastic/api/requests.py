@@ -1,0 +1,51 @@
+"""Asks the running agents of a run for something: a line of its requests, which the head reads once a second."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from hpc_elastic.api.identity import host_name, user_name
+from hpc_elastic.codec import to_json
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Request, utc_text
+
+
+def make_request(
+    kind: str,
+    *,
+    reason: str | None = None,
+    node: str | None = None,
+    seconds_left: float | None = None,
+    requeue: bool = False,
+) -> Request:
+    """Return a request of this user, now, with an id of its own; `rundir.records.Request` says what the others are."""
+    return Request(
+        kind=kind,
+        by=f"{user_name()}@{host_name()}",
+        time=utc_text(time.time()),
+        reason=reason,
+        id=uuid.uuid4().hex,
+        node=node,
+        seconds_left=seconds_left,
+        requeue=requeue,
+    )
+
+
+def send(layout: RunLayout, request: Request) -> None:
+    """Append a request to the run's file of requests.
+
+    Raises:
+        RunDirectoryError: the run directory cannot be written.
+    """
+    store.append_line(layout.requests, to_json(request))
+
+
+def ask_to_stop(layout: RunLayout, reason: str) -> None:
+    """Ask the agents to stop the run, with grace; `reason` says which program asks.
+
+    Raises:
+        RunDirectoryError: the run directory cannot be written.
+    """
+    send(layout, make_request("stop", reason=reason))

@@ -1,0 +1,60 @@
+"""`hpc-elastic drain`: lets a run go on without a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc_elastic.api.requests import make_request
+from hpc_elastic.cli.arguments import VerbParser, add_run
+from hpc_elastic.cli.next_attempt import ask_and_wait, choose_at_work
+from hpc_elastic.errors import UsageError
+from hpc_elastic.rundir import store
+
+
+def make_parser() -> VerbParser:
+    """Make the parser of the verb's arguments."""
+    parser = VerbParser(
+        "drain",
+        usage="--node NODE [RUN]",
+        description="Let a run go on without one of its nodes: the workers stop with the grace of the\n"
+        "job file, and the next attempt starts on the others, a spare in its place if\n"
+        "there is one. It costs nothing of the budget. The node stays in the allocation.\n"
+        "Refused where fewer than nodes.min would be left.",
+        examples="  hpc-elastic drain --node node017 digits\n",
+    )
+    add_run(parser)
+    parser.add_argument("--node", metavar="NODE", required=True, help="the name of the node, as `status` shows it")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the verb and return the exit code."""
+    arguments = make_parser().parse_args(argv)
+    layout, snapshot = choose_at_work(arguments.run, "drain")
+    if arguments.node not in (*snapshot.nodes, *snapshot.spares):
+        known = ", ".join(snapshot.nodes)
+        raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {known}")
+    least = _least_nodes(layout.plan)
+    if arguments.node in snapshot.nodes and len(snapshot.nodes) + len(snapshot.spares) - 1 < least:
+        raise UsageError(
+            f"without {arguments.node} fewer than nodes.min, which is {least}, would be left",
+            tip="`hpc-elastic restart` starts the workers again on the same nodes",
+        )
+    request = make_request("drain", node=arguments.node, reason="hpc-elastic drain")
+    if arguments.node not in snapshot.nodes:  # a spare: nothing has to stop
+        from hpc_elastic.api.requests import send
+
+        send(layout, request)
+        print(f"{snapshot.name}: {arguments.node}, a spare, will not be used")
+        return 0
+    attempt = ask_and_wait(layout, snapshot, request, f"go on without {arguments.node}")
+    print(f"{snapshot.name}: attempt {attempt} is opened, without {arguments.node}")
+    return 0
+
+
+def _least_nodes(path: str) -> int:
+    plan = store.read_json(path)
+    try:
+        return int(plan["nodes"]["min"])
+    except (KeyError, TypeError, ValueError):
+        return 0

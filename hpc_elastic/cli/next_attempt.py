@@ -1,0 +1,87 @@
+"""Chooses a run that is at work, asks its head for something, and waits for the attempt that follows."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from hpc_elastic.api.cancel import check_no_copy, grace_of
+from hpc_elastic.api.requests import send
+from hpc_elastic.cli.choose import choose_to_stop
+from hpc_elastic.cli.look import look
+from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, UsageError
+from hpc_elastic.observe.snapshot import Snapshot
+from hpc_elastic.rundir import store
+from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
+from hpc_elastic.rundir.records import Request
+
+_REACTION_S = 15.0  # beyond the grace: the head sees the request, all stop, the next attempt is claimed
+_LOOK_EVERY_S = 0.3
+
+
+class NotRestartedError(HpcElasticError):
+    """The run did not open another attempt in time. Exit code 9."""
+
+    exit_code = ExitCode.STALLED
+
+
+def choose_at_work(wanted: str | None, verb: str) -> tuple[RunLayout, Snapshot]:
+    """Return the run that the user means, and a snapshot of it; its workers run, or have run.
+
+    Raises:
+        UsageError: there is none, it is not certain which one is meant, or it is an array.
+        RunDirectoryError: the run is over, none of its workers runs yet, or the directory is a copy.
+    """
+    found = choose_to_stop(wanted)
+    if isinstance(found, ArrayLayout):
+        raise UsageError(f"{verb} goes with one run, and this is an array of runs", tip="name a task, such as 1234_5")
+    check_no_copy(found.root)
+    snapshot = look(found)
+    if snapshot.is_over:
+        raise RunDirectoryError(f"{snapshot.name} is over already", tip="submit its job file again")
+    if not snapshot.attempts:
+        raise RunDirectoryError(f"{snapshot.name} is {snapshot.state.value}, and none of its workers runs yet")
+    return found, snapshot
+
+
+def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: str) -> int:
+    """Send a request to the head, and return the number of the attempt that follows.
+
+    Args:
+        layout: the run's.
+        snapshot: the run a moment ago.
+        request: what is asked for.
+        what: the same for people, such as `restart`.
+
+    Raises:
+        NotRestartedError: no attempt follows.
+        RunDirectoryError: the run directory cannot be written.
+    """
+    send(layout, request)
+    grace_s = grace_of(layout)
+    print(f"asked {snapshot.name} to {what}; its workers have {grace_s:g} s", file=sys.stderr)
+    return _await_attempt(layout, snapshot.attempts, grace_s + _REACTION_S)
+
+
+def _await_attempt(layout: RunLayout, above: int, within_s: float) -> int:
+    """Wait for a later attempt than `above` and return its number.
+
+    Raises:
+        NotRestartedError: there is none within so many seconds, or the run ended.
+    """
+    deadline = time.monotonic() + within_s
+    while not (numbers := [n for n in store.list_numbers(layout.attempts, above=above) if _is_claimed(layout, n)]):
+        if store.find_json(layout.result) is not None:
+            raise NotRestartedError(f"the run ended instead: `hpc-elastic status {layout.root}` says how")
+        if time.monotonic() > deadline:
+            raise NotRestartedError(
+                f"no attempt was opened within {within_s:g} s",
+                tip=f"`hpc-elastic status {layout.root}` says whether the run waits for nodes, and the head's log in "
+                "agents/ why it refused",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return max(numbers)
+
+
+def _is_claimed(layout: RunLayout, attempt: int) -> bool:
+    return store.find_json(layout.claim(attempt)) is not None

@@ -1,0 +1,64 @@
+"""The nodes that a head leaves out as long as enough others are there: blamed for a failure, or drained by a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hpc_elastic.membership.actions import Action, Log, Note
+from hpc_elastic.membership.ranks import Seat
+from hpc_elastic.membership.rounds import HeadSettings
+from hpc_elastic.rundir.records import SetAside
+
+FORGETS_AFTER = 3  # allocations: who mends nodes has had time by then
+MOST_CARRIED_ON = 16  # blamed nodes in a claim; an older blame is forgotten
+
+
+class Aside:
+    """The nodes that are set aside, with the reasons.
+
+    They stay members, and one of them may even be head; only their workers are left out of further attempts. Where too
+    few nodes would be left, they are used: a node that may fail again is better than none.
+
+    Args:
+        settings: how many nodes are enough.
+        blamed: the nodes of the run's latest claim.
+    """
+
+    def __init__(self, settings: HeadSettings, blamed: Sequence[SetAside]) -> None:
+        self._settings = settings
+        self._nodes = {
+            each.node: f"blamed: {each.why}"
+            for each in blamed
+            if settings.allocation - each.allocation <= FORGETS_AFTER and each.node in settings.expected
+        }
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._nodes
+
+    def add(self, node: str, why: str, seats: Sequence[Seat], attempt: int) -> list[Action] | None:
+        """Set a node aside; return None, and do nothing, if too few of the others are here.
+
+        Args:
+            node: one of the step's nodes.
+            why: the reason, for people.
+            seats: the nodes that could take part in the next attempt.
+            attempt: the attempt in which that is decided.
+        """
+        if not self._are_enough([seat for seat in seats if seat.node != node and seat.node not in self._nodes]):
+            return None
+        self._nodes[node] = why
+        text = f"{node} is set aside: {why}; no attempt starts workers on it while enough other nodes are there"
+        metadata = {"node": node, "reason": why}
+        note = Note(name="node.set_aside", message=text, attempt=attempt, metadata=metadata)
+        return [Log(text=text, level="warning"), note]
+
+    def leave_out(self, seats: Sequence[Seat]) -> Sequence[Seat]:
+        """Return the seats without the nodes that are set aside, or all of them if the others are too few."""
+        others = [seat for seat in seats if seat.node not in self._nodes]
+        return others if self._are_enough(others) else seats
+
+    def _are_enough(self, seats: Sequence[Seat]) -> bool:
+        by_role = Counter(seat.role for seat in seats)
+        has_roles = all(by_role[role] >= least for role, least in self._settings.role_nodes.items())
+        return len(seats) >= self._settings.min_nodes and has_roles

@@ -1,0 +1,69 @@
+"""Whether a job is started again after its allocation has ended, and the words for why it ended; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpc_elastic.plan.launch_plan import RequeuePlan
+
+# A reason for which an allocation ends, as results have it, and the word of `requeue.on` that it belongs to.
+CAUSES = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss"}
+_WORDS = {
+    "time_limit": "the job's time limit was reached",
+    "preempted": "Slurm took the job's nodes for another job",
+    "node_lost": "too few nodes were left",
+    "requeued": "Slurm requeued the job",
+}
+MOST_RESERVE_S = 10.0
+LEAST_RESERVE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTimes:
+    """When the workers are told and stopped, in seconds before the scheduler ends the job.
+
+    `notice_s` before it they get the notice. `stop_s` before it they are stopped: they have `grace`, and what is left
+    is for the last records.
+    """
+
+    notice_s: float
+    stop_s: float
+
+
+def end_times(lead_s: float, grace_s: float) -> EndTimes:
+    """Return the times for a job's `signals.lead` and `signals.grace`; the records get at most what lies between."""
+    reserve = max(LEAST_RESERVE_S, min(MOST_RESERVE_S, lead_s - grace_s))
+    return EndTimes(notice_s=lead_s, stop_s=grace_s + reserve)
+
+
+def find_refusal(requeue: RequeuePlan, reason: str, *, used: int) -> str:
+    """Return why the job is not to be started again; empty if it is to be.
+
+    Args:
+        requeue: what the plan says.
+        reason: for which the allocation ends, as results have it.
+        used: how often it was started again so far.
+    """
+    cause = CAUSES.get(reason)
+    if cause is None:
+        return f"no job is started again after {reason}"
+    if not requeue.max:
+        return "requeue.max is 0, so the job is not started again"
+    if cause not in requeue.on:
+        return f"requeue.on does not have {cause}, so the job is not started again"
+    if used >= requeue.max:
+        times = "the one requeue" if requeue.max == 1 else f"all {requeue.max} requeues"
+        return f"{times} of requeue.max {'is' if requeue.max == 1 else 'are'} used up"
+    return ""
+
+
+def describe_reason(reason: str) -> str:
+    """Return a sentence about an end of an allocation, for people."""
+    return _WORDS.get(reason, reason)
+
+
+def describe_end(allocation: int, reason: str | None) -> str:
+    """Return for people why an allocation ended after which the run goes on; None: nobody could say."""
+    if reason is None:
+        return f"allocation {allocation} ended without a word, killed perhaps"
+    return f"allocation {allocation} ended because {describe_reason(reason)}"

@@ -1,0 +1,178 @@
+"""Says what a class of failure means in this run, and what to do about it; pure.
+
+The table of classes has a phrase and an advice for each. Here stand the cases in which more is known than the class:
+the signal, the place in the script, the words of an exception, whether stacks were taken, why the run ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hpc_elastic.failures.classes import MEANINGS, FailureClass
+from hpc_elastic.observe.explain_facts import (
+    ExplainFacts,
+    attempt_after,
+    frame_of,
+    root_cause_of_attempt,
+    text_of,
+)
+
+# By the result's reason, beside what the class of a failure advises.
+_BY_REASON = {
+    "no_progress": "mend the cause first: the same failure came again and again, so another run will meet it too",
+    "nodes_missing": "read why each node did not join; lower nodes.min if the run can do with fewer nodes",
+    "node_losses_used_up": "ask the administrator about these nodes; raise restart.max_node_losses if they are usual",
+    "node_lost": "lower nodes.min, or ask for spare nodes, so that the next loss does not end the run",
+    "setup_failed": "read the end of the script's output: the line that failed is there",
+    "terminated": "if it was the time limit or preemption, let the run requeue itself then, or ask for more time",
+    "time_limit": "ask for more time, or let the job be started again more often: requeue.max, requeue.on",
+    "preempted": "let the job be started again more often (requeue.max, requeue.on), or use another partition",
+    "exit_timeout": "look what the ranks that ran on did at the end; raise elastic.exit_timeout if they had work left",
+    "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
+}
+ENDED_EARLY = "had ended with exit code 0"  # in the line of a root cause: a rank that the others still needed
+# What a signal means that is no class of its own, and what to do; all others come from outside, as far as is known.
+_BY_SIGNAL = {
+    "SIGILL": (
+        "an instruction that the node's processor does not have",
+        "compare the processors of the nodes: a library was built for a newer one than this node has",
+    ),
+    "SIGFPE": ("an arithmetic error in native code", "look for a division by zero in an extension"),
+    "SIGXCPU": ("the limit of CPU time", "raise the limit of CPU time (ulimit -t) where the job or the site sets it"),
+    "SIGXFSZ": ("the limit of a file's size", "raise the limit of file sizes (ulimit -f), or write smaller files"),
+    "SIGALRM": (
+        "an alarm, which nearly always the process has set itself",
+        "look for signal.alarm or setitimer in the script and its libraries: nothing handled the alarm",
+    ),
+    "SIGINT": (
+        "an interrupt, as of Ctrl-C",
+        "look for os.kill, raise_signal or interrupt_main in the script; else ask who sent it",
+    ),
+    "SIGPIPE": ("a pipe whose reader had ended", "look which program read what this rank wrote, and why it ended"),
+}
+# What to do about an exception, by a pattern of its type or message: the first that is found.
+_BY_MESSAGE = (
+    (r"Too many open files", "close files, or raise the limit (ulimit -n) in setup; data loader workers share it"),
+    (
+        r"\bMemoryError\b|[Cc]an't allocate memory|Cannot allocate memory",
+        "ask for more memory (sbatch.mem) or use less, and look for a size that is far too large",
+    ),
+    (
+        r"PytorchStreamReader|failed finding central directory",
+        "go back to an older checkpoint: this file is torn; write to another name and rename, so that it cannot be",
+    ),
+    (r"size mismatch for|in loading state_dict", "the checkpoint is of another model: compare the configurations"),
+    (
+        r"DataLoader worker .* killed by signal: Killed",
+        "look whether the node ran out of memory (dmesg, sacct): then use fewer data loader workers or ask for more",
+    ),
+    (
+        r"DataLoader worker .* exited unexpectedly",
+        "run once with num_workers=0: then the exception itself is shown",
+    ),
+    (
+        r"\bFileNotFoundError\b",
+        "look whether the path is there on that node as well; relative ones begin in the folder of the job file",
+    ),
+    (r"\bPermissionError\b", "compare the owner and the mode of that file with the user of the job"),
+    (r"loss is nan|is nan\b", "go back to an earlier checkpoint, and look at the learning rate and the data"),
+    (
+        r"\bConnectionRefusedError\b",
+        "look whether the service that the script calls runs, and can be reached there",
+    ),
+    (r"Unable to find address for", "set the name of the network interface for all nodes alike, or leave it out"),
+)
+# What to do about a program that could not be started, by a pattern of the message.
+_BY_START = (
+    (r"Permission denied", "make it executable (chmod +x), and look at the rights of the folders above it"),
+    (r"No such file", "look whether it is there on that node; relative paths begin in the folder of the job file"),
+    (r"neither a binary", "begin a script with a #! line; a binary has to be built for the nodes' processors"),
+)
+_WORDS = frozenset(member.value for member in FailureClass)
+_HANGS = ("stalled", "silent", "collective_timeout")
+
+
+def meaning_of(facts: ExplainFacts, failure_class: str | None) -> str:
+    """Return what a class means in this run, a phrase; empty for none, and for one that only a newer version knows."""
+    if _ends_with(facts, "exit_timeout"):
+        return "it ran on after the first rank had exited 0"
+    if _ended_early(facts, failure_class):
+        return "it ended before the ranks that still needed it"
+    if failure_class == FailureClass.SIGNAL.value and (name := _signal(facts)) in _BY_SIGNAL:
+        return _BY_SIGNAL[name][0]
+    return MEANINGS[FailureClass(failure_class)].phrase if failure_class in _WORDS else ""
+
+
+def advice_of(facts: ExplainFacts, failure_class: str | None) -> Iterable[str]:
+    """Yield what to do, a sentence without capital and full stop each: about the failure, then about the run's end."""
+    about = _about_failure(facts, failure_class)
+    if about:
+        yield about
+    is_end = facts.snapshot.is_over and attempt_after(facts.snapshot, facts.attempt) is None
+    if is_end and (advice := _BY_REASON.get(facts.snapshot.reason or "", "")):
+        yield advice
+
+
+def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
+    if failure_class not in _WORDS or _ends_with(facts, "exit_timeout"):
+        return ""
+    frame = frame_of(facts)
+    if _ended_early(facts, failure_class):
+        return (
+            "find out why it ended before the others: fewer batches, a return, another branch; every rank has to call "
+            "each collective equally often"
+        )
+    if failure_class == FailureClass.SIGNAL.value and (name := _signal(facts)) in _BY_SIGNAL:
+        return _BY_SIGNAL[name][1]
+    if failure_class in _HANGS:
+        return _about_hang(facts, failure_class)
+    message = facts.culprit.message if facts.culprit is not None else ""
+    if failure_class == FailureClass.EXIT_CODE.value and frame:
+        return f"look why the script exits at {frame}"
+    if failure_class == FailureClass.EXIT_CODE.value and message and not message.startswith("exit code"):
+        return "read the end of its standard error: the program that gave up says why there"
+    patterns = {FailureClass.EXCEPTION.value: _BY_MESSAGE, FailureClass.START_FAILED.value: _BY_START}
+    for pattern, words in patterns.get(failure_class or "", ()):
+        if re.search(pattern, message):
+            return words
+    begin = f"begin at {frame}, the innermost line of your own code" if frame else ""
+    is_exception = failure_class in (FailureClass.EXCEPTION.value, FailureClass.CUDA_ERROR.value)
+    return begin if is_exception and begin else _of_class(facts, FailureClass(failure_class))
+
+
+def _of_class(facts: ExplainFacts, failure_class: FailureClass) -> str:
+    """Return the advice of the table, but not to read an error file that is shown already, or is not there."""
+    advice = MEANINGS[failure_class].advice
+    is_shown = any(excerpt.path.endswith("error.json") for excerpt in facts.excerpts)
+    is_there = any(path.endswith("error.json") for path in facts.files)
+    return advice if "error.json" not in advice or (is_there and not is_shown) else ""
+
+
+def _about_hang(facts: ExplainFacts, failure_class: str | None) -> str:
+    if not facts.stacks:
+        return (
+            "nothing says where the ranks were: set stall_timeout and call heartbeat in the script, then the stacks of "
+            "all ranks are taken at a hang; or call `hpc-elastic stacks` while it hangs"
+        )
+    if failure_class == FailureClass.STALLED.value and facts.culprit is not None:
+        at = f" at {frame}" if (frame := frame_of(facts)) else ""
+        return f"find out what rank {facts.culprit.rank} waited for{at}; the stacks above say where the others were"
+    if all(group.where.is_waiting for group in facts.stacks):
+        return "compare the stacks: every rank waits, so they have called their collectives in different orders"
+    return "look at the ranks that do not wait for others: the stacks say where they were"
+
+
+def _ended_early(facts: ExplainFacts, failure_class: str | None) -> bool:
+    line = text_of(root_cause_of_attempt(facts.snapshot, facts.attempt), "line")
+    return failure_class == FailureClass.SILENT.value and ENDED_EARLY in line
+
+
+def _ends_with(facts: ExplainFacts, reason: str) -> bool:
+    """Return whether this attempt is the last one, and the run ended for this reason."""
+    snapshot = facts.snapshot
+    return snapshot.is_over and snapshot.reason == reason and attempt_after(snapshot, facts.attempt) is None
+
+
+def _signal(facts: ExplainFacts) -> str:
+    return (facts.culprit.signal_name if facts.culprit else None) or ""

@@ -1,0 +1,89 @@
+"""How long Slurm lets a job live that it ends: its own times between TERM and KILL, which a job's grace must fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.slurm import commands
+from hpc_elastic.scheduler.slurm.output import CommandOutput
+from hpc_elastic.scheduler.slurm.runner import Runner, run_command
+from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
+
+_SETTING = re.compile(r"^(\w+)\s*= ?(.*)$", re.M)
+_FIELD = re.compile(r"(\w+)=(\S*)")
+_SECONDS = re.compile(r"(\d{1,9})(?: sec)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopLimits:
+    """The times of a cluster and of one of its partitions, in seconds; None where Slurm does not say.
+
+    `kill_wait_s`: between TERM and KILL, of every job that is ended (KillWait). `preemption_s`: before that, for a job
+    that is preempted in the partition (GraceTime); None where its jobs are not preempted.
+    """
+
+    kill_wait_s: int | None
+    preemption_s: int | None
+    partition: str
+
+
+def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runner = run_command) -> StopLimits:
+    """Ask the controller for the limits of a partition, None for the default one.
+
+    Raises:
+        SchedulerError: Slurm does not answer.
+    """
+    environ = commands.query_environment(os.environ)
+    config = parse_config(run(commands.config_command(), environ=environ, timeout_s=timeout_s))
+    shown = run(commands.partitions_command(), environ=environ, timeout_s=timeout_s)
+    found = find_partition(parse_partitions(shown), partition)
+    mode = found.get("PreemptMode", config.get("PreemptMode", "OFF"))
+    is_preempted = config.get("PreemptType", "") not in ("", "(null)", "preempt/none") and mode != "OFF"
+    return StopLimits(
+        kill_wait_s=_seconds(config.get("KillWait", "")),
+        preemption_s=_seconds(found.get("GraceTime", "")) if is_preempted else None,
+        partition=found.get("PartitionName", partition or ""),
+    )
+
+
+def parse_config(output: CommandOutput) -> Mapping[str, str]:
+    """Return the settings that `scontrol show config` prints.
+
+    Raises:
+        SchedulerError: the controller does not answer.
+    """
+    _check(output)
+    return {name: value.strip() for name, value in _SETTING.findall(output.stdout)}
+
+
+def parse_partitions(output: CommandOutput) -> list[Mapping[str, str]]:
+    """Return the fields of each partition that `scontrol show partition --oneliner` prints.
+
+    Raises:
+        SchedulerError: the controller does not answer.
+    """
+    _check(output)
+    return [dict(_FIELD.findall(line)) for line in output.stdout.splitlines() if line.startswith("PartitionName=")]
+
+
+def find_partition(partitions: list[Mapping[str, str]], name: str | None) -> Mapping[str, str]:
+    """Return a partition's fields, those of the default one without a name; none if it is not there."""
+    for fields in partitions:
+        if fields.get("PartitionName") == name or (name is None and fields.get("Default") == "YES"):
+            return fields
+    return {}
+
+
+def _check(output: CommandOutput) -> None:
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol does not answer: {words}", tip=find_tip(words))
+
+
+def _seconds(text: str) -> int | None:
+    match = _SECONDS.fullmatch(text)
+    return int(match[1]) if match else None

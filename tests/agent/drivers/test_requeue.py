@@ -1,0 +1,195 @@
+"""How a head ends a run that the scheduler stops: what it is told, records and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_elastic.agent.drivers.coordinator import CoordinatorTimes
+from hpc_elastic.agent.drivers.head_watch import WatchTimes
+from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
+from hpc_elastic.membership.messages import Assign, End, Stop, Stopped
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.store import append_line, read_json, read_lines
+from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from tests.agent.answers import Answers
+from tests.agent.drivers.test_coordinator import Scene, play, terminate, until
+from tests.membership.script import a_join
+from tests.plans import make_plan
+
+QUICK = CoordinatorTimes(scheduler_answers_within_s=0.05, asks_again_after_s=0.01, watch=WatchTimes(look_every_s=0.001))
+PREEMPTED = JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=5, is_preempted=True)
+OUT_OF_TIME = JobOutlook(state=JobState.COMPLETING, restarts=0, is_out_of_time=True)
+REQUEUED = JobOutlook(state=JobState.COMPLETING, restarts=1)
+CANCELLED = JobOutlook(state=JobState.COMPLETING, restarts=0)
+
+
+def ending_by(answer: JobOutlook | None) -> Answers:
+    answers = Answers(is_requeued=[None] if answer is None else [False])
+    answers.end = answer
+    return answers
+
+
+def reasons(root: Path) -> list[Any]:
+    """The reasons of the requeues that the head has recorded."""
+    return [line["reason"] for line in read_lines(RunLayout(root).requests) if line["kind"] == "requeue"]
+
+
+def stops(root: Path) -> list[str]:
+    events = (root / "nodes" / "node0" / "events.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in events]
+    return [event["metadata"]["reason"] for event in found if event["name"] == "run.stopping"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(PREEMPTED, "preempted"), (OUT_OF_TIME, "time_limit"), (REQUEUED, "requeued")],
+    ids=["preempted", "time-limit", "requeued"],
+)
+def test_a_term_of_the_scheduler_leaves_the_run_without_a_result(
+    tmp_path: Path, answer: JobOutlook, reason: str
+) -> None:
+    async def scene(made: Scene) -> None:
+        assert (await terminate(made)).exit_code == 75
+
+    play(tmp_path, scene, answers=ending_by(answer), times=QUICK)
+    assert reasons(tmp_path) == [reason]
+    assert stops(tmp_path) == [reason]
+    assert read_json(RunLayout(tmp_path).result) is None
+
+
+def test_a_term_that_slurm_does_not_explain_cancels_the_run(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        assert (await terminate(made)).exit_code == 10
+
+    play(tmp_path, scene, answers=ending_by(CANCELLED), times=QUICK)
+    assert (reasons(tmp_path), stops(tmp_path)) == ([], ["terminated"])
+
+
+def test_a_term_of_which_slurm_says_nothing_stays_unknown(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        end = await terminate(made)
+        assert end.exit_code == 75
+        assert "does not say" in end.cause
+
+    play(tmp_path, scene, answers=ending_by(None), times=QUICK)
+    assert (reasons(tmp_path), stops(tmp_path)) == ([], ["unknown"])
+
+
+def test_a_person_who_cancels_a_preempted_run_goes_before_its_requeue(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator._watch.is_stop_requested = True
+        assert (await terminate(made)).exit_code == 10
+
+    play(tmp_path, scene, answers=ending_by(PREEMPTED), times=QUICK)
+    assert reasons(tmp_path) == []
+    assert read_json(RunLayout(tmp_path).result)["reason"] == "stop_requested"
+
+
+def a_clock(made: Scene, left: str, *, lead_s: float, grace_s: float) -> JobClock:
+    """A clock of the scene's head, which was told so much time."""
+    plan = make_plan()
+    place = Allocation(
+        job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False, time_left=left
+    )
+    time_left = TimeLeft(plan, place, asyncio.get_running_loop().time())
+    time_left.times = type(time_left.times)(notice_s=lead_s, stop_s=grace_s)
+    head = made.coordinator
+    return JobClock(
+        time_left,
+        head._head,
+        do=head._do,
+        journal=head._journal,
+        say=lambda *_: None,
+        stopping=head._end.stopping,
+    )
+
+
+def test_the_workers_are_stopped_before_the_time_limit_and_the_job_starts_again(tmp_path: Path) -> None:
+    answers = ending_by(JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=0.2))
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        watching = asyncio.ensure_future(a_clock(made, "0:01", lead_s=0.9, grace_s=0.8).watch())
+        stop = await until(made, Stop)
+        assert isinstance(stop, Stop)
+        assert stop.reason.startswith("the job's time limit is reached in")
+        made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == 75
+        await watching
+
+    play(tmp_path, scene, answers=answers, times=QUICK)
+    assert (reasons(tmp_path), stops(tmp_path)) == (["time_limit"], ["time_limit"])
+
+
+def test_the_workers_go_on_if_the_limit_was_raised_and_are_stopped_at_a_preemption(tmp_path: Path) -> None:
+    answers = ending_by(JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=3600))
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        clock = a_clock(made, "0:00", lead_s=0.9, grace_s=0.8)
+        clock._asked_at = -1e9
+        watching = asyncio.ensure_future(clock.watch())
+        while clock._end.left(asyncio.get_running_loop().time()) < 3000:
+            await asyncio.sleep(0.001)
+        answers.end = PREEMPTED
+        clock.look_again()
+        while not clock._end.is_preempted:
+            await asyncio.sleep(0.001)
+        assert not watching.done()
+        answers.end = JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=0.1, is_preempted=True)
+        clock.look_again()
+        stop = await until(made, Stop)
+        assert isinstance(stop, Stop)
+        assert "for another job" in stop.reason
+        await watching
+
+    play(tmp_path, scene, answers=answers, times=QUICK)
+    assert stops(tmp_path) == ["preempted"]
+
+
+def test_the_plan_counts_where_slurm_has_said_nothing() -> None:
+    place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
+    time_left = TimeLeft(make_plan(time_s=100.0), place, 1000.0)
+    assert time_left.left(1000.0) == float("inf")
+    time_left.told(None, 1000.0)
+    assert time_left.left(1010.0) == 90.0
+
+
+def test_an_answer_about_a_job_that_does_not_run_moves_nothing() -> None:
+    place = Allocation(
+        job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False, time_left="1:00"
+    )
+    time_left = TimeLeft(make_plan(), place, 1000.0)
+    time_left.told(JobOutlook(state=JobState.COMPLETING, restarts=1, seconds_left=3600), 1000.0)
+    assert time_left.left(1000.0) == 60.0
+
+
+def test_the_signal_to_the_batch_shell_makes_the_head_ask_slurm_and_is_no_notice_by_itself(tmp_path: Path) -> None:
+    looked: list[None] = []
+
+    class Clock:
+        def look_again(self) -> None:
+            looked.append(None)
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        made.coordinator._clock = Clock()  # type: ignore[assignment]
+        request = {"kind": "notice", "by": "slurm", "time": "now", "id": "slurm-42-1"}
+        append_line(RunLayout(tmp_path).requests, {"format_version": 1, **request})
+        while not looked:
+            await asyncio.sleep(0.001)
+
+    play(tmp_path, scene, times=QUICK)
+    events = (tmp_path / "nodes" / "node0" / "events.jsonl").read_text()
+    assert "notice" not in events

@@ -1,0 +1,72 @@
+"""Which requests concern a new head, and what a notice among them says."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.agent.records.requests import aged, notice_in, standing_notices
+from hpc_elastic.membership.notices import NoticeGiven
+from hpc_elastic.rundir.records import Request, utc_text
+
+NOON = 1_800_000_000.0
+
+
+def notice(
+    name: str = "a",
+    *,
+    reason: str | None = "preemption",
+    left_s: float | None = 90.0,
+    allocation: int | None = None,
+) -> Request:
+    return Request(
+        kind="notice",
+        by="ada@login",
+        time=utc_text(NOON),
+        id=name,
+        reason=reason,
+        seconds_left=left_s,
+        allocation=allocation,
+    )
+
+
+def start(allocation: int) -> Request:
+    return Request(kind="start", by="node0", time="", allocation=allocation)
+
+
+def test_the_first_allocations_notices_stand_until_the_second_begins() -> None:
+    requests = [notice("a"), Request(kind="stop", by="ada", time="", id="s"), notice("b")]
+    assert [each.id for each in standing_notices(requests, 1)] == ["a", "b"]
+    later = [*requests, start(2), notice("c")]
+    assert [each.id for each in standing_notices(later, 2)] == ["c"]
+
+
+def test_no_notice_stands_in_an_allocation_whose_begin_is_not_known() -> None:
+    assert not standing_notices([notice("a")], 2)
+
+
+def test_a_notice_of_another_allocation_does_not_stand() -> None:
+    assert [each.id for each in standing_notices([notice("a", allocation=2), notice("b", allocation=1)], 1)] == ["b"]
+
+
+@pytest.mark.parametrize(("later_s", "left_s"), [(0, 90.0), (30, 60.0), (500, 0.0), (-40, 90.0)])
+def test_an_old_notice_has_the_seconds_that_are_left_and_never_more_than_it_had(later_s: float, left_s: float) -> None:
+    assert aged(notice(), NOON + later_s).seconds_left == left_s
+
+
+def test_an_old_notice_without_a_time_keeps_its_seconds() -> None:
+    request = Request(kind="notice", by="ada", time="noon", id="a", seconds_left=5.0)
+    assert aged(request, NOON).seconds_left == 5.0
+    assert aged(notice(left_s=None), NOON).seconds_left is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("preemption", "preemption"), ("time_limit", "time_limit"), (None, "operator"), ("x", "operator")],
+)
+def test_an_unknown_reason_is_an_operators(reason: str | None, told: str) -> None:
+    given = notice_in(notice(reason=reason))
+    assert given == NoticeGiven(reason=told, seconds_left=90.0, by="ada@login")  # type: ignore[arg-type]
+
+
+def test_a_negative_time_is_none_left() -> None:
+    assert notice_in(notice(left_s=-3.0)).seconds_left == 0.0

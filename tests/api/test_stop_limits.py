@@ -1,0 +1,65 @@
+"""What `check` says of Slurm's own times between TERM and KILL."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.api.stop_limits import short_limits
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.plan.launch_plan import SignalsPlan
+from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
+from hpc_elastic.scheduler.slurm.output import CommandOutput
+from tests.plans import make_plan
+
+CONFIG = """\
+Configuration data as of 2026-11-23T08:00:00
+KillWait                = 30 sec
+OverTimeLimit           = 0 min
+PreemptMode             = REQUEUE
+PreemptType             = preempt/partition_prio
+"""
+PARTITIONS = (
+    "PartitionName=batch AllowGroups=ALL Default=YES GraceTime=5 PreemptMode=REQUEUE State=UP\n"
+    "PartitionName=urgent AllowGroups=ALL Default=NO GraceTime=0 PreemptMode=OFF State=UP\n"
+)
+
+
+def answering(config: str = CONFIG, returncode: int = 0):  # type: ignore[no-untyped-def]
+    def run(command, *, environ, timeout_s, cwd=None):  # type: ignore[no-untyped-def]
+        text = config if "config" in command else PARTITIONS
+        return CommandOutput(returncode=returncode, stdout=text, stderr="" if not returncode else "no controller")
+
+    return run
+
+
+def plan_with(grace_s: float):  # type: ignore[no-untyped-def]
+    return make_plan(signals=SignalsPlan(notice="USR2", lead_s=120, grace_s=grace_s, restart_grace_s=5))
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        (None, StopLimits(kill_wait_s=30, preemption_s=5, partition="batch")),
+        ("urgent", StopLimits(kill_wait_s=30, preemption_s=None, partition="urgent")),
+        ("nowhere", StopLimits(kill_wait_s=30, preemption_s=None, partition="nowhere")),
+    ],
+)
+def test_a_partitions_times_are_found(partition: str | None, expected: StopLimits) -> None:
+    assert find_stop_limits(partition, run=answering()) == expected
+
+
+def test_a_controller_that_does_not_answer_is_told() -> None:
+    with pytest.raises(SchedulerError, match="scontrol does not answer"):
+        find_stop_limits(None, run=answering(returncode=1))
+
+
+def test_times_that_are_too_short_are_named_with_what_cuts_the_grace_short() -> None:
+    lines = short_limits(plan_with(60), StopLimits(kill_wait_s=30, preemption_s=5, partition="batch"))
+    assert len(lines) == 2
+    assert "30 s after the TERM of scancel" in lines[0]
+    assert "preempted in partition batch is killed after 35 s" in lines[1]
+
+
+def test_nothing_is_said_of_times_that_are_long_enough_or_unknown() -> None:
+    assert short_limits(plan_with(20), StopLimits(kill_wait_s=30, preemption_s=0, partition="batch")) == []
+    assert short_limits(plan_with(60), StopLimits(kill_wait_s=None, preemption_s=None, partition="")) == []

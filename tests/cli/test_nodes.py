@@ -1,0 +1,114 @@
+"""The table of nodes on which failures had their cause."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.cli.main import main
+from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
+from hpc_elastic.rundir.records import RootCause, RunState
+from tests.observe.builders import RunBuilder
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+def a_cause(node: str, failure_class: str, *, ago_s: float = 60.0, nodes: tuple[str, ...] = ()) -> RootCause:
+    line = f"rank 5 on {node} failed: {failure_class}"
+    return RootCause(
+        attempt=1, failure_class=failure_class, line=line, node=node, nodes=nodes, timestamp=time.time() - ago_s
+    )
+
+
+def a_run(root: Path, number: int, *, ago_s: float = 60.0) -> RunBuilder:
+    run = RunBuilder(root / f"digits-{number}").submit(str(number))
+    submitted = datetime.fromtimestamp(time.time() - ago_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    append_entry(
+        index_path(os.environ),
+        IndexEntry(
+            run=f"digits-{number}",
+            name="digits",
+            job_id=str(number),
+            site="generic-slurm",
+            scheduler="slurm",
+            run_dir=run.layout.root,
+            submitted=submitted,
+        ),
+    )
+    return run
+
+
+def nodes(capsys: Capture, *arguments: str) -> list[tuple[str, str, list[str]]]:
+    assert main(["nodes", "--json", *arguments]) == 0
+    return [
+        (each["node"], each["problem"], [f"{one['run']}.{one['attempt']}" for one in each["incidents"]])
+        for each in json.loads(capsys.readouterr().out)
+    ]
+
+
+def test_claims_and_results_of_all_runs_name_their_nodes(tmp_path: Path, capsys: Capture) -> None:
+    first, second = a_run(tmp_path, 1), a_run(tmp_path, 2)
+    first.allocate().open_attempt(1)
+    first.open_attempt(2, root_cause=a_cause("node7", "cuda_hardware"))
+    first.end(RunState.FAILED, exit_code=1, root_cause=a_cause("node3", "exception"))
+    second.allocate().open_attempt(1)
+    second.end(RunState.FAILED, exit_code=7, root_cause=a_cause("", "node_lost", nodes=("node7", "node8")))
+    assert nodes(capsys) == [
+        ("node7", "node_problem", ["digits-2.1", "digits-1.1"]),
+        ("node8", "node_problem", ["digits-2.1"]),
+        ("node3", "user_problem", ["digits-1.1"]),
+    ]
+    assert [node for node, _, _ in nodes(capsys, "--problem", "user")] == ["node3"]
+    assert [node for node, _, _ in nodes(capsys, "node8")] == ["node8"]
+    assert main(["nodes", "node7"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading == "node7 [node_problem] 2 times"
+    assert all(len(line) <= 80 for line in lines)
+    assert "digits-1 attempt 1: rank 5 on node7 failed: cuda_hardware" in " ".join(map(str.strip, lines))
+
+
+def test_what_is_longer_ago_is_left_out(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1, ago_s=20 * 86400.0).allocate()
+    run.open_attempt(1)
+    run.open_attempt(2, root_cause=a_cause("node7", "node_lost", ago_s=10 * 86400.0))
+    run.open_attempt(3, root_cause=a_cause("node8", "node_lost"))
+    assert [node for node, _, _ in nodes(capsys, "--since", "7d")] == ["node8"]
+    assert [node for node, _, _ in nodes(capsys)] == ["node8", "node7"]
+
+
+def test_records_that_cannot_be_read_and_runs_without_failures_name_nobody(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1).allocate()
+    run.open_attempt(1)
+    run.open_attempt(2, root_cause=a_cause("node7", "node_lost"))
+    Path(run.layout.claim(2)).write_text('{"root_cause": {"line"')
+    Path(run.layout.result).write_text("[]")
+    a_run(tmp_path, 2).allocate().end()
+    assert main(["nodes"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "no node was named as the place of a failure within 30d\n")
+    assert nodes(capsys) == []
+
+
+def test_a_time_that_is_none_is_a_usage_error(capsys: Capture) -> None:
+    assert main(["nodes", "--since", "yesterday"]) == 2
+    assert "--since: expected a duration such as 90m" in capsys.readouterr().err
+
+
+def test_a_worker_cannot_draw_on_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1).allocate()
+    run.open_attempt(1)
+    run.end(RunState.FAILED, exit_code=1, root_cause=a_cause("node3", "\x1b[2Jexception"))
+    assert main(["nodes"]) == 0
+    assert "\x1b" not in capsys.readouterr().out

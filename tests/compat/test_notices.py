@@ -1,0 +1,88 @@
+"""Lightning's and transformers' callbacks of ours: at a notice all ranks save, and the training ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.api.requests import make_request, send
+from tests.integration.conftest import Door
+
+pytestmark = pytest.mark.local
+
+LIGHTNING = """
+import os, sys, time
+import lightning
+from lightning.pytorch.demos.boring_classes import BoringModel
+from hpc_elastic.integrations.lightning import LightningCallback
+
+class Slow(BoringModel):
+    def training_step(self, batch, batch_idx):
+        time.sleep(0.02)
+        if self.global_step == 5:
+            print("ready", flush=True)
+        return super().training_step(batch, batch_idx)
+
+elastic = LightningCallback(save_to="saved/notice.ckpt")
+trainer = lightning.Trainer(
+    accelerator="cpu", num_nodes=2, devices=1, max_epochs=-1, callbacks=[elastic], logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Slow())
+print("step", trainer.global_step, elastic.notice.reason, flush=True)
+sys.exit(75)
+"""
+TRANSFORMERS = """
+import os, sys, time
+import torch
+from transformers import Trainer, TrainingArguments
+from hpc_elastic.integrations.transformers import TransformersCallback
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        time.sleep(0.02)
+        out = self.layer(x)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+class Ready(TransformersCallback):
+    def on_step_end(self, args, state, control, **more):
+        if state.global_step == 5:
+            print("ready", flush=True)
+        return super().on_step_end(args, state, control, **more)
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)} for _ in range(64)]
+arguments = TrainingArguments(
+    output_dir="saved", use_cpu=True, max_steps=100_000, save_strategy="no", report_to=[], disable_tqdm=True,
+)
+elastic = Ready()
+trainer = Trainer(Model(), arguments, train_dataset=data, callbacks=[elastic])
+trainer.train()
+print("step", trainer.state.global_step, elastic.notice.reason, flush=True)
+sys.exit(75)
+"""
+
+
+@pytest.mark.variant(of="test_all_ranks_save_together_and_the_run_stops_at_once")
+@pytest.mark.parametrize("script", [LIGHTNING, TRANSFORMERS], ids=["lightning", "transformers"])
+def test_all_ranks_save_at_a_notice_and_the_run_stops(door: Door, python: Path, script: str) -> None:
+    door.write("train.py", script)
+    door.write(
+        "job.yaml",
+        f"name: notice\nsite: local\nnodes: 2\nworkers_per_node: 1\npython: {python}\n"
+        "entrypoint: {script: train.py}\nenv: {GLOO_SOCKET_IFNAME: lo}\n",
+    )
+    run = door.submit("job.yaml")
+    run.wait_for_output("ready", within_s=180)
+    send(run.layout, make_request("notice", reason="preemption", seconds_left=60.0))
+    result = run.wait_until_over()
+    assert (result["reason"], result["failures"]) == ("notice_taken", {}), run.story()
+    said = [run.stdout(1, rank).splitlines()[-1] for rank in (0, 1)]
+    assert said[0].startswith("step ")
+    assert said[0].endswith(" preemption")
+    assert said[1] == said[0]
+    assert list((door.folder / "saved").iterdir())
+    run.assert_nothing_left()

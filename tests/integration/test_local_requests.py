@@ -1,0 +1,63 @@
+"""What a person asks a run for while it goes on, on the local backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.integration.conftest import Door
+
+SERVES = """
+import os, signal, sys, time
+def leave(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("attempt", os.environ["HPC_ELASTIC_ATTEMPT"], flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_restart_starts_all_workers_again_and_costs_nothing(door: Door) -> None:
+    door.write("train.py", SERVES)
+    door.write(
+        "job.yaml",
+        "name: again\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
+        "restart: {max_restarts: 0}\n",
+    )
+    run = door.submit("job.yaml")
+    for rank in range(4):
+        run.wait_for_output("attempt 1", rank=rank)
+    assert door.run("restart").stdout == "again: attempt 2 is opened\n"
+    for rank in range(4):
+        run.wait_for_output("attempt 2", attempt=2, rank=rank)
+    assert "saved" in run.stdout(1, 3)
+    status = door.run("status").stdout
+    assert "asked for a restart" in status
+    door.run("cancel")
+    result = run.result()
+    assert (result["state"], result["attempts"], result["restarts"]) == ("CANCELLED", 2, 0)
+    over = door.run("restart", exit_code=5)
+    assert "again is over already" in over.stderr
+    run.assert_records_valid()
+
+
+def test_a_drained_node_is_replaced_by_the_spare_and_costs_nothing(door: Door) -> None:
+    door.write("train.py", SERVES)
+    door.write(
+        "job.yaml",
+        "name: moves\nsite: local\nnodes: {min: 2, max: 2}\nspares: 1\nworkers_per_node: 1\n"
+        "entrypoint: {script: train.py}\nrestart: {max_restarts: 0}\n",
+    )
+    run = door.submit("job.yaml")
+    for rank in range(2):
+        run.wait_for_output("attempt 1", rank=rank)
+    refused = door.run("drain", "--node", "local7", exit_code=2)
+    assert "none of the run's nodes: local0, local1" in refused.stderr
+    assert door.run("drain", "--node", "local0").stdout == "moves: attempt 2 is opened, without local0\n"
+    for rank in range(2):
+        run.wait_for_output("attempt 2", attempt=2, rank=rank)
+    assert set(json.loads(Path(run.layout.claim(2)).read_text())["members"]) == {"local1", "local2"}
+    door.run("cancel")
+    assert run.result()["restarts"] == 0
+    run.assert_records_valid()

@@ -1,0 +1,361 @@
+"""What Slurm ends and the run survives, on the real Slurm: the time limit and preemption."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.integration.arrays import submit as submit_array
+from tests.integration.conftest import Door, Run
+from tests.integration.slurm_jobs import (
+    agent_outputs,
+    assert_over,
+    events,
+    only_run,
+    popen,
+    script_output,
+    wait_for_ranks,
+    write_job,
+)
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
+
+pytestmark = pytest.mark.slurm
+
+# Rank 0 saves each step, and writes down which it did; all end when enough are done. A TERM ends it at once.
+TRAINS = """
+import os, pathlib, time
+rank, saved = os.environ["RANK"], pathlib.Path("step")
+step = int(saved.read_text()) if saved.exists() else 0
+print("waiting, resumed at", step, flush=True)
+while int(saved.read_text() if saved.exists() else 0) < {steps}:
+    if rank == "0":
+        step += 1
+        pathlib.Path("step.new").write_text(str(step))
+        with open("done", "a") as file:
+            file.write(f"{{step}}\\n")
+        os.replace("step.new", saved)
+    time.sleep(0.1)
+"""
+LIMITED = "time: 1m\nsignals: {lead: 30s, grace: 30s, restart_grace: 2s}"  # stopped 31 s before the end
+
+
+def write_limited(door: Door, script: str, *, more: str = LIMITED, nodes: str = "2") -> None:
+    """Write a job whose time is short."""
+    write_job(door, script, nodes=nodes, workers="1", more=more)
+    job = door.folder / "job.yaml"
+    job.write_text(job.read_text().replace("time: 10m\n", "", 1))
+
+
+def steps_done(door: Door) -> list[int]:
+    """The steps that rank 0 did, in their order."""
+    path = door.folder / "done"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def has_done(door: Door, steps: int) -> bool:
+    """Return whether rank 0 did so many steps."""
+    return len(steps_done(door)) > steps
+
+
+def assert_none_repeated(door: Door, steps: int) -> None:
+    """Each step was done once, but for at most one a stop, which was done and not yet saved."""
+    done = steps_done(door)
+    assert sorted(set(done)) == list(range(1, steps + 1))
+    assert len(done) <= steps + 2, done
+
+
+def stops_of(run: Run) -> list[str]:
+    """Why the run was stopped, in order."""
+    found = [event for event in events(run) if event["name"] == "run.stopping"]
+    return [event["metadata"]["reason"] for event in sorted(found, key=lambda event: event["time_ns"])]
+
+
+def requeues_of(run: Run) -> list[tuple[Any, Any]]:
+    """Allocation and reason of each requeue that a head has decided."""
+    lines = (run.path / "requests.jsonl").read_text().splitlines()
+    return [(line["allocation"], line["reason"]) for line in map(json.loads, lines) if line["kind"] == "requeue"]
+
+
+@contextlib.contextmanager
+def preempting(slurm: Cluster, *options: str) -> Iterator[str]:
+    """Have the urgent partition take all nodes, until the block is over."""
+    job_id = slurm.submit(
+        "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", *options, "--wrap=sleep 600"
+    )
+    try:
+        yield job_id
+    finally:
+        slurm.run("scancel", job_id)
+
+
+@pytest.mark.every_slurm
+def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door: Door, slurm: Cluster) -> None:
+    write_limited(slurm_door, TRAINS.format(steps=400))
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    output, errors = waiting.communicate(timeout=240)
+    assert waiting.returncode == 0, output + errors + run.story()
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert result["attempts"] >= 2, run.story()
+    assert_none_repeated(slurm_door, 400)
+    assert requeues_of(run)[0] == (1, "time_limit")
+    assert stops_of(run)[0] == "time_limit"
+    assert "the job's time limit was reached; the job is started again" in script_output(run)
+    claim = run.read(run.layout.claim(2))
+    assert claim["reason"].endswith("allocation 1 ended because the job's time limit was reached")
+    assert claim["spend"]["restarts"] == 0
+
+
+@pytest.mark.every_slurm
+def test_a_run_that_is_preempted_twice_finishes_with_one_submit(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1")
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    for attempt in (1, 2):
+        wait_for_ranks(run, 2, attempt=attempt)
+        steps = len(steps_done(slurm_door)) + 5
+        wait_until(partial(has_done, slurm_door, steps), "it trains", otherwise=run.story)
+        with preempting(slurm) as urgent:
+            slurm.wait_for_job(urgent, "RUNNING")
+            assert not run.is_over(), run.story()
+    output, errors = waiting.communicate(timeout=240)
+    assert waiting.returncode == 0, output + errors + run.story()
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (3, 0), run.story()
+    assert_none_repeated(slurm_door, 150)
+    assert stops_of(run) == ["preempted", "preempted"]
+    assert requeues_of(run) == [(1, "preempted"), (2, "preempted")]
+
+
+def test_a_run_whose_requeues_are_used_up_ends_for_what_ended_it(slurm_door: Door, slurm: Cluster) -> None:
+    more = "requeue: {max: 0}\nsignals: {grace: 8s, restart_grace: 2s}"
+    write_job(slurm_door, TRAINS.format(steps=10_000), nodes="2", workers="1", more=more)
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    wait_for_ranks(run, 2)
+    with preempting(slurm):
+        output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 7, output + errors + run.story()
+    result = assert_over(run, "FAILED", 7)
+    assert result["reason"] == "preempted"
+    assert "requeue.max is 0" in result["cause"]
+
+
+@contextlib.contextmanager
+def preempting_by(slurm: Cluster, mode: str, grace_s: int) -> Iterator[None]:
+    """Have jobs of the partition preempted in another way."""
+    update = ("scontrol", "update", "PartitionName=batch")
+    slurm.run(*update, f"PreemptMode={mode}", f"GraceTime={grace_s}")
+    try:
+        yield
+    finally:
+        slurm.run(*update, "PreemptMode=REQUEUE", "GraceTime=5")
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize(
+    ("mode", "grace_s"),
+    [
+        ("CANCEL", 0),
+        *variants(("CANCEL", 20), ("REQUEUE", 0), of="test_a_preempted_run_goes_on_however_slurm_preempts"),
+    ],
+)
+def test_a_preempted_run_goes_on_however_slurm_preempts(
+    slurm_door: Door, slurm: Cluster, mode: str, grace_s: int
+) -> None:
+    write_job(slurm_door, TRAINS.format(steps=80), nodes="2", workers="1")
+    with preempting_by(slurm, mode, grace_s):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(slurm) as urgent:
+            slurm.wait_for_job(urgent, "RUNNING")
+            assert not run.is_over(), run.story()
+        result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
+    assert requeues_of(run)[0][0] == 1
+    if mode == "CANCEL":
+        assert requeues_of(run) == [(1, "preempted")]
+
+
+# Needs some seconds to save after a TERM.
+SAVES = """
+import os, signal, sys, time
+
+def stopped(number, frame):
+    print("saving", flush=True)
+    time.sleep(3)
+    print("saved", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, stopped)
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_cancel_during_the_grace_of_a_preemption_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, SAVES, nodes="2", workers="1")
+    with preempting_by(slurm, "REQUEUE", 30):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(slurm):
+            run.wait_for_output("saving")
+            slurm_door.run("cancel", run.job_id)
+        result = assert_over(run, "CANCELLED", 10)
+    assert result["reason"] == "stop_requested", run.story()
+    assert [run.stdout(1, rank).split()[-1] for rank in range(2)] == ["saved", "saved"]
+    assert run.attempts() == [1]
+
+
+def test_a_run_that_loses_too_many_nodes_goes_on_in_another_allocation(slurm_door: Door, slurm: Cluster) -> None:
+    more = "requeue: {on: [node_loss]}\nelastic: {lease: 3s}\nsignals: {grace: 8s, restart_grace: 2s}"
+    write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1", more=more)
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    slurm.kill("node2")
+    wait_for_ranks(run, 2, attempt=2)
+    slurm.boot("node2")
+    result = assert_over(run, "SUCCEEDED", 0, killed=["node2"])
+    assert (result["attempts"], result["restarts"]) == (2, 0)
+    assert requeues_of(run) == [(1, "node_lost")]
+
+
+ARRAY = """\
+name: probe
+site: generic-slurm
+nodes: 1
+time: 1m
+resources: {cpus_per_worker: 1}
+restart: {max_restarts: 0}
+signals: {lead: 30s, grace: 30s, restart_grace: 2s}
+entrypoint: {script: train.py, args: ["${lr}${seed}"]}
+"""
+TASK = """
+import os, pathlib, sys, time
+saved = pathlib.Path("step" + sys.argv[1])
+step = int(saved.read_text()) if saved.exists() else 0
+if sys.argv[1] == "20" and step > 50:
+    sys.exit("this one fails for good")
+while step < 330:
+    step += 1
+    saved.with_suffix(".new").write_text(str(step))
+    os.replace(saved.with_suffix(".new"), saved)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.variant(of="test_a_training_longer_than_the_time_limit_finishes_over_requeues")
+def test_tasks_of_an_array_go_on_over_time_limits_and_one_fails_for_good(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("job.yaml", ARRAY)
+    slurm_door.write("train.py", TASK)
+    array = submit_array(slurm_door, "--wait", exit_code=1)
+    states = [(run.result()["state"], run.result()["exit_code"]) for run in array.runs]
+    assert states == [("SUCCEEDED", 0), ("SUCCEEDED", 0), ("FAILED", 1), ("SUCCEEDED", 0)], array.story()
+    assert [len(run.attempts()) for run in array.runs] == [2, 2, 2, 2], array.story()
+    assert [requeues_of(run) for run in array.runs] == [[(1, "time_limit")]] * 4
+    for run in array.runs:
+        run.assert_nothing_left(within_s=40)
+        run.assert_records_valid()
+
+
+CHAINING = """\
+name: chaining
+contact: nobody
+last_checked: 2026-11-23
+scheduler: slurm
+requeue: chain
+"""
+
+
+@pytest.mark.every_slurm
+def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("chaining.yaml", CHAINING)
+    write_job(slurm_door, TRAINS.format(steps=120), nodes="2", workers="1", more="site: ./chaining.yaml")
+    job = slurm_door.folder / "job.yaml"
+    job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    wait_for_ranks(run, 2)
+    with preempting(slurm) as urgent:
+        slurm.wait_for_job(urgent, "RUNNING")
+        shown = json.loads(slurm_door.run("status", str(run.path), "--json").stdout)
+        assert (shown["state"], shown["job_id"] != job_id) == ("REQUEUED", True), shown
+    output, errors = waiting.communicate(timeout=240)
+    assert waiting.returncode == 0, output + errors + run.story()
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0)
+    first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
+    assert first["job_id"] == job_id != second["job_id"] == shown["job_id"]
+    assert_none_repeated(slurm_door, 120)
+
+
+def test_cancel_ends_the_chained_job_too(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("chaining.yaml", CHAINING)
+    write_job(slurm_door, TRAINS.format(steps=10_000), nodes="2", workers="1", more="site: ./chaining.yaml")
+    job = slurm_door.folder / "job.yaml"
+    job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    with preempting(slurm) as urgent:
+        slurm.wait_for_job(urgent, "RUNNING")
+        slurm_door.run("cancel", str(run.path))
+        assert slurm.job_ids() == [urgent]
+    assert_over(run, "CANCELLED", 10)
+
+
+@pytest.mark.variant(of="test_a_run_that_is_preempted_twice_finishes_with_one_submit")
+def test_a_preempted_run_whose_batch_host_is_gone_is_started_again_by_an_agent(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    more = "elastic: {lease: 3s}\nsignals: {grace: 8s, restart_grace: 2s}"
+    write_job(slurm_door, TRAINS.format(steps=250), nodes="{min: 1, max: 2}", workers="1", more=more)
+    with preempting_by(slurm, "REQUEUE", 30):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        slurm.kill(slurm.job(run.job_id)["BatchHost"])
+        wait_for_ranks(run, 1, attempt=2)
+        slurm.submit("--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 5")
+        wait_until(lambda: requeues_of(run) == [(1, "preempted")], "the requeue is recorded", otherwise=run.story)
+        wait_until(lambda: slurm.job(run.job_id).get("Restarts") == "1", "it is requeued", otherwise=run.story)
+        slurm.mend()
+        result = assert_over(run, "SUCCEEDED", 0, killed=slurm.nodes)
+    assert result["restarts"] == 0
+    assert "having job" in agent_outputs(run)
+
+
+@pytest.mark.every_slurm
+def test_check_warns_where_slurm_kills_before_the_grace_is_over(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, TRAINS.format(steps=1), more="signals: {grace: 8s, restart_grace: 2s}")
+    with preempting_by(slurm, "REQUEUE", 2):
+        told = slurm_door.run("check", "job.yaml").stderr
+    assert "Slurm kills 5 s after the TERM of scancel (KillWait)" in told
+    assert "preempted in partition batch is killed after 7 s" in told
+
+
+def test_a_preemption_that_only_signals_the_batch_shell_is_noticed_in_time(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, TRAINS.format(steps=400), nodes="2", workers="1", more="signals: {grace: 3s}")
+    with slurm.configured(SlurmctldParameters="preempt_send_user_signal"), preempting_by(slurm, "REQUEUE", 40):
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        with preempting(slurm) as urgent:
+            slurm.wait_for_job(urgent, "RUNNING", within_s=90)
+        result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
+    assert requeues_of(run) == [(1, "preempted")]
+    given = [event["message"] for event in events(run) if "notice" in event["name"]]
+    assert given, run.story()

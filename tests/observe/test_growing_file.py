@@ -1,0 +1,116 @@
+"""A log that is cut while it is read: each byte once, and a gap where the writer was faster."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.workers.log_writer import LogWriter
+from hpc_elastic.observe.growing_file import GrowingFile
+from hpc_elastic.rundir.layout import RunLayout
+
+MOST = 64 * 1024
+
+
+class Follower:
+    """Reads lines that are numbers."""
+
+    def __init__(self, path: str) -> None:
+        self.file = GrowingFile(path)
+        self.seen: list[int] = []
+        self.gaps = 0
+        self._partial = b""
+
+    def look(self) -> None:
+        for chunk in self.file.chunks(4096):
+            if chunk.is_after_gap:
+                self.gaps += 1
+                self._partial = b""
+            *lines, self._partial = (self._partial + chunk.content).split(b"\n")
+            self.seen += [int(line.split()[0]) for line in lines]
+
+
+def a_writer(path: Path) -> LogWriter:
+    return LogWriter(str(path), RunLayout.earlier(str(path)), MOST)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_follower_sees_each_line_once_however_the_log_is_cut(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    path, written = tmp_path / "log", 0
+    writer, follower = a_writer(path), Follower(str(path))
+    largest = chance.choice([10, 400, 3000])  # lines between two looks; a cut comes after some 800
+    for _ in range(60):
+        for _ in range(chance.randint(0, largest)):
+            writer.append(b"%d %s\n" % (written, b"x" * chance.choice([0, 30, 70])))
+            written += 1
+        follower.look()
+    assert follower.seen == sorted(set(follower.seen))
+    assert follower.seen[-1] == written - 1
+    if not follower.gaps:
+        assert follower.seen == list(range(written))
+    if largest <= 400:
+        assert follower.gaps == 0
+
+
+FLOOD = f"""
+import sys
+from hpc_elastic.agent.workers.log_writer import LogWriter
+writer = LogWriter(sys.argv[1], sys.argv[1] + ".1", {MOST})
+for number in range(int(sys.argv[2])):
+    writer.append(b"%d xxxxxxxxxxxxxxxxxxxxxxxxxx\\n" % number)
+"""
+
+
+def test_a_follower_beside_a_writer_that_cuts_as_fast_as_it_can_repeats_nothing(tmp_path: Path) -> None:
+    path, count = tmp_path / "log", 200_000
+    follower = Follower(str(path))
+    with subprocess.Popen([sys.executable, "-c", FLOOD, str(path), str(count)]) as writer:
+        while writer.poll() is None:
+            follower.look()
+    follower.look()
+    assert writer.returncode == 0
+    assert follower.seen == sorted(set(follower.seen))
+    assert follower.seen[-1] == count - 1
+    missing = count - len(follower.seen)
+    assert (missing > 0) == (follower.gaps > 0)
+    kept = Path(f"{path}.1").read_bytes() + path.read_bytes()
+    numbers = [int(line.split()[0]) for line in kept.splitlines()]
+    assert numbers == list(range(numbers[0], count))
+
+
+def test_a_file_that_has_the_inode_of_one_that_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1 aaaa\n2 aaaa\n")
+    follower = Follower(str(path))
+    follower.look()
+    inode = os.stat(path).st_ino
+    with open(path, "r+b") as file:  # as if the inode had been used again
+        file.write(b"7 bbbb\n8 bbbb\n9 bbbb\n")
+    assert os.stat(path).st_ino == inode
+    follower.look()
+    assert follower.seen == [1, 2, 7, 8, 9]
+    assert follower.gaps == 1
+
+
+def test_a_line_longer_than_the_log_is_kept_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    writer = a_writer(path)
+    writer.append(b"1\n" + b"x" * (3 * MOST) + b"\n2\n")
+    kept = Path(f"{path}.1").read_bytes() + path.read_bytes()
+    assert kept.endswith(b"x\n2\n")
+    assert MOST // 2 <= len(kept) <= MOST
+
+
+def test_a_log_that_was_there_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1\n" * (MOST // 4))
+    writer = a_writer(path)
+    writer.append(b"2\n")
+    assert path.read_bytes() == b"2\n"
+    assert Path(f"{path}.1").read_bytes() == b"1\n" * (MOST // 4)

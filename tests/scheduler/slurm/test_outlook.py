@@ -1,0 +1,82 @@
+"""What squeue says about the end of a job, as Slurm 22.05 to 26.05 print it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.errors import SchedulerError
+from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from hpc_elastic.scheduler.slurm.commands import outlook_command
+from hpc_elastic.scheduler.slurm.output import CommandOutput, parse_outlook, parse_seconds_left
+
+NEVER = float("inf")
+
+
+def told(row: str, *, returncode: int = 0, stderr: str = "") -> JobOutlook:
+    return parse_outlook(CommandOutput(returncode=returncode, stdout=row, stderr=stderr))
+
+
+def test_a_running_job_has_so_much_time_left() -> None:
+    row = "RUNNING|0|1:59|0:01|2026-11-23T07:21:28|2026-11-23T07:23:28|N/A|None|\n"
+    assert told(row) == JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=119)
+
+
+def test_a_preempted_job_has_its_grace_left_and_not_its_time_limit() -> None:
+    row = "RUNNING|0|1:57|0:04|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|None|\n"
+    assert told(row) == JobOutlook(state=JobState.RUNNING, restarts=0, seconds_left=3, is_preempted=True)
+
+
+def test_a_preempted_job_whose_grace_is_over_has_no_time_left() -> None:
+    row = "RUNNING|0|1:50|0:10|2026-11-23T07:21:28|2026-11-23T07:21:35|2026-11-23T07:21:30|None|\n"
+    assert told(row).seconds_left == 0
+
+
+def test_a_job_without_a_limit_never_ends() -> None:
+    row = "RUNNING|0|UNLIMITED|0:01|2026-11-23T07:21:28|N/A|N/A|None|\n"
+    assert told(row).seconds_left == NEVER
+
+
+@pytest.mark.parametrize("word", ["INVALID", "NOT_SET", "N/A", ""])
+def test_time_left_that_slurm_does_not_know_is_unknown(word: str) -> None:
+    assert told(f"RUNNING|0|{word}|0:01|2026-11-23T07:21:28|N/A|N/A|None|\n").seconds_left is None
+
+
+def test_a_requeued_job_has_one_more_start() -> None:
+    row = "COMPLETING|1|2:00|0:00|N/A|N/A|2026-11-23T07:22:44|None|\n"
+    outlook = told(row)
+    assert (outlook.state, outlook.restarts, outlook.is_preempted) == (JobState.COMPLETING, 1, True)
+
+
+@pytest.mark.parametrize(
+    "row", ["TIMEOUT|0|0:00|1:00|N/A|N/A|N/A|None|\n", "COMPLETING|0|0:00|1:00|N/A|N/A|N/A|TimeLimit|\n"]
+)
+def test_a_job_that_the_time_limit_ended_is_out_of_time(row: str) -> None:
+    assert told(row).is_out_of_time
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["", "RUNNING|0|1:59\n", "RUNNING|x|1:59|0:01|N/A|N/A|N/A|None|\n", "RUNNING|0|soon|0:01|N/A|N/A|N/A|None|\n"],
+)
+def test_an_answer_that_cannot_be_read_is_refused(row: str) -> None:
+    with pytest.raises(SchedulerError):
+        told(row)
+
+
+def test_a_controller_that_does_not_answer_says_nothing() -> None:
+    with pytest.raises(SchedulerError, match="Unable to contact slurm controller"):
+        told("", returncode=1, stderr="slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("59", None), ("0:59", 59), ("1:00:00", 3600), ("2-01:00:00", 176_400)])
+def test_squeues_times_are_read(text: str, seconds: float | None) -> None:
+    if seconds is None:
+        with pytest.raises(ValueError, match="expected a duration"):
+            parse_seconds_left(text)
+    else:
+        assert parse_seconds_left(text) == seconds
+
+
+def test_one_task_of_an_array_is_asked_about() -> None:
+    assert "--jobs=12_3" in outlook_command("12_3")
+    assert "--array" in outlook_command("12_3")

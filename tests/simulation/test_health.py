@@ -1,0 +1,97 @@
+"""Unhealthy nodes: no attempt runs on them, the head's own node among them, and what is healthy goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.rundir.records import RunResultRecord
+from tests.simulation.draw_health import FOR_EVER_S, draw_health
+from tests.simulation.planted_health import BUGS, PlantedHealth
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
+from tests.simulation.world import SimulatedRun
+
+SEEDS = range(800)
+PART = 100
+
+
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(first, marks=[pytest.mark.long] * (first >= PART)) for first in range(0, len(SEEDS), PART)],
+)
+def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(first: int) -> None:
+    for seed in SEEDS[first : first + PART]:
+        try:
+            SimulatedRun(draw_health(seed)).play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --health --seed {seed}`"
+            )
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_about_health_is_found(bug: str) -> None:
+    def play_all() -> None:
+        for seed in SEEDS:
+            SimulatedRun(draw_health(seed), PlantedHealth(bug)).play()
+
+    with pytest.raises(BrokenRuleError):
+        play_all()
+
+
+def test_agents_that_supersede_each_other_before_the_first_attempt_come_to_an_end() -> None:
+    """Seed 1118: three heads took turns to claim the next allocation, and none had the time to end the run."""
+    run = SimulatedRun(draw_health(1118))
+    run.play(bound_s=200.0)
+    assert the_result(run).exit_code == 6
+
+
+def unhealthy(node: int, at: float = 0.0, lasts_s: float = FOR_EVER_S) -> Fault:
+    return Fault(what=HEALTH, node=node, at=at, lasts_s=lasts_s)
+
+
+def the_run(members: int, spares: int, *faults: Fault, least: int = 1, rejoin: str = "at_restart") -> SimulatedRun:
+    """A run of 100 s of work, which has been played."""
+    role = Role(name="trainer", restart="restart_all", nodes_min=least, nodes_max=members, workers=(1,), work_s=100.0)
+    run = SimulatedRun(Scenario(seed=1, roles=(role,), nodes=members + spares, rejoin=rejoin, faults=faults))
+    run.play()
+    return run
+
+
+def the_result(run: SimulatedRun) -> RunResultRecord:
+    (result,) = run.disk.results
+    return result
+
+
+def test_a_head_whose_own_node_is_unhealthy_goes_on_without_workers() -> None:
+    run = the_run(3, 0, unhealthy(0))
+    assert (the_result(run).reason, run.disk.claims[1].members) == ("succeeded", ("node1", "node2"))
+    assert run.disk.claims[1].head == the_result(run).written_by == "node0"
+
+
+def test_a_head_without_workers_that_is_killed_is_succeeded_by_a_member() -> None:
+    run = the_run(3, 0, unhealthy(0), Fault(what="kill_agent", node=0, at=30.0))
+    assert the_result(run).reason == "succeeded"
+    assert (run.disk.claims[2].head, run.disk.claims[2].members) == ("node1", ("node1", "node2"))
+
+
+def test_an_unhealthy_spare_whose_world_has_died_does_not_carry_it_on() -> None:
+    run = the_run(1, 1, unhealthy(1), Fault(what="kill_agent", node=0, at=30.0))
+    assert (the_result(run).exit_code, len(run.disk.claims)) == (7, 1)
+
+
+def test_a_node_that_gets_well_is_taken_in() -> None:
+    run = the_run(2, 0, unhealthy(1, lasts_s=30.0), rejoin="immediately")
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0",), ("node0", "node1")]
+    assert 60.0 <= run.disk.asked_at[2] <= 70.0
+
+
+def test_a_node_at_which_a_worker_met_a_bus_error_is_examined_before_the_next_attempt() -> None:
+    run = the_run(3, 0, unhealthy(1, at=20.0), Fault(what="bus_worker", node=1, at=25.0))
+    assert [claim.members for claim in run.disk.claims.values()] == [("node0", "node1", "node2"), ("node0", "node2")]
+    assert run.disk.asked_at[2] <= 25.0 + 10.0
+
+
+def test_a_node_at_which_a_worker_failed_by_itself_is_not_examined() -> None:
+    run = the_run(3, 0, unhealthy(1, at=20.0), Fault(what="exit_worker", node=1, at=25.0))
+    assert run.disk.claims[2].members == ("node0", "node1", "node2")
