@@ -111,7 +111,11 @@ def comparable(fault: Fault, text: str) -> list[str]:
 
 
 def _rows(text: str) -> Iterator[str]:
-    """Yield each row as one line; of evidence only the lines of the project's own."""
+    """Yield each row as one line; of evidence only the innermost of the project's own lines.
+
+    The outer lines are missing where an exception's own traceback ends at the handler that raised another one, as a
+    `finally` does whose `destroy_process_group()` fails now and then.
+    """
     label, parts = "", list[str]()
     for line in [*text.splitlines(), "end"]:
         if line[:1].strip():
@@ -120,7 +124,7 @@ def _rows(text: str) -> Iterator[str]:
             label, parts = line.split(" ", 1)[0], [" ".join(line.split())]
         elif label == "evidence" or line.startswith(" " * 12):
             if '"/project/' in line:
-                parts.append(line.strip())
+                parts[1:] = [line.strip()]
         else:
             parts.append(line.strip())
 

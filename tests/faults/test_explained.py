@@ -1,0 +1,25 @@
+"""What of an explanation must be the same in every run of a fault."""
+
+from __future__ import annotations
+
+from tests.faults.explained import comparable
+from tests.faults.table import FAULTS
+
+FAULT = next(fault for fault in FAULTS if fault.name == "finally_raises")
+CAUSE = "cause     rank 1 on local0 failed with exit code 1: ValueError: bad batch 17\n"
+INNER = '              File "/project/job.py", line 11, in main\n'
+OUTER = '              File "/project/job.py", line 17, in <module>\n                main()\n'
+HEAD = "evidence  the end of rank 1's traceback:\n            Traceback (most recent call last):\n"
+
+
+def test_outer_lines_of_a_traceback_are_not_compared() -> None:
+    assert comparable(FAULT, CAUSE + HEAD + OUTER + INNER) == comparable(FAULT, CAUSE + HEAD + INNER)
+
+
+def test_the_innermost_line_of_a_traceback_is_compared() -> None:
+    other = INNER.replace("11", "12")
+    assert comparable(FAULT, CAUSE + HEAD + OUTER + INNER) != comparable(FAULT, CAUSE + HEAD + OUTER + other)
+
+
+def test_a_cause_is_compared() -> None:
+    assert comparable(FAULT, CAUSE) != comparable(FAULT, CAUSE.replace("17", "18"))
