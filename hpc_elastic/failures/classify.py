@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, text_of_exit
 from hpc_elastic.failures.evidence import FailureEvidence
-from hpc_elastic.failures.exception_rules import RULES_FOR_EXCEPTIONS, Occurrence, describe, is_consequence
+from hpc_elastic.failures.exception_rules import (
+    RULES_FOR_EXCEPTIONS,
+    Occurrence,
+    describe,
+    is_consequence,
+    lost_process,
+)
 from hpc_elastic.failures.traceback_text import (
     Frame,
     Raised,
@@ -123,6 +129,8 @@ def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Class
     message = describe(chosen.raised)
     if chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
         message = _as_written(evidence.message, chosen.raised)
+    if lost := lost_process(chosen.raised):
+        message = f"{message} ({lost})"
     others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
     after = f"then {describe(others[-1].raised)}" if others and chosen is not held[-1] else ""
     return Classified(

@@ -31,6 +31,11 @@ _WORKER_LOST = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
 )  # torch/utils/data/dataloader.py, DataLoader.cpp
 
+# A data loader's process that ends takes its socket along, over which torch fetches the tensors that it has made.
+_LOADER_FILE = re.compile(r"/torch/utils/data/dataloader\.py$")
+_CONNECTION_FILE = re.compile(r"/multiprocessing/connection\.py$")
+_CONNECTION_TYPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
@@ -125,6 +130,15 @@ def describe(raised: Raised) -> str:
         last = [line for line in text.split("\n") if line.strip()][-1].strip()
         return f"{last} ({where[1]})" if where else last
     return f"{raised.short_type}: {text}" if text else raised.short_type
+
+
+def lost_process(raised: Raised) -> str:
+    """Return which process is gone where an exception names only its connection; empty if that is not known."""
+    inner = raised.innermost
+    if raised.short_type not in _CONNECTION_TYPES or inner is None or not _CONNECTION_FILE.search(inner.file):
+        return ""
+    is_fetching = any(_LOADER_FILE.search(frame.file) for frame in raised.frames)
+    return "a DataLoader worker exited unexpectedly" if is_fetching else ""
 
 
 def is_consequence(raised: Raised) -> bool:

@@ -68,7 +68,7 @@ _BY_MESSAGE = (
         "look whether the node ran out of memory (dmesg, sacct): then use fewer data loader workers or ask for more",
     ),
     (
-        r"DataLoader worker .* exited unexpectedly",
+        r"DataLoader worker (?:.* )?exited unexpectedly",
         "run once with num_workers=0: then the exception itself is shown",
     ),
     (

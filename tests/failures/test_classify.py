@@ -155,6 +155,21 @@ def test_the_message_of_a_data_loaders_worker_is_its_own_last_line() -> None:
     )
 
 
+def test_a_connection_that_a_data_loaders_process_took_along_names_that_process() -> None:
+    stack = (
+        'Traceback (most recent call last):\n  File "/home/ada/job.py", line 18, in <module>\n    list(loader)\n'
+        '  File "/opt/python/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 725, in __next__\n'
+        '    data = self._next_data()\n  File "/opt/python/lib/python3.11/multiprocessing/connection.py", line 395, in '
+        "_recv\n    chunk = read(handle, remaining)\nConnectionResetError: [Errno 104] Connection reset by peer\n"
+    )
+    evidence = FailureEvidence(exit_code=1, written_by="bootstrap", traceback=stack, message=stack.split("\n")[-2])
+    found = classify(evidence)
+    assert found.failure_class is FailureClass.EXCEPTION
+    assert found.message.endswith("reset by peer (a DataLoader worker exited unexpectedly)")
+    elsewhere = replace(evidence, traceback=stack.replace("torch/utils/data/dataloader", "redis/client"))
+    assert classify(elsewhere).message.endswith("reset by peer")
+
+
 def test_a_failed_write_of_torch_save_is_a_full_disk_only_where_one_is_full() -> None:
     evidence = captured("disk-full-at-torch-save")
     assert classify(replace(evidence, free=(FULL,))).failure_class is FailureClass.DISK_FULL

@@ -101,8 +101,8 @@ def comparable(fault: Fault, text: str) -> list[str]:
     """Return the rows of a text that must be the same in every run, each as one line that begins with its label."""
     rows = [row for row in _rows(text) if not row.startswith(("others", "files"))]
     rows = [row.partition("; at about the same time")[0] for row in rows]
-    if "DataLoader worker (pid" in text:  # torch may notice the end of its process in two ways
-        rows = [row.partition(" (pid")[0] for row in rows if not row.startswith(("where", "evidence", "do "))]
+    if "DataLoader worker" in text:  # torch may notice the end of its process in two ways
+        rows = [_without_exception(row) for row in rows if not row.startswith(("where", "evidence", "do "))]
     if len(fault.end.classes) > 1:
         return sorted({row.split(" ", 1)[0] for row in rows} - {"evidence", "files", "stacks"})
     if isinstance(fault.end.culprit, (tuple, Silent)):
@@ -127,6 +127,10 @@ def _rows(text: str) -> Iterator[str]:
                 parts[1:] = [line.strip()]
         else:
             parts.append(line.strip())
+
+
+def _without_exception(row: str) -> str:
+    return re.sub(r": \w+:? .*DataLoader worker.*", ": DataLoader worker", row)
 
 
 def _without_ranks(row: str) -> str:

@@ -90,6 +90,8 @@ def prepare_door(folder: Path) -> Door:
     project.mkdir(parents=True)
     hidden = ("SLURM_", "SBATCH_", "HPC_ELASTIC_", "PYTEST_")  # the last has the name of the test
     environ = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    if "PYTHONPATH" in environ:  # of another checkout's environment: the command runs in the project's folder
+        environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, environ["PYTHONPATH"].split(os.pathsep)))
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"  # for scripts that call python3
     return Door(project, {**environ, "XDG_STATE_HOME": str(folder / "state")})
 

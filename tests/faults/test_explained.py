@@ -23,3 +23,16 @@ def test_the_innermost_line_of_a_traceback_is_compared() -> None:
 
 def test_a_cause_is_compared() -> None:
     assert comparable(FAULT, CAUSE) != comparable(FAULT, CAUSE.replace("17", "18"))
+
+
+def test_the_ways_in_which_torch_notices_the_end_of_a_data_loaders_process_are_alike() -> None:
+    lost = "DataLoader worker"
+    said = (
+        f"RuntimeError: {lost} (pid 4711) exited unexpectedly with exit code 1.",
+        f"RuntimeError: {lost} (pid(s) 4711) exited unexpectedly",
+        f"ConnectionResetError: [Errno 104] Connection reset by peer (a {lost} exited unexpectedly)",
+        f"EOFError (a {lost} exited unexpectedly)",
+    )
+    texts = [f"cause     rank 1 on local0 failed with exit code 1: {each}\n" for each in said]
+    assert len({tuple(comparable(FAULT, text)) for text in texts}) == 1
+    assert comparable(FAULT, texts[0]) != comparable(FAULT, texts[0].replace("rank 1", "rank 2"))
