@@ -148,7 +148,7 @@ class Stopped:
     def _do(self) -> None:
         slurm, job_id = self._slurm, self._job_id
         actions: dict[Kind, Callable[[], object]] = {
-            Kind.CANCEL: lambda: self._door.run("cancel", job_id, "--yes"),
+            Kind.CANCEL: lambda: self._door.run("cancel", job_id, "--yes", exit_code=None),
             Kind.SCANCEL: lambda: slurm.run("scancel", job_id, check=False),
             Kind.SCANCEL_BATCH: lambda: slurm.run("scancel", "--batch", "--signal=TERM", job_id, check=False),
             Kind.PREEMPTED: self._preempt,
@@ -191,7 +191,7 @@ class Stopped:
         allowed = [*_ENDS[self._stop.kind], *_SUCCEEDED]
         assert ended in [(state, int(number)) for state, number in allowed], f"{ended}\n{output}\n{self.story()}"
         assert code == result["exit_code"], f"submit --wait returned {code}, the record has {ended}\n{output}"
-        said: dict[str, Any] = json.loads(self._door.run("status", self._job_id, "--json").stdout)
+        said: dict[str, Any] = json.loads(self._door.run("status", self._job_id, "--json", exit_code=None).stdout)
         assert (said["state"], said["exit_code"]) == ended, f"status says {said}\n{self.story()}"
         return f"{self._stop.kind.value} after {self._stop.delay_s:.1f} s: {ended[0]}, exit code {ended[1]}"
 
