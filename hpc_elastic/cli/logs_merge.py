@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.dedupe import Deduper, Group
-from hpc_elastic.observe.log_streams import AnyStream, Batch, RankPlace, merge, open_streams
+from hpc_elastic.observe.log_streams import AnyStream, Batch, merge, open_streams
+from hpc_elastic.observe.roster import RankPlace, read_roster
 from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -314,17 +315,9 @@ def choose_places(layout: RunLayout, choice: Choice, attempt: int, *, is_strict:
     Raises:
         UsageError: the attempt has no roster, or `is_strict` and it has no such rank or node.
     """
-    world = store.read_json(layout.world(attempt))
-    entries = world.get("ranks") if isinstance(world, dict) else None
-    if not isinstance(entries, list) or not entries:
+    places = read_roster(layout, attempt)
+    if not places:
         raise UsageError(f"attempt {attempt} has no roster yet", tip="try again in a moment, or ask for an older one")
-    started = {role.get("role"): role.get("attempt") for role in world.get("roles", ())}
-    places = {
-        entry["rank"]: RankPlace(
-            rank=entry["rank"], node=str(entry.get("node")), attempt=started.get(entry.get("role")) or attempt
-        )
-        for entry in entries
-    }
     wanted = failed_ranks(layout, attempt) if choice.is_failed else choice.ranks
     if wanted is not None:
         missing = [rank for rank in wanted if rank not in places]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from hpc_elastic.api.find import find_run
@@ -10,6 +11,7 @@ from hpc_elastic.cli.arguments import VerbParser, add_run
 from hpc_elastic.cli.look import look, note
 from hpc_elastic.errors import FileSystemError
 from hpc_elastic.printable import printable
+from hpc_elastic.rundir import store
 
 
 def make_parser() -> VerbParser:
@@ -23,7 +25,13 @@ def make_parser() -> VerbParser:
         examples="  hpc-elastic report\n  hpc-elastic report digits -o report.html\n",
     )
     add_run(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", default="report.html", help="the page; default: report.html")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="report.html",
+        help="the page, - for standard output; default: report.html",
+    )
     return parser
 
 
@@ -36,6 +44,9 @@ def main(argv: Sequence[str]) -> int:
 
     library = drawing_library()  # first: without it there is nothing to read for
     page = render_page(collect_report(layout, look(layout)), library)
+    if arguments.output == "-":
+        store.write_all(sys.stdout.fileno(), page.encode(errors="replace"))
+        return 0
     path = os.path.abspath(arguments.output)
     try:
         with open(path, "w", encoding="utf-8", errors="replace") as file:

@@ -16,6 +16,7 @@ from typing import Any
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
@@ -211,9 +212,8 @@ class FactReader:
 
 def attempt_of_rank(layout: RunLayout, attempt: int, rank: int) -> int:
     """Return the attempt in which the worker with this rank was started: an older one if its role ran on."""
-    world = _object(layout.world(attempt))
-    role = next((item.get("role") for item in world.get("ranks", ()) if item.get("rank") == rank), None)
-    return next((int(item["attempt"]) for item in world.get("roles", ()) if item.get("role") == role), attempt)
+    place = read_roster(layout, attempt).get(rank)
+    return place.attempt if place is not None else attempt
 
 
 def root_cause_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -247,7 +247,8 @@ def agent_complaint(facts: Facts) -> str:
 
 
 def _spent(spend: object, what: str) -> int:
-    return int(spend.get(what, 0)) if isinstance(spend, dict) else 0
+    number = spend.get(what) if isinstance(spend, dict) else None
+    return number if isinstance(number, int) else 0
 
 
 def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str | None:

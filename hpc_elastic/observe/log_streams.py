@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.observe.rank_output import has_node_logs
+from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.node_log import parse_time, parse_writer
 from hpc_elastic.rundir.store import read_lines
@@ -211,15 +212,6 @@ def _merge(readers: Sequence[Iterator[Batch]]) -> Iterator[Batch]:
                 return
     first.sort(key=_ORDER)
     yield from first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
-    """A rank, its node, and the attempt in which it was started: an older one if its role ran on."""
-
-    rank: int
-    node: str
-    attempt: int
 
 
 def open_streams(

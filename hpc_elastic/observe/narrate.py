@@ -79,7 +79,7 @@ def where_to_look(snapshot: Snapshot) -> list[str]:
     rank = _rank_of_cause(snapshot)
     if rank is not None:
         path = snapshot.failures.get(rank, {}).get("error_file")
-        return [why, f"hpc-elastic logs {run} --rank {rank}", *([path] if path else [])]
+        return [why, f"hpc-elastic logs {run} --rank {rank}", *([path] if isinstance(path, str) else [])]
     return [why, f"hpc-elastic logs {run}", f"{snapshot.run_dir}/"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from hpc_elastic.observe.growing_file import GrowingFile
+from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.node_log import rank_bytes
@@ -50,24 +51,13 @@ def has_node_logs(layout: RunLayout) -> bool:
 
 def node_of_rank(layout: RunLayout, attempt: int, rank: int) -> str | None:
     """Return the node on which a rank of an attempt ran; None if that is not written down (yet)."""
-    return _nodes_by_rank(layout, attempt).get(rank)
+    place = read_roster(layout, attempt).get(rank)
+    return place.node if place is not None else None
 
 
 def ranks_with_output(layout: RunLayout, attempt: int) -> list[int]:
     """Return the ranks of an attempt that have logs, or a place in the logs of their nodes."""
-    return (
-        sorted(_nodes_by_rank(layout, attempt)) if has_node_logs(layout) else store.list_numbers(layout.ranks(attempt))
-    )
-
-
-def _nodes_by_rank(layout: RunLayout, attempt: int) -> dict[int, str]:
-    world = store.read_json(layout.world(attempt))
-    entries = world.get("ranks") if isinstance(world, dict) else None
-    return {
-        entry["rank"]: entry["node"]
-        for entry in (entries if isinstance(entries, list) else ())
-        if isinstance(entry, dict) and isinstance(entry.get("rank"), int) and isinstance(entry.get("node"), str)
-    }
+    return sorted(read_roster(layout, attempt)) if has_node_logs(layout) else store.list_numbers(layout.ranks(attempt))
 
 
 class _FileOutput:

@@ -170,9 +170,9 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         allocations=facts.allocations,
         attempts=latest.number if latest else int(result.get("attempts") or 0),
         restarts=int(result.get("restarts") or (latest.restarts if latest else 0)),
-        max_restarts=(plan.get("restart") or {}).get("max_restarts"),
+        max_restarts=_limit(plan, "max_restarts"),
         node_losses=_node_losses(facts),
-        max_node_losses=(plan.get("restart") or {}).get("max_node_losses"),
+        max_node_losses=_limit(plan, "max_node_losses"),
         nodes=latest.nodes if latest else tuple(result.get("nodes") or ()),
         spares=facts.beside.spares,
         lost_nodes=facts.beside.lost,
@@ -191,6 +191,11 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the object of `status --json`; keys are only ever added."""
     return {"format_version": FORMAT_VERSION, **asdict(snapshot), "state": snapshot.state.value}
+
+
+def _limit(plan: Mapping[str, Any], name: str) -> int | None:
+    value = (plan.get("restart") or {}).get(name)
+    return value if isinstance(value, int) else None
 
 
 def _node_losses(facts: Facts) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.stacks import RankStack
+from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -112,9 +113,8 @@ def find_last_stacks(layout: RunLayout) -> tuple[int, list[RankStack]]:
 
 def read_nodes_of_ranks(layout: RunLayout, attempt: int) -> Mapping[int, str]:
     """Return the node of each rank of an attempt; none for a roster that is missing or cannot be read."""
-    with contextlib.suppress(RunDirectoryError, KeyError, TypeError):
-        world = store.read_json(layout.world(attempt))
-        return {entry["rank"]: entry["node"] for entry in world["ranks"]}
+    with contextlib.suppress(RunDirectoryError):
+        return {rank: place.node for rank, place in read_roster(layout, attempt).items()}
     return {}
 
 

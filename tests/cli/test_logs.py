@@ -15,7 +15,8 @@ from hpc_elastic.agent.workers.log_writer import LogWriter
 from hpc_elastic.cli.logs_merge import parse_since
 from hpc_elastic.cli.main import main
 from hpc_elastic.codec import to_json
-from hpc_elastic.observe.log_streams import LogSource, LogStream, RankPlace, merge
+from hpc_elastic.observe.log_streams import LogSource, LogStream, merge
+from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.node_log import format_head, format_time
 from hpc_elastic.rundir.records import LogMark

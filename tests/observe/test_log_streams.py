@@ -9,7 +9,8 @@ import pytest
 
 from hpc_elastic.codec import to_json
 from hpc_elastic.observe import log_streams
-from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, RankPlace, merge, open_streams
+from hpc_elastic.observe.log_streams import Batch, LogSource, LogStream, merge, open_streams
+from hpc_elastic.observe.roster import RankPlace
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import LogMark
