@@ -244,15 +244,16 @@ class LinePrinter:
 
     def print_batches(self, batches: Iterable[Batch]) -> None:
         """Print the lines of these batches that were asked for."""
-        choice = self._choice
+        since_ns, grep, deduper = self._choice.since_ns, self._choice.grep, self._deduper
         for batch in batches:
-            self._time_ns = max(self._time_ns, batch.time_ns)
-            if choice.since_ns is not None and batch.time_ns < choice.since_ns:
+            if batch.time_ns > self._time_ns:
+                self._time_ns = batch.time_ns
+            if since_ns is not None and batch.time_ns < since_ns:
                 continue
-            lines = batch.lines if choice.grep is None else list(_matching(choice.grep, batch.lines))
-            if self._deduper is not None:
+            lines = batch.lines if grep is None else list(_matching(grep, batch.lines))
+            if deduper is not None:
                 source = batch.source
-                if ready := self._deduper.add(self._time_ns, source.rank, source.node, lines):
+                if ready := deduper.add(self._time_ns, source.rank, source.node, lines):
                     self._put_groups(ready)
             else:
                 self._put(batch, lines)

@@ -39,22 +39,27 @@ class Deduper:
         self._by_line: dict[bytes, _Numbers] = {}
         self._latest: dict[int, int] = {}  # by rank, the number of the last group that it is in
         self._next = 0
+        self._due_ns = 0  # when the first group is to be shown, if there is one
 
     def add(self, time_ns: int, rank: int, node: str, lines: Iterable[bytes]) -> list[Group]:
         """Add lines of a rank; return the groups that take no further ranks, which are to be shown now.
 
         Times must not decrease.
         """
-        ready = self.expire(time_ns)
+        ready = self.expire(time_ns) if time_ns > self._due_ns or len(self._groups) > MOST_GROUPS else []
         latest = self._latest.get(rank, -1)
         for line in lines:
             same = self._by_line.get(line)
             if same is None:
                 same = self._by_line[line] = _Numbers()
-            number = same.after(latest)
+                number = None
+            else:
+                number = same.after(latest)
             if number is None:
                 number = self._next
                 self._next += 1
+                if not self._groups:
+                    self._due_ns = time_ns + self._window_ns
                 self._groups[number] = Group(number, time_ns, node, line)
                 same.append(number)
             self._groups[number].ranks.append(rank)
@@ -72,6 +77,8 @@ class Deduper:
             if time_ns - oldest.time_ns <= self._window_ns and len(self._groups) <= MOST_GROUPS:
                 break
             ready.append(self._take(oldest))
+        if self._groups:
+            self._due_ns = self._groups[self._oldest].time_ns + self._window_ns
         return ready
 
     def finish(self) -> Iterator[Group]:
@@ -103,6 +110,8 @@ class _Numbers:
 
     def after(self, number: int) -> int | None:
         """Return the first number that is larger; None if there is none."""
+        if self._numbers[self._first] > number:  # as in nearly all cases
+            return self._numbers[self._first]
         place = bisect_right(self._numbers, number, lo=self._first)
         return self._numbers[place] if place < len(self._numbers) else None
 

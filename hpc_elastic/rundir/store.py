@@ -223,8 +223,11 @@ def read_lines(path: str) -> Iterator[Any]:
         except (FileNotFoundError, NotADirectoryError):
             return
     for line in content.splitlines():
-        with contextlib.suppress(ValueError, RecursionError):  # no JSON, no UTF-8, or a number of thousands of digits
-            yield json.loads(line)
+        try:
+            value = json.loads(line.decode())
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, or a number of thousands of digits
+            continue
+        yield value
 
 
 def list_numbers(directory: str, *, above: int = -1) -> list[int]:
