@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.describe import first_line
 from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, text_of_exit
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import (
@@ -115,8 +116,7 @@ def _chain_in(tail: str) -> tuple[Raised, ...]:
         return firsts[0] if firsts else chains[-1]
     last = chains[-1][-1]
     after = [line for line in last.text.split("\n")[1:] if line.strip()]
-    is_group = last.short_type.endswith("ExceptionGroup")  # the exceptions in it follow
-    return chains[-1] if len(after) <= NOISE_LINES or is_group or "Traceback" in last.text else ()
+    return chains[-1] if len(after) <= NOISE_LINES or last.is_group or "Traceback" in last.text else ()
 
 
 def _is_victims(chain: tuple[Raised, ...]) -> bool:
@@ -125,14 +125,19 @@ def _is_victims(chain: tuple[Raised, ...]) -> bool:
 
 def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Classified:
     held = _hold(evidence, chain)
-    chosen = _choose(held)
+    whole = chosen = _choose(held)
+    while chosen.raised.is_group and chosen is not held[0]:  # the group's first exception says what happened
+        chosen = held[held.index(chosen) - 1]
     message = describe(chosen.raised)
-    if chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
+    if chosen is not whole:
+        message = f"{message} (in {first_line(describe(whole.raised))})"
+    elif chosen is held[-1] and evidence.written_by and chosen.failure_class is FailureClass.EXCEPTION:
         message = _as_written(evidence.message, chosen.raised)
     if lost := lost_process(chosen.raised):
         message = f"{message} ({lost})"
     others = [each for each in held if each is not chosen and each.raised.text != chosen.raised.text]
-    after = f"then {describe(others[-1].raised)}" if others and chosen is not held[-1] else ""
+    is_last = held[-1] in (chosen, whole)
+    after = f"then {describe(others[-1].raised)}" if others and not is_last else ""
     return Classified(
         failure_class=chosen.failure_class,
         message=message,

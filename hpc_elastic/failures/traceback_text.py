@@ -6,7 +6,7 @@ A traceback is read line by line and never evaluated; any text gives a result, a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from posixpath import dirname, relpath
 
 CAUSE = "The above exception was the direct cause of the following exception:"
@@ -21,6 +21,9 @@ _REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTrace
 _RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]: ?")  # torch's excepthook (torch/distributed/distributed_c10d.py, 2.13)
 _THREAD = re.compile(r"Exception in thread (.{1,200}):$")  # before the traceback (threading.excepthook)
 _GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
+# Between the exceptions of a group, and behind the last one, without the margin (traceback.TracebackException).
+_MEMBER = re.compile(r"(-\+)?-{4,} (?:\d{1,9}|\.\.\.) -{4,}$")
+_GROUP_END = re.compile(r"-{20,}$")
 # Code that is not the user's: Python's own, installed packages, torch in a checkout, and this package.
 _FOREIGN = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d\.\d+/|^<|/torch/(?:_\w+|distributed|nn|utils|autograd|cuda|"
@@ -64,6 +67,11 @@ class Raised:
         return self.type_name.rpartition(".")[2]
 
     @property
+    def is_group(self) -> bool:
+        """Whether it is an ExceptionGroup; the first of its exceptions is before it in the chain, if it was printed."""
+        return self.short_type.endswith("ExceptionGroup")
+
+    @property
     def innermost(self) -> Frame | None:
         """The frame in which it was raised, as far as Python knows."""
         return self.frames[-1] if self.frames else None
@@ -101,6 +109,50 @@ class _Block:
         return Raised(type_name=found[1], text=text, frames=frames, link=self.link, thread=self.thread)
 
 
+class _Groups:
+    """The groups of exceptions that are being read: the first of each is kept, as what the group was raised for."""
+
+    def __init__(self) -> None:
+        self.is_at_first_member = False
+        self._open: list[Raised] = []
+        self._skipped: int | None = None  # while further exceptions are passed over: how many groups deep
+
+    def read(self, line: str, block: _Block | None, chains: list[list[Raised]]) -> bool:
+        """Read a line, after which `block` is over, if it is of a group's frame or an exception to pass over."""
+        member = _MEMBER.match(line)
+        self.is_at_first_member = False
+        if self._skipped is not None:
+            if member and member[1]:
+                self._skipped += 1
+            elif _GROUP_END.match(line):
+                self._skipped = self._skipped - 1 if self._skipped else None
+            return True
+        if member and member[1] and block is not None:
+            raised = block.finish()
+            if raised is None or not raised.is_group:
+                return False
+            self._open.append(raised)
+            self.is_at_first_member = True
+            return True
+        if self._open and (member or _GROUP_END.match(line)):
+            _close(block, chains)
+            self._close_group(chains)
+            self._skipped = 0 if member else None
+            return True
+        return False
+
+    def finish(self, chains: list[list[Raised]]) -> None:
+        """Close the groups whose end is missing."""
+        while self._open:
+            self._close_group(chains)
+
+    def _close_group(self, chains: list[list[Raised]]) -> None:
+        group = self._open.pop()
+        if not chains:
+            chains.append([])
+        chains[-1].append(replace(group, link="cause" if chains[-1] else group.link))
+
+
 def parse_traceback(text: str) -> tuple[Raised, ...]:
     """Return the chain of exceptions of the last traceback in a text, in the order in which they were raised."""
     chains = parse_tracebacks(text)
@@ -112,10 +164,13 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
     chains: list[list[Raised]] = []
     block: _Block | None = None
     link, before = "", ""
+    groups = _Groups()
     for line in _lines(text):
         stripped, thread = line.strip(), _THREAD.match(before)
         before = line
-        if stripped in (CAUSE, CONTEXT):
+        if groups.read(line, block, chains):
+            block, link = None, "context" if groups.is_at_first_member else ""
+        elif stripped in (CAUSE, CONTEXT):
             _close(block, chains)
             block, link = None, "cause" if stripped == CAUSE else "context"
         elif block is not None and block.is_quoting:
@@ -139,6 +194,7 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
                 chains.append([])
             block, link = _Block(link=link, raised=line), ""
     _close(block, chains)
+    groups.finish(chains)
     return tuple(tuple(chain) for chain in chains if chain)
 
 
