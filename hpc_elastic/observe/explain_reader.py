@@ -35,9 +35,10 @@ from hpc_elastic.observe.explain_facts import (
     unix_seconds,
 )
 from hpc_elastic.observe.facts import AttemptFacts
+from hpc_elastic.observe.rank_output import output_path, read_end
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.printable import without_colours
-from hpc_elastic.rundir.error_file import read_log_tail, read_tail
+from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
 
 if TYPE_CHECKING:
@@ -236,8 +237,14 @@ class _Reader:
         if culprit is not None:
             number = culprit.attempt or attempt or 0
             excerpts += self._excerpts_of_rank(number, culprit.rank, error)
-            paths = [self._layout.error, self._layout.stderr, self._layout.stdout]
-            files += [path for path in (path_of(number, culprit.rank) for path_of in paths) if os.path.exists(path)]
+            outputs = [
+                output_path(self._layout, number, culprit.rank, is_stderr=is_stderr) for is_stderr in (True, False)
+            ]
+            files += [
+                path
+                for path in dict.fromkeys([self._layout.error(number, culprit.rank), *outputs])
+                if os.path.exists(path)
+            ]
         for loss in losses[:2]:
             if _is_name(loss.node):
                 path = self._layout.agent_output(loss.node)
@@ -260,8 +267,8 @@ class _Reader:
             yield from _excerpt(f"the end of rank {rank}'s traceback", path, callstack, _TRACEBACK_LINES)
         stored = error.get("stderr_tail")
         tail = stored if isinstance(stored, str) and stored.strip() else ""
-        source = path if tail else self._layout.stderr(attempt, rank)
-        tail = tail or read_log_tail(self._layout.stderr(attempt, rank))
+        source = path if tail else output_path(self._layout, attempt, rank, is_stderr=True)
+        tail = tail or read_end(self._layout, attempt, rank, is_stderr=True)
         if not (has_traceback and _last_line(callstack) in tail):
             yield from _excerpt(f"the end of rank {rank}'s standard error", source, tail, _STDERR_LINES)
 

@@ -9,10 +9,12 @@ from typing import Protocol
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.error_file import STDERR_TAIL_LIMIT, read_log_tail
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.node_log import rank_bytes
 
 CHUNK_BYTES = 1 << 20
+_NODE_TAIL_BYTES = 4 << 20
 
 
 class OutputReader(Protocol):
@@ -32,6 +34,24 @@ def open_output(layout: RunLayout, attempt: int, rank: int, *, is_stderr: bool) 
 def read_output(layout: RunLayout, attempt: int, rank: int, *, is_stderr: bool) -> bytes:
     """Return all that a rank wrote to a stream so far, as far as it was kept."""
     return b"".join(open_output(layout, attempt, rank, is_stderr=is_stderr).chunks())
+
+
+def output_path(layout: RunLayout, attempt: int, rank: int, *, is_stderr: bool) -> str:
+    """Return the file in which a rank's stream is: its own, or that of all ranks of its node."""
+    node = node_of_rank(layout, attempt, rank) if has_node_logs(layout) else None
+    if node is not None:
+        return layout.node_log(attempt, node)
+    return (layout.stderr if is_stderr else layout.stdout)(attempt, rank)
+
+
+def read_end(layout: RunLayout, attempt: int, rank: int, *, is_stderr: bool) -> str:
+    """Return the end of a rank's stream, "" if it wrote none; of a node's log, what is among its last 4 MiB."""
+    path = output_path(layout, attempt, rank, is_stderr=is_stderr)
+    if not has_node_logs(layout):
+        return read_log_tail(path)
+    lines = read_log_tail(path, _NODE_TAIL_BYTES).encode(errors="backslashreplace").split(b"\n")
+    content = b"".join(rank_bytes(lines, rank, is_stderr=is_stderr))
+    return content[-STDERR_TAIL_LIMIT:].decode(errors="backslashreplace")
 
 
 def has_output(layout: RunLayout, attempt: int, rank: int) -> bool:

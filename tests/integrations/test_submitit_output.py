@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -69,3 +70,14 @@ def test_error_of_a_job_has_the_traceback_of_the_rank_in_the_root_cause(run: Run
     error = job_of(run, tasks=(0, 1, 2, 3)).exception()
     assert "ValueError: no such batch" in str(error)
     assert "victim" not in str(error)
+
+
+def test_paths_are_those_of_the_nodes_log_where_its_ranks_share_one(run: RunBuilder) -> None:
+    plan = Path(run.layout.plan)
+    record = json.loads(plan.read_text())
+    plan.write_text(json.dumps(record | {"logs": {**record["logs"], "per": "node"}}))
+    Path(run.layout.node_log(2, "node1")).parent.mkdir(exist_ok=True)
+    Path(run.layout.node_log(2, "node1")).write_text("2026-01-02T03:06:05.000000Z 0 out step 1\n")
+    job = job_of(run)
+    assert str(job.paths.stdout) == str(job.paths.stderr) == run.layout.node_log(2, "node1")
+    assert job.stdout() == "step 1\n"

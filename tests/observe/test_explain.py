@@ -236,3 +236,20 @@ def test_no_error_file_makes_it_fail(content: dict[str, object], tmp_path_factor
 def _made(path: str) -> str:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     return path
+
+
+def test_files_and_evidence_are_the_nodes_log_where_its_ranks_share_one(tmp_path: Path) -> None:
+    run = KINDS["exception"](tmp_path / "run")
+    plan = json.loads(Path(run.layout.plan).read_text())
+    plan["logs"] = {**(plan.get("logs") or {}), "per": "node"}
+    Path(run.layout.plan).write_text(json.dumps(plan))
+    os.unlink(run.layout.error(2, 3))
+    log = _made(run.layout.node_log(2, "node2"))
+    head = "2026-01-02T03:06:05.000000Z"
+    Path(log).write_text(f"{head} 2 err not mine\n{head} 3 out step 1\n{head} 3 err+ out of \n{head} 3 err luck\n")
+    found = explained(run.layout, 2)
+    assert found.rank == 3
+    assert log in found.files
+    assert not [path for path in found.files if path.endswith(("stdout.log", "stderr.log"))]
+    (excerpt,) = [each for each in found.excerpts if each.path == log]
+    assert excerpt.lines == ("out of luck",)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from submitit.core import utils
 
+from hpc_elastic.observe.rank_output import output_path
 from hpc_elastic.rundir.layout import RunLayout
 
 
@@ -49,13 +50,13 @@ class RunPaths(utils.JobPaths):
 
     @property
     def stdout(self) -> Path:
-        """The file of the rank's standard output."""
-        return Path(self._layout.stdout(self._attempt, self.task_id))
+        """The file of the rank's standard output, or of all ranks of its node with `logs.per: node`."""
+        return Path(output_path(self._layout, self._attempt, self.task_id, is_stderr=False))
 
     @property
     def stderr(self) -> Path:
-        """The file of the rank's standard error."""
-        return Path(self._layout.stderr(self._attempt, self.task_id))
+        """The file of the rank's standard error, or of all ranks of its node with `logs.per: node`."""
+        return Path(output_path(self._layout, self._attempt, self.task_id, is_stderr=True))
 
 
 def run_link(paths: utils.JobPaths) -> Path:
