@@ -18,6 +18,7 @@ either, is the one that they waited for; a rank whose stack shows that it waits 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,11 @@ from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir.records import FailureRecord, RootCause
 
 SIMULTANEOUS_S = 0.5
+# Of a rank that reached the store and waited there for the others of a process group. Other words about a rendezvous
+# are of a rank that reached nobody, and do not say who is missing.
+_WAITED_AT_STORE = re.compile(
+    r"wait timeout after \d+ ?ms|Timed out after \d+ seconds waiting for clients|in store based barrier"
+)
 MOST_NAMED = 4  # ranks that a line names one by one
 
 
@@ -61,6 +67,13 @@ class FoundCause:
 
     failure: FailureRecord
     cause: RootCause
+
+
+def has_waited(failure: FailureRecord) -> bool:
+    """Return whether a rank waited in vain for others: in a collective, or to make a process group."""
+    if failure.failure_class == FailureClass.RENDEZVOUS.value:
+        return bool(_WAITED_AT_STORE.search(failure.message))
+    return failure.failure_class == FailureClass.COLLECTIVE_TIMEOUT.value
 
 
 def find_root_cause(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause | None:
@@ -123,12 +136,14 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
     absent = set(stopped.nodes) - timed_out - set(stopped.succeeded)
     missing = sorted((absent - set(stopped.waiting)) or absent)
     description = describe_failure(chosen.failure)
-    waited = any(each.failure.failure_class == FailureClass.COLLECTIVE_TIMEOUT.value for each in observed)
+    waited = [each.failure for each in observed if has_waited(each.failure)]
     if early:
         what = f"{_ranks(early)} had ended with exit code 0 while others still worked"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, early)
     if missing and waited:
-        what = f"{_ranks(missing)} did not take part in a collective in which others timed out"
+        is_rendezvous = all(failure.failure_class == FailureClass.RENDEZVOUS.value for failure in waited)
+        where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
+        what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
     line = f"{description}; it is a consequence, and no rank is known to have failed by itself"
     return _found(attempt, chosen, line, observed, stopped, candidates=())

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.failures.classes import Blame, FailureClass, blame_of
+from hpc_elastic.failures.classes import Blame, blame_of
+from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.barriers import Barriers
@@ -395,7 +396,7 @@ class Head:
         return told if self.phase is HeadPhase.CLAIMING else told + self._stop(standing, now)
 
     def _is_held_back(self, seen: Seen, now: float) -> bool:
-        """Hold a collective's time-out back for a moment, so that all ranks that waited can say so before they stop.
+        """Hold a time-out back for a moment, so that all ranks that waited for others can say so before they stop.
 
         Those that do not are the ones that were waited for. Other victims, which the end of the ranks that timed out
         makes, are held back with it; any other event is acted on at once.
@@ -406,7 +407,7 @@ class Head:
         if self.phase is not HeadPhase.RUNNING or len(self._tally.failures) >= len(world.ranks):
             return False
         if self._held is None:
-            if failure.failure_class != FailureClass.COLLECTIVE_TIMEOUT.value:
+            if not has_waited(failure):
                 return False
             self._held, self._held_until = seen, now + TIMEOUTS_SETTLE_S
         return now < self._held_until

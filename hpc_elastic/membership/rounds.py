@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
+from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import Assign, Stop
@@ -24,9 +25,6 @@ from hpc_elastic.rundir.records import (
     World,
     WorldSpare,
 )
-
-# Ranks hang, and where those are that have not failed says why.
-_HANGS = (FailureClass.COLLECTIVE_TIMEOUT.value, FailureClass.STALLED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +154,10 @@ def stops(
     if observed is not None:
         reason = f"first observed: {describe_failure(observed)}"
     is_term_coming = decision.reason == Trigger.TERMINATED.value
-    is_about_hang = observed is not None and observed.failure_class in _HANGS
+    # Ranks hang, and where those are that have not failed says why.
+    is_about_hang = observed is not None and (
+        has_waited(observed) or observed.failure_class == FailureClass.STALLED.value
+    )
     words: dict[int, Stop] = {}
     for member in members:
         attempt = member.attempt

@@ -116,6 +116,22 @@ def test_the_rank_that_did_not_take_part_is_named_where_all_others_timed_out() -
     assert found.failure.rank == 0  # its role and its signature count
 
 
+WAITED = "DistStoreError: wait timeout after 3000ms, keys: /default_pg/0//cpu//0/3"
+
+
+def test_the_rank_that_did_not_join_is_named_where_all_others_waited_for_the_process_group() -> None:
+    failures = [a_failure(r, node=NODES[r], message=WAITED, failure_class="rendezvous") for r in (0, 1, 2, 4, 5)]
+    cause = find(*((float(each.rank), each) for each in failures)).cause
+    assert (cause.rank, cause.node, cause.failure_class) == (3, "node1", FailureClass.SILENT.value)
+    assert cause.line.startswith("rank 3 did not join the process group for which others waited; rank 0 on node0")
+
+
+def test_a_rank_that_reached_nobody_says_nothing_about_who_is_missing() -> None:
+    refused = "DistNetworkError: The client socket has timed out after 3000ms while trying to connect to (node0, 1)."
+    failure = a_failure(2, node=NODES[2], message=refused, failure_class="rendezvous")
+    assert find((0.0, failure)).cause.rank == 2
+
+
 def test_several_silent_ranks_are_candidates_and_none_is_picked() -> None:
     cause = find((0.0, timed_out(0)), (0.1, timed_out(1))).cause
     assert (cause.rank, cause.node, cause.candidates) == (None, "", "2-5")

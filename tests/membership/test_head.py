@@ -282,6 +282,21 @@ def test_a_stop_for_a_time_out_waits_a_moment_for_the_others_that_waited() -> No
     assert (cause.rank, cause.failure_class, cause.victims) == (1, "silent", "0,2-3")
 
 
+def test_a_stop_for_ranks_that_waited_for_a_process_group_waits_for_the_others_too() -> None:
+    script = HeadScript(2)
+    script.run()
+    waited = "DistStoreError: wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1"
+    for rank, node in ((0, 0), (2, 1), (3, 1)):
+        failure = a_failure(rank, node=f"node{node}", failure_class="rendezvous", message=waited)
+        assert script.report(node, failure) == []
+    stops = of_kind(script.pass_time(2.1), SendToMember)
+    assert [each.message.takes_stacks for each in stops if isinstance(each.message, Stop)] == [True, True]
+    script.stopped(0)
+    cause = the_claim(script.stopped(1)).claim.root_cause
+    assert cause is not None
+    assert (cause.rank, cause.failure_class, cause.victims) == (1, "silent", "0,2-3")
+
+
 def test_a_culprit_ends_the_wait_after_a_time_out_at_once() -> None:
     script = HeadScript(2)
     script.run()
