@@ -32,8 +32,10 @@ from datetime import datetime
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
+from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.requeue import describe_reason
+from hpc_elastic.membership.roster import name_some
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
@@ -44,6 +46,7 @@ from hpc_elastic.rundir.records import (
     AttemptClaim,
     FailureRecord,
     NodeResult,
+    RootCause,
     RunResultRecord,
     RunState,
 )
@@ -85,6 +88,7 @@ class Outcome:
     reason: str
     cause: str
     failures: dict[str, FailureRecord] = field(default_factory=dict)  # by global rank
+    root_cause: RootCause | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -224,22 +228,39 @@ def judge(evidence: Evidence) -> Outcome:
         what = f"rank {first.rank} on {first.node} failed: {first.message}"
         code, reason, cause = ExitCode.WORKERS_FAILED, "restarts_used_up", f"{what}; {ended.removeprefix('and ')}"
     if not reason:
-        return Outcome(
-            state=RunState.UNKNOWN,
-            exit_code=code,
-            reason="no_result",
-            cause=f"all agents ended before one could write a result; the highest exit status was {describe(status)}",
-            failures=failures,
-        )
+        return _without_result(evidence, failures)
     state = RunState.CANCELLED if evidence.is_stop_requested else RunState.FAILED
     return Outcome(state=state, exit_code=code, reason=reason, cause=cause, failures=failures)
 
 
+def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> Outcome:
+    status, latest = evidence.status, evidence.latest
+    cause = f"all agents ended before one could write a result; the highest exit status was {describe(status)}"
+    lost = None
+    if signal_name(status):
+        who = f"all agents ({name_some(latest.members)})" if latest is not None else "all agents"
+        cause = f"{who} were killed by {signal_name(status)} before one could write a result"
+        attempt = latest.attempt if latest is not None else 0
+        lost = RootCause(attempt=attempt, failure_class=FailureClass.AGENT_LOST.value, line=cause)
+    return Outcome(
+        state=RunState.UNKNOWN,
+        exit_code=ExitCode.NODE_LOST,
+        reason="no_result",
+        cause=cause,
+        failures=failures,
+        root_cause=lost,
+    )
+
+
+def signal_name(status: int) -> str:
+    """Return the signal that an exit status tells of, as a shell reports it; empty if it tells of none."""
+    return {int(one): one.name for one in signal.Signals}.get(status - 128, "")
+
+
 def describe(status: int) -> str:
     """Describe an exit status as a shell reports it, with the name of the signal if there was one."""
-    number = status - 128
-    names = {int(one): one.name for one in signal.Signals}
-    return f"{status} ({names[number]})" if number in names else str(status)
+    name = signal_name(status)
+    return f"{status} ({name})" if name else str(status)
 
 
 def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Records, status: int) -> Evidence:
@@ -297,4 +318,5 @@ def _result(run: str, outcome: Outcome, evidence: Evidence, started: str) -> Run
         started=started,
         ended="",
         written_by=WRITTEN_BY,
+        root_cause=outcome.root_cause,
     )
