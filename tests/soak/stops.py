@@ -76,7 +76,8 @@ _ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
     Kind.REQUEUED: _SUCCEEDED,
     # Nobody is left who could ask Slurm for another start, so the run ends, and who is left writes that down.
     Kind.SCRIPT_KILLED: (*_STOPPED, ("FAILED", ExitCode.NODE_LOST), ("UNKNOWN", ExitCode.NODE_LOST)),
-    Kind.AGENTS_KILLED: (("FAILED", ExitCode.NODE_LOST), ("UNKNOWN", ExitCode.NODE_LOST)),
+    # Killed before they had claimed anything, they never started.
+    Kind.AGENTS_KILLED: (("UNKNOWN", ExitCode.NODE_LOST), ("FAILED", ExitCode.SETUP)),
     Kind.TIME_LIMIT: _SUCCEEDED,
     Kind.FAILS: (("FAILED", ExitCode.WORKERS_FAILED),),
     Kind.CONTROLLER: _SUCCEEDED,
