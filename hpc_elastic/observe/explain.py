@@ -71,7 +71,8 @@ class Explanation:
     `attempt` is the one that is explained, None if none has ended; `cause` the line for people. `is_guess`: no root
     cause was recorded, and the likeliest failure was chosen. `failed`, `victims` and `stopped` are the ranks that
     failed by themselves, that failed because of others, and that had not failed and were stopped: sets of ranks as
-    text. `stacks`: where the ranks were when their stacks were taken, a sentence for each group.
+    text. `stacks`: where the ranks were when their stacks were taken, a sentence for each group. `collectives`: a
+    sentence for each process group in which ranks waited, by torch's flight recorder.
     """
 
     run: str
@@ -109,6 +110,7 @@ class Explanation:
     max_node_losses: int | None
     stops: tuple[StopWish, ...]
     stacks: tuple[str, ...]
+    collectives: tuple[str, ...]
     excerpts: tuple[Excerpt, ...]
     files: tuple[str, ...]
     advice: tuple[str, ...]
@@ -168,6 +170,7 @@ def explain(facts: ExplainFacts, now: float) -> Explanation:
         max_node_losses=_limit(snapshot.max_node_losses),
         stops=facts.stops,
         stacks=tuple(_stacks(facts)),
+        collectives=facts.collectives,
         excerpts=facts.excerpts,
         files=facts.files,
         advice=tuple(advice_of(facts, failure_class)),

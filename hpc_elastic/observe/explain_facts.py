@@ -72,7 +72,7 @@ class ExplainFacts:
     `attempt` is the one to explain, None if there is none to explain. `failures` are the failures of that attempt that
     are known, `has_all_failures` says whether these are all; `culprit` the one that is its cause. `has_ended` says
     whether the attempt is over; `failed_agent` is the node whose agent failed itself. `stacks` are where the ranks of
-    an attempt that hung were, those that wait for others last.
+    an attempt that hung were, those that wait for others last; `collectives` what torch's flight recorder says.
     """
 
     snapshot: Snapshot
@@ -85,6 +85,7 @@ class ExplainFacts:
     losses: tuple[NodeLoss, ...] = ()
     stops: tuple[StopWish, ...] = ()
     stacks: tuple[StackGroup, ...] = ()
+    collectives: tuple[str, ...] = ()
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

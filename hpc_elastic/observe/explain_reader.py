@@ -108,6 +108,7 @@ class _Reader:
         if culprit is not None and error:
             culprit = _completed(culprit, error)
         stacks = self._stacks(attempt, root_cause, culprit) if attempt is not None else ()
+        collectives = self._collectives(attempt) if attempt is not None and is_about_failure else ()
         excerpts, files, failed_agent = self._evidence(attempt, culprit, error, losses)
         return ExplainFacts(
             snapshot=snapshot,
@@ -120,6 +121,7 @@ class _Reader:
             losses=losses,
             stops=tuple(self._stops()) if snapshot.state.value == "CANCELLED" or not snapshot.is_over else (),
             stacks=tuple(stacks),
+            collectives=tuple(collectives),
             excerpts=tuple(excerpts),
             files=tuple(dict.fromkeys(files)),
             notes=tuple(dict.fromkeys(self._notes)),
@@ -221,6 +223,19 @@ class _Reader:
             if text.strip():
                 stacks.append(RankStack(rank=rank, node=nodes.get(rank, "?"), text=text))
         return group_stacks(stacks)
+
+    def _collectives(self, attempt: int) -> Sequence[str]:
+        """Return what the ranks' flight recorders say about the collectives in which ranks waited."""
+        ranks = sorted(int(name) for name in self._names(self._layout.ranks(attempt)) if name.isdecimal())
+        paths = [path for rank in ranks if os.path.exists(path := self._layout.flight_record(attempt, rank))]
+        if not paths:
+            return ()
+        from hpc_elastic.failures.flight_recorder import describe_collectives, parse_collectives
+
+        objects = [self._object(path) for path in self._within_time(paths, "the flight recorders")]
+        records = [record for each in objects if (record := parse_collectives(each)) is not None]
+        workers = next((each.workers for each in self._snapshot.attempt_history if each.number == attempt), None)
+        return list(describe_collectives(records, workers or len(records))) if records else ()
 
     # Evidence.
 

@@ -228,6 +228,8 @@ def _attempts(group: Sequence[ExplainedAttempt], explanation: Explanation) -> st
 def _evidence(explanation: Explanation) -> Iterator[Row]:
     for sentence in explanation.stacks:
         yield Row("stacks", sentence)
+    for sentence in explanation.collectives:
+        yield Row("recorder", sentence)
     for excerpt in explanation.excerpts:
         yield Row("evidence", f"{excerpt.title}:")
         for line in excerpt.lines:

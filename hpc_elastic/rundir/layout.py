@@ -194,6 +194,10 @@ class RunLayout:
         """Return the file with a rank's Python stacks, as they were when they were last taken."""
         return os.path.join(self.rank(attempt, rank), "stack.txt")
 
+    def flight_record(self, attempt: int, rank: int) -> str:
+        """Return the file with what torch's flight recorder knew of a rank's collectives, if the job has one."""
+        return os.path.join(self.rank(attempt, rank), "collectives.json")
+
     @staticmethod
     def earlier(log: str) -> str:
         """Return the file with the earlier part of a log, which exists only if the log was cut for its size."""

@@ -469,6 +469,14 @@ _fault(
     "(?i)3|time",
 )
 _fault(
+    "flight_recorder",
+    "one rank skips a collective, and torch's flight recorder is on",
+    "silent collective_timeout",
+    Silent(3),
+    "(?i)3|time",
+    job={"env": {"TORCH_FR_BUFFER_SIZE": "100", "TORCH_FR_DUMP_TEMP_FILE": "flight_recorder_"}},
+)
+_fault(
     "wrong_world_size",
     "world_size=8 with four ranks",
     "rendezvous collective_timeout",

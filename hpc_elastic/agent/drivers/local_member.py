@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.error_files import set_aside_error, settle_error_file
 from hpc_elastic.agent.workers.failures import record_failure
+from hpc_elastic.agent.workers.flight_records import keep_flight_records
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
@@ -393,7 +394,8 @@ class LocalMember:
 
     async def _write_node_result(self, action: WriteNodeResult) -> None:
         started = self._group.started
-        write = partial(self._write_result_of_node, action.result, started)
+        orders = [order for order in self._group.orders() if order.attempt == action.result.attempt]
+        write = partial(self._write_result_of_node, action.result, started, orders)
         async with self._recording:  # so that a retry of an older record does not overwrite a newer one
             try:
                 await retry(lambda: self._disk.call(write), say=self._warn)
@@ -401,8 +403,10 @@ class LocalMember:
                 self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
         self._do(lambda _: self._member.node_result_written(action.result))
 
-    def _write_result_of_node(self, result: NodeResult, started: float) -> None:
+    def _write_result_of_node(self, result: NodeResult, started: float, orders: Sequence[WorkerOrder]) -> None:
         self._journal.write_node_result(result, started=started)
+        if result.state in (WorkerState.FAILED, WorkerState.STOPPED):
+            keep_flight_records(RunLayout(self._plan.run_dir), orders, started)
         if result.state is WorkerState.SUCCEEDED:
             for rank in result.ranks:  # a child may have written to the error file of a rank that went on
                 set_aside_error(RunLayout(self._plan.run_dir), result.attempt, rank)
