@@ -255,10 +255,15 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         latest=journal.latest_attempt(),
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
-        is_stop_requested=journal.requests()[0] is not None,
+        is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )
+
+
+def _is_end_wanted(journal: Journal) -> bool:
+    journal.requests()
+    return journal.is_end_wanted
 
 
 def _node_results(layout: RunLayout, journal: Journal, records: Records) -> tuple[NodeResult, ...]:
