@@ -389,6 +389,7 @@ RESULT_REASONS = {
     "time_limit": "the job's time limit was reached, and the job is not started again",
     "preempted": "Slurm took the job's nodes for another job, and the job is not started again",
     "notice_taken": "every rank exited 0, or 75 after a notice of an operator, and the job is not started again",
+    "out_of_memory": "Slurm killed the job because it went over its memory, before an agent could write a result",
     "nodes_missing": "too few nodes joined within join_timeout",
     "node_lost": "a node or its agent was lost, and too few were left",
     "node_losses_used_up": "a node or its agent was lost, and so many before it that max_node_losses was spent",

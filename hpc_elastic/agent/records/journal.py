@@ -192,7 +192,8 @@ class Journal:
         job_id = self._place.job_id
         if self._plan.requeue.by == "requeue":
             return self._questions.start_again(job_id)
-        if any(each.kind == "chain" and each.allocation == self.allocation for each in self._requests()):
+        told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self.allocation)
+        if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
             return ""
         chained, refusal = self._questions.submit_after(job_id, self._layout.script)
         if chained:
