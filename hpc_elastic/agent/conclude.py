@@ -52,7 +52,7 @@ from hpc_elastic.rundir.records import (
 )
 from hpc_elastic.rundir.store import file_system_errors
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import NodeQuestions
+from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start
 
@@ -91,8 +91,19 @@ class Outcome:
     root_cause: RootCause | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """The cause in the result that the run has now, for people, empty if it has none; or the job starts again."""
+
+    cause: str = ""
+    is_started_again: bool = False
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the result if there is none and no other program will write one; return an exit code."""
+    """Write the result if there is none and no other program will write one; return an exit code.
+
+    It is REQUEUE if the job starts again: that is then the script's, whatever the agents left with.
+    """
     if len(arguments) != 3 or not all(text.isascii() and text.isdecimal() and len(text) < 10 for text in arguments[1:]):
         print("usage: launch.py hpc_elastic.agent.conclude RUN_DIR STATUS STARTS", file=sys.stderr)
         return int(ExitCode.USAGE)
@@ -100,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     layout, status, starts = RunLayout(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
-        cause = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
+        conclusion = retry_here(lambda: conclude(layout, status, starts), within_s=TRIES_FOR_S)
     except HpcElasticError as error:
         print(
             f"hpc_elastic: no agent wrote a result, and the script cannot: {printable_line(error.message)}",
@@ -110,12 +121,12 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # whatever the records contain, people get one line
         print(f"hpc_elastic: no agent wrote a result, and the script cannot: {error!r}"[:500], file=sys.stderr)
         return int(ExitCode.RUN_DIRECTORY)
-    if cause:
-        print(f"hpc_elastic: {printable_line(cause)}", file=sys.stderr)
-    return int(ExitCode.SUCCESS)
+    if conclusion.cause:
+        print(f"hpc_elastic: {printable_line(conclusion.cause)}", file=sys.stderr)
+    return int(ExitCode.REQUEUE if conclusion.is_started_again else ExitCode.SUCCESS)
 
 
-def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> str:
+def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> Conclusion:
     """Write the result if there is none and no other program will write one.
 
     Args:
@@ -123,9 +134,6 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         status: the highest exit status of the processes that the script launched.
         starts: how many allocations were claimed before the launch.
         questions: asks the scheduler.
-
-    Returns:
-        The cause in the result that the run has now, for people; empty if it has none.
 
     Raises:
         HpcElasticError: the run directory cannot be read or written.
@@ -146,7 +154,8 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
     journal = Journal(layout, plan, place, questions=questions)
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
-        return ""
+        journal.allocation = starts  # the latest one, of an earlier start
+        return _start_again_unclaimed(journal, records, status)
     journal.allocation = records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
     if not (records.result is not None or records.is_finished):
@@ -155,12 +164,19 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         else:
             is_at_work = questions.is_at_work(job_id, restart_count)
             if (reason := _find_requeue_reason(journal, is_at_work)) is not None:
-                return _start_again(plan, journal, evidence, reason)
+                said = _start_again(journal, reason)
+                return (
+                    Conclusion(is_started_again=True) if not said else _refused(plan, journal, evidence, reason, said)
+                )
             is_over = status != ExitCode.REQUEUE and is_at_work is True
         if not is_over:
-            return ""
-    written = journal.write_result(_result(plan.run, judge(evidence), evidence, journal.first_start()))
-    return written[1] if isinstance(written, tuple) else ""
+            return Conclusion()
+    return _write(plan, journal, evidence, judge(evidence))
+
+
+def _write(plan: LaunchPlan, journal: Journal, evidence: Evidence, outcome: Outcome) -> Conclusion:
+    written = journal.write_result(_result(plan.run, outcome, evidence, journal.first_start()))
+    return Conclusion(cause=written[1] if isinstance(written, tuple) else "")
 
 
 def _find_requeue_reason(journal: Journal, is_at_work: bool | None) -> str | None:
@@ -170,32 +186,56 @@ def _find_requeue_reason(journal: Journal, is_at_work: bool | None) -> str | Non
     outlook = None if is_at_work is None else journal.outlook()
     if outlook is None or outlook.restarts > journal.restart_count:
         return None
+    return _reason_in(outlook)
+
+
+def _reason_in(outlook: JobOutlook | None) -> str | None:
+    """Return why the scheduler ends a job that may be started again; None if it does not, or does not say."""
+    if outlook is None:
+        return None
     if outlook.is_preempted:
         return "preempted"
     return "time_limit" if outlook.is_out_of_time else None
 
 
-def _start_again(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str) -> str:
-    """Have the job started again; if that is refused, write the result. Return the cause in it, empty without one."""
+def _start_again(journal: Journal, reason: str) -> str:
+    """Have the job started again; return why it is not, empty if it is, or was already."""
     if journal.is_requeued():
         return ""
-    told = journal.requeue_reason()
-    refusal = "" if told is not None else journal.find_requeue_refusal(reason)
-    if not refusal and told is None:
+    if journal.requeue_reason() is None:
+        if refusal := journal.find_requeue_refusal(reason):
+            return refusal
         journal.note_requeue(reason)
-    words = describe_reason(reason)
-    if not refusal:
-        said = journal.start_again()
-        if not said:
-            print(f"hpc_elastic: {words}; the job is started again", flush=True)
-            return ""
-        if journal.is_requeued():
-            return ""
-        refusal = f"Slurm does not start the job again: {said}"
-    cause = f"{words}; {refusal}"
+    said = journal.start_again()
+    if said and not journal.is_requeued():
+        return f"Slurm does not start the job again: {said}"
+    if not said:
+        print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
+    return ""
+
+
+def _start_again_unclaimed(journal: Journal, records: Records, status: int) -> Conclusion:
+    """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
+
+    No agent could be told what the TERM means, so they have left as those of a run that a person stops.
+    """
+    if status != ExitCode.STOPPED or records.result is not None or _is_end_wanted(journal):
+        return Conclusion()
+    outlook = journal.outlook()
+    if outlook is not None and outlook.restarts > journal.restart_count:
+        return Conclusion(is_started_again=True)
+    reason = _reason_in(outlook)
+    if reason is None or journal.find_requeue_refusal(reason) or journal.start_again():
+        return Conclusion()
+    print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
+    return Conclusion(is_started_again=True)
+
+
+def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
+    """Write the result of a run whose job is not started again."""
+    cause = f"{describe_reason(reason)}; {refusal}"
     outcome = Outcome(state=RunState.FAILED, exit_code=ExitCode.NODE_LOST, reason=reason, cause=cause)
-    written = journal.write_result(_result(plan.run, outcome, evidence, journal.first_start()))
-    return written[1] if isinstance(written, tuple) else ""
+    return _write(plan, journal, evidence, outcome)
 
 
 def judge(evidence: Evidence) -> Outcome:
@@ -276,10 +316,15 @@ def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Reco
         latest=journal.latest_attempt(),
         nodes=_node_results(layout, journal, records),
         complaint=next(filter(None, complaints), ""),
-        is_stop_requested=journal.requests()[0] is not None,
+        is_stop_requested=_is_end_wanted(journal),
         is_out_of_time=is_local(first.job_id) and _is_out_of_time(first, plan.time_s),
         max_restarts=plan.restart.max_restarts,
     )
+
+
+def _is_end_wanted(journal: Journal) -> bool:
+    journal.requests()
+    return journal.is_end_wanted
 
 
 def _node_results(layout: RunLayout, journal: Journal, records: Records) -> tuple[NodeResult, ...]:

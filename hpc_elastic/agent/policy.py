@@ -11,9 +11,12 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.describe import describe_failure, failure_signature
 from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.membership.operator_stop import OperatorStop
+from hpc_elastic.membership.requeue import ASKED_AGAIN
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import RunState
 
+_ENDS_OF_ALLOCATIONS = (Trigger.STOP_REQUESTED, Trigger.NOTICE_TAKEN, Trigger.TIME_LIMIT, Trigger.PREEMPTED)
 SPREAD = 0.25  # of the pause before a restart: the part that differs from run to run
 
 
@@ -176,6 +179,8 @@ def _finish(observation: Observation) -> Finish:
             reason="succeeded",
             cause="every rank exited 0",
         )
+    if observation.stop is not None and observation.trigger in _ENDS_OF_ALLOCATIONS:
+        return _finish_as_asked(observation, observation.stop)
     if observation.trigger in (Trigger.STOP_REQUESTED, Trigger.TERMINATED):
         return Finish(
             state=RunState.CANCELLED,
@@ -205,6 +210,20 @@ def _finish(observation: Observation) -> Finish:
     }.get(observation.trigger, ("agent_failed", ExitCode.NODE_LOST, detail))
     is_lost = observation.trigger is Trigger.NODE_LOST
     return _failed(reason, exit_code, cause, StopManner.FENCE if is_lost else StopManner.RESTART)
+
+
+def _finish_as_asked(observation: Observation, stop: OperatorStop) -> Finish:
+    """Return the end that a person has announced: that of the run, or of this allocation."""
+    cause = stop.describe_end(observation.detail if observation.trigger is Trigger.NOTICE_TAKEN else "")
+    if stop.is_requeue:
+        return _failed(ASKED_AGAIN, ExitCode.NODE_LOST, cause, StopManner.GRACE)
+    return Finish(
+        state=RunState.CANCELLED,
+        exit_code=ExitCode.STOPPED,
+        manner=StopManner.GRACE,
+        reason=Trigger.STOP_REQUESTED.value,
+        cause=cause,
+    )
 
 
 def _finish_after_notice(observation: Observation) -> Finish:

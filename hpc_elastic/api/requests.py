@@ -19,6 +19,7 @@ def make_request(
     node: str | None = None,
     seconds_left: float | None = None,
     requeue: bool = False,
+    allocation: int | None = None,
 ) -> Request:
     """Return a request of this user, now, with an id of its own; `rundir.records.Request` says what the others are."""
     return Request(
@@ -30,6 +31,7 @@ def make_request(
         node=node,
         seconds_left=seconds_left,
         requeue=requeue,
+        allocation=allocation,
     )
 
 

@@ -15,6 +15,7 @@ from hpc_elastic.api.find import find_run, require_run_directory
 from hpc_elastic.api.look import look_once
 from hpc_elastic.api.result import RunResult, raise_unless_succeeded, read_result
 from hpc_elastic.api.schedulers import query_again
+from hpc_elastic.api.stop import stop_run
 from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.facts import attempt_of_rank
 from hpc_elastic.observe.rank_output import read_output
@@ -150,6 +151,23 @@ class Run:
         if snapshot.is_over:
             return snapshot
         return cancel_run(self._layout, snapshot, by="Run.cancel", say=_LOG.info)
+
+    def stop(self, *, requeue: bool = False, lead_s: float | None = None) -> Snapshot:
+        """Tell the workers of the end, stop them when they have saved or their time is over, and wait for that.
+
+        Do nothing if the run is over already.
+
+        Args:
+            requeue: end this allocation only, and have the job started again; return when it waits for that.
+            lead_s: how long the workers have from the notice to TERM; None for `signals.lead` of the job.
+
+        Raises:
+            HpcElasticError: the run cannot be stopped from here, none of its workers runs, or it goes on.
+        """
+        snapshot = self.status()
+        if snapshot.is_over:
+            return snapshot
+        return stop_run(self._layout, snapshot, is_requeue=requeue, lead_s=lead_s, by="Run.stop", say=_LOG.info)
 
     async def _await_result(self) -> RunResult:
         run_watch = self._watch()

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
 
+SUBMIT_WAITS_S = 2.0  # for a warning; sbatch waits for a controller by itself
 
-def check_stop_limits(plan: LaunchPlan, *, warn: Callable[[str], None]) -> None:
-    """Ask Slurm for its times, and warn of those that cut the job's grace short; do nothing on this machine."""
+
+def check_stop_limits(plan: LaunchPlan, *, warn: Callable[[str], None], timeout_s: float = 4.0) -> StopLimits | None:
+    """Ask Slurm for its times, and warn of those that cut the job's grace short; do nothing on this machine.
+
+    Returns:
+        The times; None on this machine, and if Slurm does not answer within so many seconds.
+    """
     if plan.scheduler != "slurm":
-        return
+        return None
     named = plan.sbatch.get("partition") or plan.sbatch.get("p")
     try:
-        limits = find_stop_limits(named.split(",")[0] if named else None)
+        limits = find_stop_limits(named.split(",")[0] if named else None, timeout_s=timeout_s)
     except SchedulerError:  # a job file is also checked where no Slurm is
-        return
+        return None
     for line in short_limits(plan, limits):
         warn(line)
+    return limits
+
+
+def describe_over_time(limits: StopLimits | None) -> str:
+    """Return for people how long Slurm lets a job run beyond its limit, and what that means; empty if it does not."""
+    if limits is None or not limits.over_time_s:
+        return ""
+    longer = "any time" if math.isinf(limits.over_time_s) else f"{limits.over_time_s / 60:g} min"
+    return f"Slurm lets a job run {longer} beyond its limit (OverTimeLimit); the workers are stopped before the limit"
 
 
 def short_limits(plan: LaunchPlan, limits: StopLimits) -> list[str]:

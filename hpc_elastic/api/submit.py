@@ -14,6 +14,7 @@ from hpc_elastic.api.job import Job
 from hpc_elastic.api.preflight import check_submission
 from hpc_elastic.api.prepare import JobSource, PreparedRun, prepare_run, read_job_file
 from hpc_elastic.api.run import Run
+from hpc_elastic.api.stop_limits import SUBMIT_WAITS_S, check_stop_limits
 from hpc_elastic.api.submission import submit_run
 from hpc_elastic.errors import UsageError
 from hpc_elastic.job.text import job_text, plain
@@ -58,6 +59,7 @@ def submit(
 
 def submit_prepared(prepared: PreparedRun) -> Run:
     """Submit a run that `prepare` has prepared."""
+    check_stop_limits(prepared.plan, warn=_LOG.warning, timeout_s=SUBMIT_WAITS_S)
     submit_run(prepared, make_scheduler(prepared.plan.scheduler))
     return Run(prepared.plan.run_dir)
 

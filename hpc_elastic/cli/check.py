@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     from hpc_elastic.api.preflight import check_submission
     from hpc_elastic.api.prepare import prepare_run, read_job_file
-    from hpc_elastic.api.stop_limits import check_stop_limits
+    from hpc_elastic.api.stop_limits import check_stop_limits, describe_over_time
     from hpc_elastic.cli.look import warn
 
     prepared = prepare_run(
@@ -49,9 +49,9 @@ def main(argv: Sequence[str]) -> int:
         run_dir=arguments.run_dir,
     )
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
-    check_stop_limits(prepared.plan, warn=warn)
+    over_time = describe_over_time(check_stop_limits(prepared.plan, warn=warn))
     print(f"{arguments.job_file} is fine")
-    for label, text in describe_plan(prepared.plan):
+    for label, text in [*describe_plan(prepared.plan), *([("over time", over_time)] if over_time else [])]:
         print(f"  {label:<14} {text}")
     return 0
 

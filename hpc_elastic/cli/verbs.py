@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "nodes": ("nodes", "show on which nodes failures had their cause"),
         "restart": ("restart", "start the workers of a run again, from their checkpoint"),
         "drain": ("drain", "let a run go on without one of its nodes"),
+        "stop": ("stop", "tell a run's workers, let them save, and end it"),
         "cancel": ("cancel", "stop a run gracefully"),
     },
 }

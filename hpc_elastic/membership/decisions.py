@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.messages import StopManner
+from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.rundir.records import FailureRecord, NoticeReason, RunState, SetAside, Spend
 
 
@@ -42,7 +43,7 @@ class Observation:
     still there or can still join, and `node_losses` how many nodes the run has lost, including this one.
     `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
     another one, of which the head will hear before the decision is carried out; then it is asked once more.
-    `notice` says why the notice was given that all ranks have taken.
+    `notice` says why the notice was given that all ranks have taken; `stop` is the stop that a person has announced.
     """
 
     trigger: Trigger
@@ -57,6 +58,7 @@ class Observation:
     node_losses: int = 0
     is_settled: bool = True
     notice: NoticeReason | None = None
+    stop: OperatorStop | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, se
 from hpc_elastic.membership.members import Members, drop
 from hpc_elastic.membership.notice_rounds import NoticeRounds
 from hpc_elastic.membership.notices import NoticeGiven
+from hpc_elastic.membership.operator_stop import OperatorStop, PendingStop
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry, name_some
 from hpc_elastic.membership.rounds import (
@@ -74,6 +75,7 @@ class Head:
         self._judge = Judge(settings, history, decide, self._members)
         self._tally = Tally()
         self._notices = NoticeRounds(self._roster, settings.restarts)
+        self._pending_stop = PendingStop()
         self._barriers = Barriers(self._roster, settings)
         self._closing = Closing(self._roster, self._members.losses)
         self._resume_at = -NEVER
@@ -100,7 +102,7 @@ class Head:
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""
-        times = [self._members.leases.next_tick, self._closing.next_tick()]
+        times = [self._members.leases.next_tick, self._closing.next_tick(), self._pending_stop.due_at]
         if self.phase is HeadPhase.RUNNING:
             times += [self._barriers.next_tick(), self._held_until]
         if self.phase is HeadPhase.GATHERING:
@@ -216,6 +218,22 @@ class Head:
         """Handle a person's request to end the run."""
         return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=by), now)
 
+    def stop_announced(self, stop: OperatorStop, now: float) -> list[Action]:
+        """Handle a person's request to tell the workers of the end, and to stop them when their time is over."""
+        if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER):
+            return []
+        has_workers = any(self._roster.in_world())
+        self._pending_stop.announce(stop, now, has_workers=has_workers)
+        notice = NoticeGiven(reason="operator", seconds_left=stop.seconds_left, by=stop.by)
+        told = self.notice_given(notice, now) if has_workers else []
+        return told + self._stop_if_due(now)
+
+    def _stop_if_due(self, now: float) -> list[Action]:
+        stop = self._pending_stop.take_due(now)
+        if stop is None:
+            return []
+        return self._observe(Seen(trigger=Trigger.STOP_REQUESTED, detail=stop.by, stop=stop), now)
+
     def restart_requested(self, by: str, now: float) -> list[Action]:
         """Handle a person's request to start the workers again; it costs no restart of the budget."""
         if self.phase is not HeadPhase.RUNNING:
@@ -250,7 +268,7 @@ class Head:
 
     def job_ends(self, trigger: Trigger, why: str, now: float) -> list[Action]:
         """Stop the workers because the scheduler is about to end the job, while there is time to save."""
-        return self._observe(Seen(trigger=trigger, detail=why), now)
+        return self._observe(Seen(trigger=trigger, detail=why, stop=self._pending_stop.asked), now)
 
     def progress_seen(self, progress: str | None) -> None:
         """Keep the present digest of the progress files, by which later failures are judged."""
@@ -305,6 +323,7 @@ class Head:
         was_paused = leases.is_late(now)  # then this process was silent, not the members, and they may be back soon
         for node in leases.tick(now):
             actions += [*self.lost(node, why, now, is_gone=False, may_return=was_paused), *drop(node, why)]
+        actions += self._stop_if_due(now)
         if self.phase is HeadPhase.RUNNING:
             actions += self._check_barriers(now)
             if self._held is not None and now >= self._held_until:
@@ -370,9 +389,12 @@ class Head:
         if self.phase is not HeadPhase.RUNNING:
             return []
         if isinstance(message, messages.Finished) and not any(self._roster.unfinished.of()):
-            return self._observe(end_seen(self._tally, self._notices.reason), now)
+            return self._observe(self._end_seen(), now)
         text = self._barriers.started(now)
         return [] if text is None else [Note(name="attempt.started", message=text, attempt=self.attempt)]
+
+    def _end_seen(self) -> Seen:
+        return end_seen(self._tally, self._notices.reason, self._pending_stop.asked)
 
     def _observe(self, seen: Seen | None, now: float) -> list[Action]:
         """Decide about an event and begin to act on it, unless a decision that stands covers it already."""
@@ -429,7 +451,7 @@ class Head:
         said = (Log(text=text) for text in self._barriers.reminders(now))
         seen = overdue_seen(self._barriers.overdue(now))
         if seen is not None and self._tally.again:  # the others are stopped, but the run is not done
-            seen = end_seen(self._tally, self._notices.reason)
+            seen = self._end_seen()
         return [*said, *self._observe(seen, now)]
 
     # Between attempts, and the end.

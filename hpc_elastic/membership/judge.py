@@ -23,6 +23,7 @@ from hpc_elastic.membership.decisions import (
 )
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
+from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside
 from hpc_elastic.membership.succession import Succession, with_candidates
@@ -57,7 +58,7 @@ class Seen:
     """An event that the head saw on these nodes; `role` and `failure` are set where it is about workers.
 
     `is_agent_dead`: the kernel of a node that is lost says that its agent has ended, so the node itself lives.
-    `notice`: why the notice was given that the ranks have taken.
+    `notice`: why the notice was given that the ranks have taken. `stop`: the stop that a person has announced.
     """
 
     trigger: Trigger
@@ -67,6 +68,7 @@ class Seen:
     failure: FailureRecord | None = None
     is_agent_dead: bool = False
     notice: NoticeReason | None = None
+    stop: OperatorStop | None = None
 
 
 def seen_in(member: RosterEntry, message: Message) -> Seen | None:
@@ -84,18 +86,19 @@ def seen_in(member: RosterEntry, message: Message) -> Seen | None:
     return None
 
 
-def end_seen(tally: Tally, notice: NoticeReason | None) -> Seen:
+def end_seen(tally: Tally, notice: NoticeReason | None, stop: OperatorStop | None) -> Seen:
     """Return the event that no worker runs any more and none has failed.
 
     Args:
         tally: what the members reported of the workers.
         notice: why a notice was given, after which ranks exited 75, if one was.
+        stop: the stop that a person has announced, if one has.
     """
     if not tally.again:
         return Seen(trigger=Trigger.SUCCEEDED)
     whose = "rank" if len(tally.again) == 1 else "ranks"
     text = f"{whose} {format_ranks(tally.again)} exited 75 after the notice, to go on later"
-    return Seen(trigger=Trigger.NOTICE_TAKEN, detail=text, notice=notice)
+    return Seen(trigger=Trigger.NOTICE_TAKEN, detail=text, notice=notice, stop=stop)
 
 
 def overdue_seen(nodes: tuple[str, ...] | None) -> Seen | None:
@@ -232,6 +235,7 @@ class Judge:
             node_losses=self._members.losses.count,
             is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
             notice=seen.notice,
+            stop=seen.stop,
         )
         return self._decide(self.history, observation, now)
 

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from hpc_elastic.plan.launch_plan import RequeuePlan
 
-# A reason for which an allocation ends, as results have it, and the word of `requeue.on` that it belongs to.
-CAUSES = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss"}
+ASKED_AGAIN = "requeue_requested"  # a reason for which an allocation ends, as results have it: a person's request
+# A reason for which an allocation ends, and the word of `requeue.on` that it belongs to; None: it needs none.
+CAUSES = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss", ASKED_AGAIN: None}
 _WORDS = {
     "time_limit": "the job's time limit was reached",
     "preempted": "Slurm took the job's nodes for another job",
     "node_lost": "too few nodes were left",
     "requeued": "Slurm requeued the job",
+    ASKED_AGAIN: "a person asked for another start of the job",
 }
 MOST_RESERVE_S = 10.0
 LEAST_RESERVE_S = 1.0
@@ -39,16 +41,21 @@ def end_times(lead_s: float, grace_s: float) -> EndTimes:
 def find_refusal(requeue: RequeuePlan, reason: str, *, used: int) -> str:
     """Return why the job is not to be started again; empty if it is to be.
 
+    What a person asks for is bounded by neither `requeue.on` nor the number of `requeue.max`, which are there for what
+    happens by itself; but with 0 the job was submitted so that Slurm refuses.
+
     Args:
         requeue: what the plan says.
         reason: for which the allocation ends, as results have it.
         used: how often it was started again so far.
     """
-    cause = CAUSES.get(reason)
-    if cause is None:
+    if reason not in CAUSES:
         return f"no job is started again after {reason}"
     if not requeue.max:
         return "requeue.max is 0, so the job is not started again"
+    cause = CAUSES[reason]
+    if cause is None:
+        return ""
     if cause not in requeue.on:
         return f"requeue.on does not have {cause}, so the job is not started again"
     if used >= requeue.max:

@@ -102,12 +102,15 @@ def _gave_up(complaint: str) -> MissingResult:
 
 
 def _ended(job: JobStatus, script_word: str, never_started: bool) -> MissingResult:
-    state, reason, cause = {
-        "TIMEOUT": (RunState.FAILED, "terminated", "the time limit ended the job"),
-        "PREEMPTED": (RunState.FAILED, "terminated", "the job was preempted and not requeued"),
+    ends = {
+        "TIMEOUT": (RunState.FAILED, "time_limit", "the time limit ended the job"),
+        "PREEMPTED": (RunState.FAILED, "preempted", "the job was preempted and not requeued"),
         "NODE_FAIL": (RunState.FAILED, "node_lost", "a node failed and the scheduler ended the job"),
+        "OUT_OF_MEMORY": (RunState.FAILED, "out_of_memory", "the job was killed because it went over its memory"),
         "FAILED": (RunState.FAILED, "no_result", f"the job failed{_with_exit_code(job)}"),
-    }.get(job.state.value, (RunState.UNKNOWN, "no_result", _unknown_cause(job)))
+    }
+    unknown = (RunState.UNKNOWN, "no_result", _unknown_cause(job))
+    state, reason, cause = ends.get(job.native_state) or ends.get(job.state.value) or unknown
     last_words = f"; the script's last line: {script_word}" if script_word else ""
     return MissingResult(
         state=state,

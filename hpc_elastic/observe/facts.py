@@ -313,4 +313,5 @@ def _modified(path: str) -> float:
 
 
 def _is_stop(line: Any) -> bool:
-    return isinstance(line, dict) and line.get("kind") == "stop"
+    """Return whether a line of the requests asks for the end of the run; with `requeue` it is that of an allocation."""
+    return isinstance(line, dict) and line.get("kind") == "stop" and not line.get("requeue")

@@ -35,9 +35,12 @@ class Request:
     person: every agent writes the stacks of its workers, and an event with this `id`.
 
     A `notice` comes from a person or from the script: the workers are told that they will be stopped in about
-    `seconds_left`, and go on. A `restart` asks for the next attempt; a `drain` asks for it without the node `node`. A
-    `stop` with `requeue` asks for the job to be started again. `reason` is for people, but for a `notice` one of
-    `NOTICE_REASONS`.
+    `seconds_left`, and go on. A `restart` asks for the next attempt; a `drain` asks for it without the node `node`.
+    `reason` is for people, but for a `notice` one of `NOTICE_REASONS`.
+
+    A `stop` with `seconds_left` is a notice first, and stops the workers when that time is over or all of them have
+    exited. With `requeue` it ends this `allocation` only, and the job is to be started again; agents of a later one
+    pass over it. Without, it ends the run, in a later allocation at once.
     """
 
     format_version: int = FORMAT_VERSION
@@ -380,11 +383,13 @@ RESULT_REASONS = {
     "succeeded": "every rank of one attempt exited 0",
     "restarts_used_up": "a worker failed and max_restarts was spent",
     "no_progress": "the same failure came no_progress_limit times with no progress in between",
-    "stop_requested": "a person asked for it, by `hpc-elastic cancel`",
+    "stop_requested": "a person asked for it, by `hpc-elastic cancel` or `hpc-elastic stop`",
+    "requeue_requested": "`hpc-elastic stop --requeue` asked for another start of the job, which there will not be",
     "terminated": "the agents got a TERM from outside: scancel, or a cause that Slurm did not say",
     "time_limit": "the job's time limit was reached, and the job is not started again",
     "preempted": "Slurm took the job's nodes for another job, and the job is not started again",
     "notice_taken": "every rank exited 0, or 75 after a notice of an operator, and the job is not started again",
+    "out_of_memory": "Slurm killed the job because it went over its memory, before an agent could write a result",
     "nodes_missing": "too few nodes joined within join_timeout",
     "node_lost": "a node or its agent was lost, and too few were left",
     "node_losses_used_up": "a node or its agent was lost, and so many before it that max_node_losses was spent",

@@ -304,7 +304,8 @@ def test_a_second_ctrl_c_does_not_cost_the_result(start: Start) -> None:
     start.claim()
     code = (
         "import os, signal, sys; from hpc_elastic.agent import conclude as asked;"
-        "asked.conclude = lambda *_: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM)] and 'written';"
+        "asked.conclude = lambda *_: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM)] and "
+        "asked.Conclusion(cause='written');"
         "sys.exit(asked.main(sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", code, start.layout.root, "1", "0"], capture_output=True, text=True)
@@ -315,7 +316,7 @@ def test_the_job_of_an_allocation_that_a_head_has_ended_for_the_time_limit_is_st
     start.claim()
     start.ask_requeue("time_limit")
     answers = Answers()
-    assert conclude(start.layout, 75, 0, answers) == ""
+    assert conclude(start.layout, 75, 0, answers).is_started_again
     assert answers.started_again == ["42"]
     assert read_json(start.layout.result) is None
 
@@ -324,7 +325,7 @@ def test_a_job_that_the_scheduler_has_requeued_already_is_not_requeued_once_more
     start.claim()
     start.ask_requeue("preempted")
     answers = Answers(is_requeued=[True])
-    assert conclude(start.layout, 75, 0, answers) == ""
+    assert conclude(start.layout, 75, 0, answers).is_started_again
     assert answers.started_again == []
 
 
@@ -333,7 +334,7 @@ def test_the_result_says_that_slurm_refused_to_start_the_job_again(start: Start)
     start.ask_requeue("time_limit")
     answers = Answers()
     answers.refusal = "scontrol could not requeue job 42: Requested operation is presently disabled"
-    cause = conclude(start.layout, 75, 0, answers)
+    cause = conclude(start.layout, 75, 0, answers).cause
     assert "Requested operation is presently disabled" in cause
     result = read_json(start.layout.result)
     assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "time_limit")
@@ -352,7 +353,7 @@ def test_the_script_has_the_job_started_again_if_all_agents_were_killed(
     start.claim()
     answers = Answers()
     answers.end = end
-    assert conclude(start.layout, KILLED, 0, answers) == ""
+    assert conclude(start.layout, KILLED, 0, answers).is_started_again
     assert answers.started_again == ["42"]
     told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
     assert [(each.kind, each.reason, each.allocation) for each in told] == [("requeue", reason, 1)]
@@ -378,7 +379,7 @@ def test_another_job_is_submitted_once_where_the_site_chains_jobs(start: Start) 
     start.ask_requeue("time_limit")
     answers = Answers()
     for _ in range(2):
-        assert conclude(start.layout, 75, 0, answers) == ""
+        assert conclude(start.layout, 75, 0, answers).is_started_again
     assert answers.started_again == [f"{start.layout.script} after 42"]
     told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
     assert [(each.kind, each.id) for each in told] == [("requeue", None), ("chain", "43")]
@@ -394,3 +395,62 @@ def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: 
     journal = Journal(start.layout, start.plan, place, questions=Answers(is_over=lambda _: True))
     journal.claim_allocation(HEAD)
     assert words in journal.why_before()
+
+
+@pytest.mark.parametrize(
+    ("end", "again"),
+    [
+        (JobOutlook(state=JobState.RUNNING, restarts=0, is_preempted=True), True),
+        (JobOutlook(state=JobState.COMPLETING, restarts=0, is_out_of_time=True), True),
+        (JobOutlook(state=JobState.COMPLETING, restarts=0), False),  # scancel
+    ],
+)
+@pytest.mark.parametrize("has_claim", [True, False])
+def test_a_term_that_reaches_agents_without_a_head_is_told_apart_by_the_script(
+    start: Start, end: JobOutlook, again: bool, has_claim: bool
+) -> None:
+    """They have all left with 10, because none of them knew what the TERM means."""
+    if has_claim:
+        start.claim(attempt=None)
+    answers = Answers(is_at_work=end.state is JobState.RUNNING)
+    answers.end = end
+    assert conclude(start.layout, 10, 0, answers).is_started_again == again
+    assert answers.started_again == (["42"] if again else [])
+    assert read_json(start.layout.result) is None
+
+
+def test_a_start_that_slurm_requeues_by_itself_is_not_started_twice(start: Start) -> None:
+    answers = Answers()
+    answers.end = JobOutlook(state=JobState.COMPLETING, restarts=1)
+    assert conclude(start.layout, 10, 0, answers).is_started_again
+    assert answers.started_again == []
+
+
+def test_nothing_is_started_again_for_agents_that_were_refused_or_whose_end_a_person_wants(start: Start) -> None:
+    answers = Answers()
+    answers.end = JobOutlook(state=JobState.RUNNING, restarts=0, is_preempted=True)
+    assert not conclude(start.layout, 5, 0, answers).is_started_again
+    append_line(start.layout.requests, to_json(Request(kind="stop", by="ada@login1", time="")))
+    assert not conclude(start.layout, 10, 0, answers).is_started_again
+    assert answers.started_again == []
+
+
+def test_the_program_exits_75_when_the_job_starts_again(start: Start) -> None:
+    code = (
+        "import sys; from hpc_elastic.agent import conclude as asked;"
+        "asked.conclude = lambda *_: asked.Conclusion(is_started_again=True);"
+        "sys.exit(asked.main(sys.argv[1:]))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, start.layout.root, "10", "0"]).returncode == 75
+
+
+def test_a_chained_job_that_claimed_nothing_has_another_one_submitted(start: Start) -> None:
+    start.plan = replace(start.plan, requeue=replace(start.plan.requeue, by="chain"))
+    Path(start.layout.plan).write_text(dump_plan(start.plan))
+    start.claim(job_id="41")
+    append_line(start.layout.requests, to_json(Request(kind="chain", by="node0", time="", allocation=1, id="42")))
+    answers = Answers()
+    answers.end = JobOutlook(state=JobState.RUNNING, restarts=0, is_preempted=True)
+    assert conclude(start.layout, 10, 1, answers).is_started_again
+    assert answers.started_again == [f"{start.layout.script} after 42"]
+    assert FactReader(start.layout).read().job_id == "43"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.api.stop_limits import short_limits
+from hpc_elastic.api.stop_limits import describe_over_time, short_limits
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import SignalsPlan
 from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
@@ -19,8 +19,8 @@ PreemptMode             = REQUEUE
 PreemptType             = preempt/partition_prio
 """
 PARTITIONS = (
-    "PartitionName=batch AllowGroups=ALL Default=YES GraceTime=5 PreemptMode=REQUEUE State=UP\n"
-    "PartitionName=urgent AllowGroups=ALL Default=NO GraceTime=0 PreemptMode=OFF State=UP\n"
+    "PartitionName=batch AllowGroups=ALL Default=YES GraceTime=5 OverTimeLimit=NONE PreemptMode=REQUEUE State=UP\n"
+    "PartitionName=urgent AllowGroups=ALL Default=NO GraceTime=0 OverTimeLimit=2 PreemptMode=OFF State=UP\n"
 )
 
 
@@ -39,9 +39,9 @@ def plan_with(grace_s: float):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("partition", "expected"),
     [
-        (None, StopLimits(kill_wait_s=30, preemption_s=5, partition="batch")),
-        ("urgent", StopLimits(kill_wait_s=30, preemption_s=None, partition="urgent")),
-        ("nowhere", StopLimits(kill_wait_s=30, preemption_s=None, partition="nowhere")),
+        (None, StopLimits(kill_wait_s=30, preemption_s=5, partition="batch", over_time_s=0)),
+        ("urgent", StopLimits(kill_wait_s=30, preemption_s=None, partition="urgent", over_time_s=120)),
+        ("nowhere", StopLimits(kill_wait_s=30, preemption_s=None, partition="nowhere", over_time_s=0)),
     ],
 )
 def test_a_partitions_times_are_found(partition: str | None, expected: StopLimits) -> None:
@@ -63,3 +63,25 @@ def test_times_that_are_too_short_are_named_with_what_cuts_the_grace_short() -> 
 def test_nothing_is_said_of_times_that_are_long_enough_or_unknown() -> None:
     assert short_limits(plan_with(20), StopLimits(kill_wait_s=30, preemption_s=0, partition="batch")) == []
     assert short_limits(plan_with(60), StopLimits(kill_wait_s=None, preemption_s=None, partition="")) == []
+
+
+@pytest.mark.parametrize(
+    ("of_partition", "of_cluster", "told"),
+    [
+        ("NONE", "0 min", ""),
+        ("NONE", "5 min", "5 min beyond its limit"),
+        ("2", "5 min", "2 min beyond its limit"),
+        ("UNLIMITED", "0 min", "any time beyond its limit"),
+    ],
+)
+def test_the_time_that_slurm_lets_a_job_run_beyond_its_limit_is_told(
+    of_partition: str, of_cluster: str, told: str
+) -> None:
+    def run(command, *, environ, timeout_s, cwd=None):  # type: ignore[no-untyped-def]
+        shown = PARTITIONS.replace("OverTimeLimit=NONE", f"OverTimeLimit={of_partition}")
+        text = CONFIG.replace("0 min", of_cluster) if "config" in command else shown
+        return CommandOutput(returncode=0, stdout=text, stderr="")
+
+    text = describe_over_time(find_stop_limits(None, run=run))
+    assert told in text
+    assert bool(text) == bool(told)

@@ -369,3 +369,22 @@ def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
             [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--array", "env.SEED=0..1"]])
+def test_submit_and_check_warn_where_slurm_kills_before_the_grace_is_over(
+    fake_slurm: FakeSlurm, capsys: Capture, options: list[str]
+) -> None:
+    scontrol = fake_slurm.programs / "scontrol"
+    partition = "PartitionName=debug Default=YES GraceTime=0 OverTimeLimit=5 PreemptMode=OFF"
+    scontrol.write_text(
+        f'#!/bin/bash\ncase "$*" in *config*) echo "KillWait = 30 sec";; *) echo "{partition}";; esac\n'
+    )
+    scontrol.chmod(0o755)
+    warning = "signals.grace is 60 s, but Slurm kills 30 s after the TERM of scancel (KillWait)"
+    assert main(["submit", "--site", "generic-slurm", "job.yaml", *options]) == 0
+    assert warning in capsys.readouterr().err
+    assert main(["check", "--site", "generic-slurm", "job.yaml"]) == 0
+    told = capsys.readouterr()
+    assert warning in told.err
+    assert "over time      Slurm lets a job run 5 min beyond its limit (OverTimeLimit)" in told.out

@@ -189,6 +189,9 @@ done
 # What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
 # were killed before they could agree, the records say what they prove.
 ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
-[ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" "$hpc_elastic_starts" </dev/null || :
+if [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; then
+    "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" "$hpc_elastic_starts" </dev/null
+    [ "$?" -ne 75 ] || hpc_elastic_status=75 # the job starts again, whatever the agents left with
+fi
 [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
 exit "$hpc_elastic_status"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Door
 
 SERVES = """
@@ -60,4 +62,43 @@ def test_a_drained_node_is_replaced_by_the_spare_and_costs_nothing(door: Door) -
     assert set(json.loads(Path(run.layout.claim(2)).read_text())["members"]) == {"local1", "local2"}
     door.run("cancel")
     assert run.result()["restarts"] == 0
+    run.assert_records_valid()
+
+
+SAVES_ON_NOTICE = """
+import os, sys, time
+from hpc_elastic.worker import notice_received
+print("ready", flush=True)
+while True:
+    time.sleep(0.02)
+    if notice := notice_received():
+        print("saved for", notice.reason, notice.seconds_left > 0, flush=True)
+        if sys.argv[1] == "leaves":
+            sys.exit(75)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("then", ["leaves", "goes on"])
+def test_a_stopped_run_saves_first_and_ends_when_all_have_left_or_their_time_is_over(door: Door, then: str) -> None:
+    door.write("train.py", SAVES_ON_NOTICE)
+    door.write(
+        "job.yaml",
+        "name: told\nsite: local\nnodes: 2\nworkers_per_node: 2\n"
+        f"entrypoint: {{script: train.py, args: [{then}]}}\nrestart: {{max_restarts: 0}}\nsignals: {{grace: 5s}}\n",
+    )
+    run = door.submit("job.yaml")
+    for rank in range(4):
+        run.wait_for_output("ready", rank=rank)
+    refused = door.run("stop", "--requeue", exit_code=2)
+    assert "nothing starts a job of this machine again" in refused.stderr
+    lead = "300s" if then == "leaves" else "3s"
+    told = door.run("stop", "--lead", lead)
+    assert told.stdout.startswith("told ended: CANCELLED, stopped by ")
+    result = run.result()
+    assert (result["state"], result["reason"], result["exit_code"]) == ("CANCELLED", "stop_requested", 10), run.story()
+    assert ("exited 75 after the notice" in result["cause"]) == (then == "leaves")
+    assert [run.stdout(1, rank).splitlines()[1:] for rank in range(4)] == [["saved for operator True"]] * 4
+    assert (result["restarts"], result["failures"]) == (0, {})
+    run.assert_nothing_left()
     run.assert_records_valid()

@@ -28,6 +28,11 @@ def test_a_job_is_never_started_again_without_requeues_or_after_another_end() ->
     assert find_refusal(RequeuePlan(max=5, on=ALL), "no_progress", used=0)
 
 
+def test_a_person_who_asks_for_another_start_is_refused_only_where_slurm_would_refuse() -> None:
+    assert find_refusal(RequeuePlan(max=1, on=()), "requeue_requested", used=7) == ""
+    assert "requeue.max is 0" in find_refusal(RequeuePlan(max=0, on=ALL), "requeue_requested", used=0)
+
+
 def test_the_one_requeue_is_one() -> None:
     assert find_refusal(RequeuePlan(max=1, on=ALL), "time_limit", used=1) == "the one requeue of requeue.max is used up"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,8 @@ def test_script_that_ended_before_an_agent_is_a_setup_failure(run: RunBuilder) -
 @pytest.mark.parametrize(
     ("state", "expected", "reason"),
     [
-        (JobState.TIMEOUT, RunState.FAILED, "terminated"),
-        (JobState.PREEMPTED, RunState.FAILED, "terminated"),
+        (JobState.TIMEOUT, RunState.FAILED, "time_limit"),
+        (JobState.PREEMPTED, RunState.FAILED, "preempted"),
         (JobState.NODE_FAIL, RunState.FAILED, "node_lost"),
         (JobState.FAILED, RunState.FAILED, "no_result"),
         (JobState.COMPLETED, RunState.UNKNOWN, "no_result"),
@@ -133,6 +134,23 @@ def test_job_that_ended_with_its_agents_silent(
     assert ending is not None
     assert (ending.state, ending.reason, ending.exit_code) == (expected, reason, ExitCode.NODE_LOST)
     assert not ending.is_certain
+
+
+def test_a_job_that_was_killed_for_its_memory_is_told_as_such(run: RunBuilder) -> None:
+    """Slurm's state OUT_OF_MEMORY is one of failure; accounting has it also where every record is missing."""
+    killed = replace(job(JobState.FAILED, exit_code="0:125"), native_state="OUT_OF_MEMORY")
+    ending = missing_result(facts(run.allocate().open_attempt(1)), killed)
+    assert ending is not None
+    assert (ending.state, ending.reason, ending.exit_code) == (RunState.FAILED, "out_of_memory", ExitCode.NODE_LOST)
+    assert ending.cause == "the job was killed because it went over its memory, and no agent wrote a result"
+
+
+@pytest.mark.parametrize(("native", "reason"), [("DEADLINE", "time_limit"), ("BOOT_FAIL", "node_lost")])
+def test_slurms_other_words_mean_what_their_state_means(run: RunBuilder, native: str, reason: str) -> None:
+    state = {"DEADLINE": JobState.TIMEOUT, "BOOT_FAIL": JobState.NODE_FAIL}[native]
+    ending = missing_result(facts(run.allocate().open_attempt(1)), replace(job(state), native_state=native))
+    assert ending is not None
+    assert ending.reason == reason
 
 
 def test_result_of_a_newer_version_is_unknown_if_its_state_is(run: RunBuilder) -> None:

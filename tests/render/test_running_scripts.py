@@ -47,7 +47,7 @@ stubs = os.environ["STUBS"]
 if sys.argv[1] == "hpc_elastic.agent.conclude":
     with open(f"{stubs}/concluded", "w") as file:
         file.write(sys.argv[3])
-    sys.exit(0)
+    sys.exit(int(os.environ.get("STUB_CONCLUDES", "0")))
 node = os.environ.get("HPC_ELASTIC_LOCAL_NODE_ID", "0")
 def terminated(number, frame):
     with open(f"{stubs}/terminated{node}", "a") as file:
@@ -152,6 +152,13 @@ def test_the_script_exits_as_srun_does_if_nobody_wrote_an_exit_code(tmp_path: Pa
     assert (status, errors) == (42, "")
     assert (scene.stubs / "concluded").read_text() == "42"
     assert output == f"hpc_elastic: run directory {tmp_path}/run\n"
+
+
+@pytest.mark.parametrize(("concluded", "status"), [("75", 75), ("5", 10)])
+def test_the_script_exits_75_if_the_job_starts_again_whatever_the_agents_left_with(
+    concluded: str, status: int, tmp_path: Path
+) -> None:
+    assert make_scene(tmp_path).run(STUB_STATUS="10", STUB_CONCLUDES=concluded)[0] == status
 
 
 @pytest.mark.parametrize(("written", "srun"), [("0", "137"), ("1", "0"), ("10", "143")])

@@ -22,7 +22,7 @@ from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
 from hpc_elastic.agent.drivers.requeue import AllocationEnd
 from hpc_elastic.agent.net.transport import Connection
 from hpc_elastic.agent.records.journal import Journal, stamp
-from hpc_elastic.agent.records.requests import notice_in
+from hpc_elastic.agent.records.requests import notice_in, operator_stop_in
 from hpc_elastic.agent.records.retries import FOR_S, retry
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
@@ -46,6 +46,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks, Terminated
+from hpc_elastic.membership.requeue import ASKED_AGAIN
 from hpc_elastic.rundir.records import AttemptClaim, Request
 
 T = TypeVar("T")
@@ -344,7 +345,7 @@ class Coordinator:
             connection.send(message)
 
     def _asked(self, request: Request) -> None:
-        """Handles a request of a person: for stacks, which every agent takes, a restart, a drain, or a notice."""
+        """Handles a request of a person: for stacks, which every agent takes, a restart, a drain, a notice, a stop."""
         if request.kind == "stacks":
             for node in {*self._connections, self._node}:
                 self._send(node, TakeStacks(request=request.id or ""))
@@ -356,6 +357,19 @@ class Coordinator:
             self._clock.look_again()  # what its signal to the batch shell means, and when, is asked of Slurm
         elif request.kind == "notice":
             self._do(lambda now: self._head.notice_given(notice_in(request), now))
+        elif request.kind == "stop":
+            self._tasks.run(self._announce_stop(request))
+
+    async def _announce_stop(self, request: Request) -> None:
+        """Tells the workers of a stop, unless it is for a start of the job that there cannot be."""
+        if request.requeue:
+            refusal = await self._disk.call(lambda: self._journal.find_requeue_refusal(ASKED_AGAIN))
+            if refusal:
+                what = f"{request.by} asked for another start of the job, but"
+                self._say(f"{what} {refusal}; nothing was done", "warning")
+                return
+        stop = operator_stop_in(request)
+        self._do(lambda now: self._head.stop_announced(stop, now))
 
     async def _ask_scheduler(self, nodes: tuple[str, ...]) -> None:
         """Counts the nodes that the scheduler has given up as lost; it does not know whether their workers are dead."""

@@ -96,7 +96,7 @@ class HeadWatch:
         self._ask = ask
         self._times = times
         self._told: set[str | None] | None = None  # the ids of requests that were passed on; None: not known yet
-        self._old_notices: set[str | None] = set()  # the ids of notices that an earlier head may have passed on
+        self._old_notices: set[str | None] = set()  # the ids of `journal.notices` that an earlier head may have heard
         self._is_stop_told = False
         self.is_stop_requested = False  # set as soon as the thread has seen the request, whatever the head is doing
         self._started: int | None = None  # likewise, the allocation of a later start of the job
@@ -140,7 +140,7 @@ class HeadWatch:
     def _pass_over_old_requests(self) -> None:
         """Note which requests there are already, to earlier heads; blocks.
 
-        A notice of this allocation still stands, and a node that was drained stays so.
+        A notice and an announced stop of this allocation still stand, and a node that was drained stays so.
         """
         with suppress(RunDirectoryError):
             self._journal.requests()
@@ -151,7 +151,7 @@ class HeadWatch:
     def _has_something(self) -> bool:
         """Returns whether a look found anything; blocks."""
         look = self._look(self._head.attempt)
-        self.is_stop_requested |= look.stop_by is not None
+        self.is_stop_requested |= self._journal.is_end_wanted
         self._started = look.started
         return look != Look()
 

@@ -25,7 +25,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import Trigger
-from hpc_elastic.membership.requeue import CAUSES, describe_reason
+from hpc_elastic.membership.requeue import ASKED_AGAIN, CAUSES, describe_reason
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 
@@ -147,7 +147,7 @@ class AllocationEnd:
         if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
             return result  # whose writer finds the same, and steps down
         await self._disk.call(lambda: self._journal.note_requeue(reason))
-        cause = result.cause if reason == NODE_LOST else words
+        cause = result.cause if reason in (NODE_LOST, ASKED_AGAIN) else words
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 
     def _say_stopping(self, reason: str | None) -> None:

@@ -12,7 +12,13 @@ from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.progress import progress_digest
-from hpc_elastic.agent.records.requests import standing_notices
+from hpc_elastic.agent.records.requests import (
+    is_announced,
+    is_end_wanted,
+    standing_notices,
+    stop_at_once,
+    with_id,
+)
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -57,7 +63,8 @@ from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
-# What people ask a head for while the run goes on; each request has an id, and is answered once.
+# What people ask a head for while the run goes on; each request has an id, and is answered once. So is a stop that is
+# announced.
 ASKED = ("stacks", "restart", "drain", "notice")
 
 
@@ -102,7 +109,8 @@ class Journal:
         self.is_head = False
         self.log: TextIO | None = None  # receives the lines for people; None: standard output
         self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
-        self.notices: tuple[Request, ...] = ()  # those of them that are notices of this allocation
+        self.notices: tuple[Request, ...] = ()  # notices and announced stops of this allocation
+        self.is_end_wanted = False  # whether a person has asked for the end of the run, at once or with notice
 
     # Claims.
 
@@ -184,7 +192,8 @@ class Journal:
         job_id = self._place.job_id
         if self._plan.requeue.by == "requeue":
             return self._questions.start_again(job_id)
-        if any(each.kind == "chain" and each.allocation == self.allocation for each in self._requests()):
+        told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self.allocation)
+        if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
             return ""
         chained, refusal = self._questions.submit_after(job_id, self._layout.script)
         if chained:
@@ -406,16 +415,17 @@ class Journal:
             append_lines(self._layout.metrics(self._place.node), map(to_json, metrics))
 
     def requests(self) -> tuple[str | None, int | None]:
-        """Return who asked to stop the run, and the allocation of a later start of the job than this agent's.
+        """Return who asked to stop the run at once, and the allocation of a later start of the job than this agent's.
 
         Each is None if there is none. The requests are lines of one file because NFS may hide a new file name for 30 s
         and more, but shows a new line of a file when that is opened.
         """
-        requests = list(self._requests())
-        self.asked = tuple(request for request in requests if request.kind in ASKED and request.id)
+        requests = [with_id(request) for request in self._requests()]
         self.notices = standing_notices(requests, self.allocation)
-        stop_by = next((request.by for request in requests if request.kind == "stop"), None)
-        return stop_by, self._latest_start(requests)
+        self.is_end_wanted = is_end_wanted(requests)
+        stops = tuple(request for request in self.notices if is_announced(request))
+        self.asked = (*(request for request in requests if request.kind in ASKED and request.id), *stops)
+        return stop_at_once(requests, self.allocation), self._latest_start(requests)
 
     def may_predecessor_live(self) -> bool:
         """Return whether agents of an earlier start may still run: no line says that all of that start have left.

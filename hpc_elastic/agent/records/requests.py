@@ -8,11 +8,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from hpc_elastic.membership.notices import NoticeGiven
+from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.rundir.records import NOTICE_REASONS, NoticeReason, Request
 
 
 def standing_notices(requests: Sequence[Request], allocation: int) -> tuple[Request, ...]:
-    """Return the notices of an allocation, which its later heads give again: earlier ones are about another end.
+    """Return the notices and announced stops of an allocation, which its later heads act on as well.
+
+    Earlier ones are about another end.
 
     Args:
         requests: all of the run's, in the order of the file.
@@ -22,7 +25,40 @@ def standing_notices(requests: Sequence[Request], allocation: int) -> tuple[Requ
     if allocation > 1 and not starts:
         return ()
     since = requests[starts[-1] :] if starts else requests
-    return tuple(each for each in since if each.kind == "notice" and each.id and each.allocation in (None, allocation))
+    of_here = (each for each in since if each.allocation in (None, allocation))
+    return tuple(each for each in of_here if each.id and (each.kind == "notice" or is_announced(each)))
+
+
+def is_announced(request: Request) -> bool:
+    """Return whether a request asks for a stop with notice, or for the end of one allocation only."""
+    return request.kind == "stop" and (request.seconds_left is not None or request.requeue)
+
+
+def stop_at_once(requests: Sequence[Request], allocation: int) -> str | None:
+    """Return who asked to end the run at once, None if nobody did.
+
+    That is also who had announced the end of the run in another allocation, which ended before.
+    """
+    standing = standing_notices(requests, allocation)
+    asked = (each for each in requests if each.kind == "stop" and not each.requeue)
+    return next((each.by for each in asked if each not in standing), None)
+
+
+def is_end_wanted(requests: Sequence[Request]) -> bool:
+    """Return whether a person has asked for the end of the run, at once or with notice."""
+    return any(each.kind == "stop" and not each.requeue for each in requests)
+
+
+def with_id(request: Request) -> Request:
+    """Return an announced stop with an id, which a person who writes the line by hand may leave out."""
+    is_without = is_announced(request) and not request.id
+    return replace(request, id=f"stop-{request.by}-{request.time}") if is_without else request
+
+
+def operator_stop_in(request: Request) -> OperatorStop:
+    """Return what an announced stop says; without a time the workers are stopped at once."""
+    left_s = max(0.0, request.seconds_left or 0.0)
+    return OperatorStop(by=request.by, seconds_left=left_s, is_requeue=request.requeue)
 
 
 def aged(request: Request, now: float) -> Request:

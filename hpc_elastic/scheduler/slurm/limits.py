@@ -15,6 +15,7 @@ from hpc_elastic.scheduler.slurm.words import find_tip, slurm_words
 
 _SETTING = re.compile(r"^(\w+)\s*= ?(.*)$", re.M)
 _FIELD = re.compile(r"(\w+)=(\S*)")
+_MINUTES = re.compile(r"(\d{1,9})(?: min)?")
 _SECONDS = re.compile(r"(\d{1,9})(?: sec)?")
 
 
@@ -23,12 +24,14 @@ class StopLimits:
     """The times of a cluster and of one of its partitions, in seconds; None where Slurm does not say.
 
     `kill_wait_s`: between TERM and KILL, of every job that is ended (KillWait). `preemption_s`: before that, for a job
-    that is preempted in the partition (GraceTime); None where its jobs are not preempted.
+    that is preempted in the partition (GraceTime); None where its jobs are not preempted. `over_time_s`: beyond its
+    time limit before it is ended (OverTimeLimit), infinite where that never happens.
     """
 
     kill_wait_s: int | None
     preemption_s: int | None
     partition: str
+    over_time_s: float | None = None
 
 
 def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runner = run_command) -> StopLimits:
@@ -47,6 +50,7 @@ def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runn
         kill_wait_s=_seconds(config.get("KillWait", "")),
         preemption_s=_seconds(found.get("GraceTime", "")) if is_preempted else None,
         partition=found.get("PartitionName", partition or ""),
+        over_time_s=_over_time(found.get("OverTimeLimit", ""), config.get("OverTimeLimit", "")),
     )
 
 
@@ -82,6 +86,16 @@ def _check(output: CommandOutput) -> None:
     if output.returncode:
         words = slurm_words(output.stderr)
         raise SchedulerError(f"scontrol does not answer: {words}", tip=find_tip(words))
+
+
+def _over_time(of_partition: str, of_cluster: str) -> float | None:
+    """Return a partition's limit, which goes before the cluster's: minutes, UNLIMITED, or NONE for none of its own."""
+    for text in (of_partition, of_cluster):
+        if text == "UNLIMITED":
+            return float("inf")
+        if match := _MINUTES.fullmatch(text):
+            return 60.0 * int(match[1])
+    return None
 
 
 def _seconds(text: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hpc_elastic.agent.drivers.coordinator import CoordinatorTimes
 from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
 from hpc_elastic.membership.messages import Assign, End, Stop, Stopped
+from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, read_json, read_lines
 from hpc_elastic.scheduler.allocation import Allocation
@@ -193,3 +195,58 @@ def test_the_signal_to_the_batch_shell_makes_the_head_ask_slurm_and_is_no_notice
     play(tmp_path, scene, times=QUICK)
     events = (tmp_path / "nodes" / "node0" / "events.jsonl").read_text()
     assert "notice" not in events
+
+
+def ask_to_stop(root: Path, *, requeue: bool, seconds_left: float = 0.0) -> None:
+    request = {"kind": "stop", "by": "ada@login1", "time": "now", "id": "s", "seconds_left": seconds_left}
+    append_line(RunLayout(root).requests, {"format_version": 1, **request, "requeue": requeue})
+
+
+@pytest.mark.parametrize(("requeue", "exit_code"), [(True, 75), (False, 10)])
+def test_a_stop_that_a_person_announced_ends_the_allocation_or_the_run(
+    tmp_path: Path, requeue: bool, exit_code: int
+) -> None:
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        ask_to_stop(tmp_path, requeue=requeue)
+        await until(made, Stop)
+        made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+        end = await until(made, End)
+        assert isinstance(end, End)
+        assert end.exit_code == exit_code
+        assert "ada@login1" in end.cause
+
+    play(tmp_path, scene, times=QUICK)
+    assert reasons(tmp_path) == (["requeue_requested"] if requeue else [])
+    assert (read_json(RunLayout(tmp_path).result) is None) == requeue
+
+
+def test_a_new_head_carries_out_a_stop_that_was_announced_to_the_one_before(tmp_path: Path) -> None:
+    ask_to_stop(tmp_path, requeue=False)
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        while not isinstance(message := await made.heard.get(), End):
+            if isinstance(message, Stop):  # unless the head has heard of it before the workers were started
+                made.coordinator.received_from_own(Stopped(attempt=1, failures=(), unkillable=(), store_port=1))
+        assert message.cause == "stopped by ada@login1"
+
+    play(tmp_path, scene, times=QUICK)
+
+
+def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def scene(made: Scene) -> None:
+        made.coordinator._journal._plan = replace(made.coordinator._journal._plan, requeue=RequeuePlan(max=0, on=()))
+        made.coordinator._say = lambda text, level="info": said.append(text)  # type: ignore[method-assign]
+        made.coordinator.received_from_own(a_join(0))
+        await until(made, Assign)
+        ask_to_stop(tmp_path, requeue=True)
+        while not any("asked for another start" in text for text in said):
+            await asyncio.sleep(0.001)
+        assert made.heard.empty()
+
+    play(tmp_path, scene, times=QUICK)
+    assert any(text.endswith("requeue.max is 0, so the job is not started again; nothing was done") for text in said)

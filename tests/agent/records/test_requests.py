@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.agent.records.requests import aged, notice_in, standing_notices
+from hpc_elastic.agent.records.requests import (
+    aged,
+    is_end_wanted,
+    notice_in,
+    operator_stop_in,
+    standing_notices,
+    stop_at_once,
+    with_id,
+)
 from hpc_elastic.membership.notices import NoticeGiven
+from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.rundir.records import Request, utc_text
 
 NOON = 1_800_000_000.0
@@ -70,3 +79,50 @@ def test_an_unknown_reason_is_an_operators(reason: str | None, told: str) -> Non
 
 def test_a_negative_time_is_none_left() -> None:
     assert notice_in(notice(left_s=-3.0)).seconds_left == 0.0
+
+
+def stop(
+    name: str | None = "s", *, left_s: float | None = 60.0, requeue: bool = False, allocation: int | None = 1
+) -> Request:
+    return Request(
+        kind="stop", by="ada@login", time="noon", id=name, seconds_left=left_s, requeue=requeue, allocation=allocation
+    )
+
+
+@pytest.mark.parametrize("allocation", [1, None])
+def test_a_stop_with_notice_stands_in_its_allocation_and_ends_the_run_at_once_in_a_later_one(
+    allocation: int | None,
+) -> None:
+    requests = [stop(allocation=allocation)]
+    assert [each.id for each in standing_notices(requests, 1)] == ["s"]
+    assert stop_at_once(requests, 1) is None
+    later = [*requests, start(2)]
+    assert not standing_notices(later, 2)
+    assert stop_at_once(later, 2) == "ada@login"
+    assert is_end_wanted(later)
+
+
+def test_a_stop_with_a_requeue_is_about_one_allocation_only() -> None:
+    requests = [stop(requeue=True), stop("t", requeue=True, left_s=None)]
+    assert [each.id for each in standing_notices(requests, 1)] == ["s", "t"]
+    later = [*requests, start(2)]
+    assert not standing_notices(later, 2)
+    assert [stop_at_once(later, allocation) for allocation in (1, 2)] == [None, None]
+    assert not is_end_wanted(later)
+
+
+def test_a_stop_without_a_time_is_one_at_once() -> None:
+    assert stop_at_once([stop(None, left_s=None, allocation=None)], 1) == "ada@login"
+    assert not standing_notices([stop(left_s=None)], 1)
+
+
+def test_an_announced_stop_without_an_id_gets_one_and_other_requests_stay_as_they_are() -> None:
+    assert with_id(stop(None)).id == "stop-ada@login-noon"
+    for request in (stop(), stop(None, left_s=None), notice()):
+        assert with_id(request) == request
+
+
+def test_an_announced_stop_says_who_when_and_what_for() -> None:
+    assert operator_stop_in(stop()) == OperatorStop(by="ada@login", seconds_left=60.0)
+    again = operator_stop_in(stop(requeue=True, left_s=None))
+    assert again == OperatorStop(by="ada@login", seconds_left=0.0, is_requeue=True)
