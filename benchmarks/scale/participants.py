@@ -106,6 +106,9 @@ class PretendedWorkers:
     def pids(self) -> dict[str, int]:
         return {str(self._rank): os.getpid()}
 
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        return []
+
     def orders(self) -> list[WorkerOrder]:
         return []
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import first_line
-from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, text_of_exit
+from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, signal_of_program, text_of_exit
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import (
     RULES_FOR_EXCEPTIONS,
@@ -21,6 +21,16 @@ from hpc_elastic.failures.exception_rules import (
     describe,
     is_consequence,
     lost_process,
+)
+from hpc_elastic.failures.output_end import (
+    NOISE_LINES,
+    WRAPPERS_LINES,
+    clean_output,
+    find_chain,
+    find_child,
+    find_ended,
+    last_line,
+    says_error,
 )
 from hpc_elastic.failures.traceback_text import (
     Frame,
@@ -33,7 +43,8 @@ from hpc_elastic.failures.traceback_text import (
 )
 
 VICTIMS = (FailureClass.PEER_LOST, FailureClass.COLLECTIVE_TIMEOUT, FailureClass.RENDEZVOUS)
-NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
+_PLAIN = (FailureClass.EXCEPTION, FailureClass.IMPORT_ERROR)  # where a text given to sys.exit says more
+LAST_OF_PROGRAMS = 125  # the codes above are of a shell: that it could not run a program, or of a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,46 +68,110 @@ class _Held:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """The exceptions that ended a worker, () for none, and what it said after them, as far as that is another thing."""
+
+    chain: tuple[Raised, ...] = ()
+    then: str = ""
+
+
 def classify(evidence: FailureEvidence) -> Classified:
     """Return the class, message, frame and details of a worker's failure; any evidence has an answer."""
-    chain = _chain_of(evidence)
-    end = WorkerEnd(evidence=evidence, has_exception=bool(chain))
+    ended = _find_ended(evidence)
+    end = WorkerEnd(evidence=evidence, has_exception=bool(ended.chain))
     for rule in RULES_FOR_ENDS:
         if rule.holds(end):
-            if rule.failure_class is FailureClass.EXCEPTION and chain:
-                found = _of_exception(evidence, chain)
-                is_threads = bool(chain[0].thread) and found.failure_class is FailureClass.EXCEPTION
-                return _of_exit_after(chain[0].thread, found, evidence) if is_threads else found
+            if rule.failure_class is FailureClass.EXCEPTION and ended.chain:
+                found = _of_exception(evidence, ended)
+                thread = ended.chain[0].thread
+                is_threads = bool(thread) and found.failure_class is FailureClass.EXCEPTION
+                return _of_exit_after(thread, found, evidence) if is_threads else found
             frames = parse_fault(evidence.stderr_tail)
             return Classified(
                 failure_class=rule.failure_class,
                 message=rule.say(end),
                 frame=_name(next((f for f in reversed(frames) if f.is_users), None), frames, evidence),
-                detail=rule.tell(end),
+                detail="; ".join(part for part in (rule.tell(end), ended.then) if part),
                 rule=rule.name,
             )
     raise AssertionError("unreachable: the last rule always holds")
 
 
-def _chain_of(evidence: FailureEvidence) -> tuple[Raised, ...]:
-    """Return the exceptions that ended the worker: those of its error file, else those at the end of its output."""
+def has_failed_inside(stderr_tail: str) -> bool:
+    """Return whether an exception had ended a program that a worker ran, and was no consequence of another rank's."""
+    chain = find_ended(parse_tracebacks(clean_output(stderr_tail)), is_victims=_is_victims)
+    return bool(chain) and not _is_victims(chain)
+
+
+def _find_ended(evidence: FailureEvidence) -> _Ended:
+    """Return the exceptions that ended the worker: its program's, its own of its error file, or its output's."""
     if evidence.written_by and evidence.failure_class != FailureClass.EXIT_CODE.value:
-        chains = parse_tracebacks(evidence.traceback)
-        chain = chains[-1] if chains else ()
-        if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
-            return chain
-        prefixes = (each[:length] for each in chains for length in range(1, len(each) + 1))
-        own = next((each for each in prefixes if _is_same(each[-1], evidence.message)), None)
-        if own is not None:  # the tracebacks behind it are quoted in its text
-            return (*own[:-1], replace(own[-1], text=evidence.message.partition(": ")[2]))
-        name, _, text = evidence.message.partition(": ")
-        written = Raised(type_name=evidence.exception_type or name.strip() or "an exception without a name", text=text)
-        return (*chain[:-1], written) if chain else (written,)
-    if evidence.written_by and (chain := parse_traceback(evidence.traceback)) and _is_victims(chain[:1]):
-        return chain[:-1] or chain  # sys.exit in the handler of a peer's loss
-    if evidence.signal_name is None and evidence.exit_code == 1:
-        return _chain_in(evidence.stderr_tail)
-    return ()
+        own = _own_chain(evidence)
+        if _is_victims(own[:1]):
+            return _Ended(chain=own)
+        then = describe(own[-1]).partition("\n")[0]
+        if child := find_child(evidence.stderr_tail, own, is_victims=_is_victims):
+            return _Ended(chain=child, then=f"then {then}")
+        return _Ended(then=f"then {then}") if signal_of_program(evidence) else _Ended(chain=own)
+    if evidence.signal_name is not None:
+        return _Ended()
+    if evidence.written_by and (chain := parse_traceback(evidence.traceback)):
+        return _find_before_exit(evidence, chain)
+    return _Ended(chain=_chain_in_output(evidence, WRAPPERS_LINES))
+
+
+def _find_before_exit(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> _Ended:
+    """Return the exceptions because of which a script exited by itself, as far as they say more than its exit.
+
+    Args:
+        evidence: what is known.
+        chain: the SystemExit, behind the exceptions in whose handling it was raised.
+    """
+    handled = chain[:-1]
+    if _is_victims(chain[:1]):
+        return _Ended(chain=handled or chain)  # sys.exit in the handler of a peer's loss
+    text, printed = text_of_exit(evidence), _chain_in_output(evidence, NOISE_LINES)
+    if printed and printed[-1].ended_process:
+        return _Ended(chain=printed, then=f"then {text.strip()}" if text else "")
+    if text:
+        if printed and not printed[0].thread and _is_victims(printed):
+            return _Ended(chain=printed)
+        is_telling = handled and _choose(_hold(evidence, handled)).failure_class not in _PLAIN
+        return _Ended(chain=handled, then=f"then {text.strip()}") if is_telling else _Ended()
+    # A library that exits in a handler of its own, such as argparse, has said why; a user's exception tells more.
+    if any(frame.is_users for raised in handled for frame in raised.frames):
+        return _Ended(chain=handled)
+    is_told = says_error(last_line(evidence.stderr_tail)) and not _ends_with(printed, evidence)
+    return _Ended() if is_told else _Ended(chain=printed)
+
+
+def _chain_in_output(evidence: FailureEvidence, noise: int) -> tuple[Raised, ...]:
+    """Return the exceptions that ended a program, as its output shows them; a Python program exits with 1 of them."""
+    chain = find_chain(evidence.stderr_tail, noise=noise, is_victims=_is_victims)
+    code = evidence.exit_code or 0
+    is_of_wrapper = bool(chain) and chain[-1].ended_process and 1 < code <= LAST_OF_PROGRAMS
+    return chain if code == 1 or is_of_wrapper else ()
+
+
+def _ends_with(chain: tuple[Raised, ...], evidence: FailureEvidence) -> bool:
+    """Return whether the last line of the output is of this chain's last exception."""
+    return bool(chain) and last_line(evidence.stderr_tail).startswith(chain[-1].type_name)
+
+
+def _own_chain(evidence: FailureEvidence) -> tuple[Raised, ...]:
+    """Return the exceptions in a worker's error file."""
+    chains = parse_tracebacks(evidence.traceback)
+    chain = chains[-1] if chains else ()
+    if chain and (not evidence.message or _is_same(chain[-1], evidence.message)):
+        return chain
+    prefixes = (each[:length] for each in chains for length in range(1, len(each) + 1))
+    own = next((each for each in prefixes if _is_same(each[-1], evidence.message)), None)
+    if own is not None:  # the tracebacks behind it are quoted in its text
+        return (*own[:-1], replace(own[-1], text=evidence.message.partition(": ")[2]))
+    name, _, text = evidence.message.partition(": ")
+    written = Raised(type_name=evidence.exception_type or name.strip() or "an exception without a name", text=text)
+    return (*chain[:-1], written) if chain else (written,)
 
 
 def _is_same(raised: Raised, message: str) -> bool:
@@ -105,25 +180,12 @@ def _is_same(raised: Raised, message: str) -> bool:
     return message.startswith(raised.short_type) and first in message.partition("\n")[0]
 
 
-def _chain_in(tail: str) -> tuple[Raised, ...]:
-    """Return the chain of the traceback with which a program's output ends, () if it ends with something else."""
-    chains = parse_tracebacks(tail)
-    if not chains:
-        return ()
-    if chains[-1][-1].short_type == "ChildFailedError":  # of a torchrun inside: what its workers printed says more
-        own = [chain for chain in chains if chain[-1].short_type != "ChildFailedError"]
-        firsts = [chain for chain in own if not _is_victims(chain)] or own
-        return firsts[0] if firsts else chains[-1]
-    last = chains[-1][-1]
-    after = [line for line in last.text.split("\n")[1:] if line.strip()]
-    return chains[-1] if len(after) <= NOISE_LINES or last.is_group or "Traceback" in last.text else ()
-
-
 def _is_victims(chain: tuple[Raised, ...]) -> bool:
     return _hold(FailureEvidence(), chain)[0].failure_class in VICTIMS
 
 
-def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Classified:
+def _of_exception(evidence: FailureEvidence, ended: _Ended) -> Classified:
+    chain = ended.chain
     held = _hold(evidence, chain)
     whole = chosen = _choose(held)
     while chosen.raised.is_group and chosen is not held[0]:  # the group's first exception says what happened
@@ -142,7 +204,7 @@ def _of_exception(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> Class
         failure_class=chosen.failure_class,
         message=message,
         frame=_name(innermost_of_user(chain, chosen.raised), chosen.raised.frames, evidence),
-        detail="; ".join(part for part in (chosen.detail, after) if part),
+        detail="; ".join(part for part in (chosen.detail, after, ended.then) if part),
         rule=chosen.rule,
     )
 

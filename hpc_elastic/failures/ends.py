@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import tell_memory
-from hpc_elastic.failures.traceback_text import parse_traceback
+from hpc_elastic.failures.output_end import last_line
+from hpc_elastic.failures.traceback_text import ends_with_fault, parse_traceback
 
 _SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
-# What bash prints of a command that a signal ended (glibc, strsignal).
+# A Python whose subprocess a signal ended hands -9 on to sys.exit, and the kernel keeps the low byte. Not HUP and INT:
+# -1 and -2 are codes that people choose.
+_PYTHON_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGTERM", "SIGILL", "SIGFPE")
+_CALLED = re.compile(  # subprocess.CalledProcessError.__str__
+    r"^CalledProcessError: Command (?s:.*)(?:died with <Signals\.(SIG\w+): \d+>|returned non-zero exit status (\d+))\.$"
+)
+# What a shell prints of a command that a signal ended (glibc, strsignal): bash with the line and the process id before.
 _SHELL_WORDS = {
     "SIGKILL": "Killed",
     "SIGSEGV": "Segmentation fault",
@@ -39,6 +47,7 @@ _CUDA = {
     FailureClass.CUDA_OUT_OF_MEMORY: r"CUDA error: out of memory|CUDA out of memory",
     FailureClass.CUDA_ERROR: r"CUDA error: ",
 }
+_DUMPED_LATER = re.compile(r"(?m)^Timeout \((\d[\d:.]{0,20})\)!$")  # Modules/faulthandler.c
 # The lines that say why native code gave up (libstdc++, glibc's malloc and assert, Python, torch).
 _ABORT_LINES = re.compile(
     r"^(?:\s*what\(\):|terminate called|free\(\)|malloc\(\)|malloc_|double free|munmap_chunk|corrupted |realloc\(\)|"
@@ -59,16 +68,15 @@ class WorkerEnd:
         evidence = self.evidence
         if evidence.signal_name is not None:
             return evidence.signal_name
-        for name, code in _SHELL_SIGNALS.items():
-            if evidence.exit_code == code and (self._shell_says(name) or (code == 137 and self._has_oom_kill)):
-                return name
-        return ""
+        return signal_of_program(evidence) or next(
+            (name for name, code in _SHELL_SIGNALS.items() if evidence.exit_code == code and self._shell_says(name)), ""
+        )
 
     def _shell_says(self, name: str) -> bool:
-        word = _SHELL_WORDS.get(name)
-        if word is None:
-            return False
-        return re.search(rf"(?m): line \d+: +\d+ {word}\b", self.evidence.stderr_tail) is not None
+        if name == "SIGKILL" and self._has_oom_kill:
+            return True
+        word, tail = _SHELL_WORDS.get(name), self.evidence.stderr_tail
+        return word is not None and re.search(rf"(?m)(?:: line \d+: +\d+ |^){word}\b", tail) is not None
 
     @property
     def _has_oom_kill(self) -> bool:
@@ -79,9 +87,22 @@ class WorkerEnd:
         return not self.has_exception and self.signal_name == name
 
 
-def last_line(text: str) -> str:
-    """Return the last line of a text that is not empty, "" if there is none."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+def signal_of_program(evidence: FailureEvidence) -> str:
+    """Return the signal that ended a program which a Python script ran and whose end it passed on; "" for none."""
+    numbers = {int(signal.Signals[name]): name for name in _PYTHON_SIGNALS}
+    if evidence.signal_name is not None or not evidence.exit_code:
+        return ""
+    if not evidence.written_by:
+        return numbers.get(256 - evidence.exit_code, "")
+    if evidence.failure_class == FailureClass.EXIT_CODE.value:
+        chain = parse_traceback(evidence.traceback)
+        text = chain[-1].text if chain and chain[-1].short_type == "SystemExit" else ""
+        return numbers.get(-int(text), "") if re.fullmatch(r"-\d{1,3}", text) else ""
+    found = _CALLED.match(evidence.message.strip())
+    if found is None:
+        return ""
+    by_code = {str(code): name for name, code in _SHELL_SIGNALS.items()}
+    return found[1] or by_code.get(found[2], "")
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
@@ -92,12 +113,18 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
     return text[found.start() : end if end >= 0 else None].strip()
 
 
-def _say_signal(end: WorkerEnd) -> str:
-    return f"killed by {end.signal_name}"
+def _killed(end: WorkerEnd) -> str:
+    """Return by which signal the worker was killed, or the program that it ran."""
+    return f"{'' if end.evidence.signal_name is not None else 'its program was '}killed by {end.signal_name}"
 
 
 def _say_exit(end: WorkerEnd) -> str:
-    return text_of_exit(end.evidence) or last_line(end.evidence.stderr_tail) or f"exit code {end.evidence.exit_code}"
+    evidence = end.evidence
+    tail = evidence.stderr_tail
+    dumped = _DUMPED_LATER.findall(tail) if evidence.exit_code == 1 and ends_with_fault(tail) else []
+    if dumped:
+        return f"faulthandler.dump_traceback_later ended it, after a timeout of {dumped[-1]}"
+    return text_of_exit(evidence) or last_line(tail) or f"exit code {evidence.exit_code}"
 
 
 def text_of_exit(evidence: FailureEvidence) -> str:
@@ -126,7 +153,7 @@ class EndRule:
     reason: str
     failure_class: FailureClass
     holds: Callable[[WorkerEnd], bool]
-    say: Callable[[WorkerEnd], str] = _say_signal
+    say: Callable[[WorkerEnd], str] = _killed
     tell: Callable[[WorkerEnd], str] = _tell_nothing
 
 
@@ -177,7 +204,7 @@ def _logs_cuda(failure_class: FailureClass) -> EndRule:
 def _say_abort(end: WorkerEnd) -> str:
     lines = [line.strip() for line in end.evidence.stderr_tail.splitlines() if _ABORT_LINES.match(line)]
     told = [line for line in lines if not line.startswith("terminate called")] or lines
-    return f"killed by SIGABRT: {_without_stamp(told[0])}" if told else "killed by SIGABRT"
+    return f"{_killed(end)}: {_without_stamp(told[0])}" if told else _killed(end)
 
 
 def _is_shared_memory_full(end: WorkerEnd) -> bool:
@@ -250,21 +277,21 @@ RULES_FOR_ENDS: tuple[EndRule, ...] = (
         reason="SIGSEGV",
         failure_class=FailureClass.SEGMENTATION_FAULT,
         holds=lambda end: end.is_killed("SIGSEGV"),
-        say=lambda _: "killed by SIGSEGV: a segmentation fault",
+        say=lambda end: f"{_killed(end)}: a segmentation fault",
     ),
     EndRule(
         name="shared memory full",
         reason="SIGBUS, and nothing is free in /dev/shm",
         failure_class=FailureClass.SHARED_MEMORY_FULL,
         holds=_is_shared_memory_full,
-        say=lambda _: "killed by SIGBUS: nothing is free in /dev/shm",
+        say=lambda end: f"{_killed(end)}: nothing is free in /dev/shm",
     ),
     EndRule(
         name="bus error",
         reason="SIGBUS",
         failure_class=FailureClass.BUS_ERROR,
         holds=lambda end: end.is_killed("SIGBUS"),
-        say=lambda _: "killed by SIGBUS: a bus error",
+        say=lambda end: f"{_killed(end)}: a bus error",
     ),
     *(_logs_cuda(failure_class) for failure_class in _CUDA),
     EndRule(

@@ -6,6 +6,7 @@ A traceback is read line by line and never evaluated; any text gives a result, a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from posixpath import dirname, relpath
 
@@ -15,10 +16,12 @@ _HEADS = ("Traceback (most recent call last):", "Exception Group Traceback (most
 _FRAME = re.compile(r'  ?File "([^"\n]{1,4096})", line (\d{1,9})(?:, in (.{1,500}))?$')
 _THREAD_FRAME = re.compile(r'  File "([^"\n]{1,4096})", line (\d{1,9}) in (.{1,500})$')  # as faulthandler prints it
 _RAISED = re.compile(r"([A-Za-z_][\w.]{0,300}|[A-Za-z_][\w.]{0,200}\.<locals>\.\w{1,100})(?:: (.*))?$")
+_OTHER_THREAD = re.compile(r"Thread 0x[0-9a-f]{1,16}\b.{0,100}\(most recent call first\):$")
 # What torch passes on of another process: torch/_utils.py, and torch/multiprocessing/spawn.py.
 _RELAYED = re.compile(r"\s*(?:Caught \S+ |-- Process \d+ terminated with the following error:)")
 _REMOTE = re.compile(r"[\w.]{0,100}\bRemoteTraceback:|[\w.]{0,100}\b_RemoteTraceback:")
-_RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]: ?")  # torch's excepthook (torch/distributed/distributed_c10d.py, 2.13)
+# What torch's excepthook puts before each line (torch/distributed/distributed_c10d.py, 2.13); its log has `[rank0]:[W`.
+_RANK_PREFIX = re.compile(r"^\[rank\d{1,9}\]:(?: |$)")
 _THREAD = re.compile(r"Exception in thread (.{1,200}):$")  # before the traceback (threading.excepthook)
 _GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
 # Between the exceptions of a group, and behind the last one, without the margin (traceback.TracebackException).
@@ -53,6 +56,8 @@ class Raised:
     `type_name` is as printed, such as `torch.distributed.DistNetworkError`; `link` says how it belongs to the one
     before it in the chain: `cause`, `context`, or "" for the first. `thread` is the name of the thread that the chain
     ended, as far as Python says so: such an exception does not end the process. Only the first of a chain has it.
+    `ended_process` says that torch's excepthook printed it, which Python calls for an exception that ends a process: a
+    handler that prints an exception and goes on does not.
     """
 
     type_name: str
@@ -60,6 +65,7 @@ class Raised:
     frames: tuple[Frame, ...] = ()
     link: str = ""
     thread: str = ""
+    ended_process: bool = False
 
     @property
     def short_type(self) -> str:
@@ -89,6 +95,7 @@ class _Block:
 
     link: str
     thread: str = ""
+    has_rank: bool = False  # its lines begin with the rank, as torch's excepthook prints them
     frames: list[Frame] = field(default_factory=list)
     raised: str | None = None  # the line with type and text, once it was read
     more: list[str] = field(default_factory=list)
@@ -106,7 +113,14 @@ class _Block:
             return None
         text = "\n".join([found[2] or "", *self.more]).strip("\n ")
         frames = tuple(self.frames)
-        return Raised(type_name=found[1], text=text, frames=frames, link=self.link, thread=self.thread)
+        return Raised(
+            type_name=found[1],
+            text=text,
+            frames=frames,
+            link=self.link,
+            thread=self.thread,
+            ended_process=self.has_rank,
+        )
 
 
 class _Groups:
@@ -165,9 +179,12 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
     block: _Block | None = None
     link, before = "", ""
     groups = _Groups()
-    for line in _lines(text):
+    for line, has_rank in _lines(text):
         stripped, thread = line.strip(), _THREAD.match(before)
         before = line
+        if block is not None and block.has_rank and block.raised is not None and stripped and not has_rank:
+            _close(block, chains)  # what follows is not of the exception
+            block = None
         if groups.read(line, block, chains):
             block, link = None, "context" if groups.is_at_first_member else ""
         elif stripped in (CAUSE, CONTEXT):
@@ -180,26 +197,29 @@ def parse_tracebacks(text: str) -> tuple[tuple[Raised, ...], ...]:
             if not link:
                 chains.append([])
             name = thread[1] if thread and not link else ""
-            block, link = _Block(link=link if chains and chains[-1] else "", thread=name), ""
+            block, link = _Block(link=link if chains and chains[-1] else "", thread=name, has_rank=has_rank), ""
         elif block is not None:
             _read(block, line)
         elif _FRAME.match(line):  # a syntax error, or the rest of a traceback whose beginning is cut off
             chains.append([])
-            block, link = _Block(link=""), ""
+            block, link = _Block(link="", has_rank=has_rank), ""
             _read(block, line)
         elif (link or _REMOTE.match(line)) and _RAISED.match(
             line
         ):  # an exception that has no frames has no head either
             if not link:
                 chains.append([])
-            block, link = _Block(link=link, raised=line), ""
+            block, link = _Block(link=link, raised=line, has_rank=has_rank), ""
     _close(block, chains)
     groups.finish(chains)
     return tuple(tuple(chain) for chain in chains if chain)
 
 
-def _lines(text: str) -> list[str]:
-    return [_GROUP_MARGIN.sub("", _RANK_PREFIX.sub("", line)) for line in text.split("\n")]
+def _lines(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each line without what stands before those of a traceback, and whether that was torch's rank."""
+    for line in text.split("\n"):
+        without = _RANK_PREFIX.sub("", line)
+        yield _GROUP_MARGIN.sub("", without), len(without) != len(line)
 
 
 def _close(block: _Block | None, chains: list[list[Raised]]) -> None:
@@ -226,19 +246,30 @@ def _read(block: _Block, line: str) -> None:
 
 
 def parse_fault(text: str) -> tuple[Frame, ...]:
-    """Return the frames of the thread that failed, from the outermost in, of what faulthandler printed."""
-    frames: list[Frame] = []
-    is_current = False
-    for line in _lines(text):
+    """Return the frames of the thread that failed, from the outermost in, of what faulthandler printed.
+
+    A dump after a time has no such thread; then it is the main thread, which stands last.
+    """
+    current: list[Frame] = []
+    last: list[Frame] = []
+    frames: list[Frame] | None = None
+    for line, _ in _lines(text):
         if line.startswith(("Current thread ", "Stack (most recent call first):")):
-            is_current, frames = True, []
-        elif is_current:
+            frames = current = []
+        elif _OTHER_THREAD.match(line):
+            frames = last = []
+        elif frames is not None:
             found = _THREAD_FRAME.match(line)
             if found is None:
-                is_current = False
+                frames = None
             else:
                 frames.append(Frame(file=found[1], line=int(found[2]), function=found[3]))
-    return tuple(reversed(frames))
+    return tuple(reversed(current or last))
+
+
+def ends_with_fault(text: str) -> bool:
+    """Return whether the last line of a text is one of a stack that faulthandler printed."""
+    return _THREAD_FRAME.match(text.rstrip("\n").rpartition("\n")[2]) is not None
 
 
 def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None:

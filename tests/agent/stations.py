@@ -23,6 +23,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.agent.workers.group import LocalWorkers
+from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.membership.actions import Leave
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.membership.member import Member
@@ -72,6 +73,12 @@ class FakeWorkers:
 
     def pids(self) -> dict[str, int]:
         return dict.fromkeys(map(str, self._ranks), os.getpid())
+
+    def orders(self) -> list[WorkerOrder]:
+        return []
+
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        return []
 
 
 class Station:

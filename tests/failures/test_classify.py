@@ -410,7 +410,7 @@ def test_a_shells_word_for_the_signal_of_its_last_command_counts() -> None:
     evidence = FailureEvidence(
         exit_code=137, stderr_tail="run.sh: line 3:  4711 Killed                  python train.py\n"
     )
-    assert classify(evidence).message == "killed by SIGKILL"
+    assert classify(evidence).message == "its program was killed by SIGKILL"
     assert classify(replace(evidence, memory=MemoryUse(oom_kills=1))).failure_class is FailureClass.OUT_OF_MEMORY
     assert classify(replace(evidence, stderr_tail="")).failure_class is FailureClass.EXIT_CODE
 

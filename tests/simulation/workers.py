@@ -166,6 +166,9 @@ class Workers:
         assert self.assign is not None
         return [self.order_of(local_rank)[0] for local_rank in range(self.assign.workers)]
 
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        return []  # none of them writes anything
+
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         assert self.assign is not None
         rank = self.assign.first_rank + local_rank

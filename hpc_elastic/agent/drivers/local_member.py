@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry
@@ -23,10 +24,12 @@ from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.error_files import set_aside_error, settle_error_file
 from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.flight_records import keep_flight_records
+from hpc_elastic.agent.workers.lifecycle import LAST_WORD_EXITCODE
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.classify import has_failed_inside
 from hpc_elastic.membership.actions import (
     Action,
     DiscoverHead,
@@ -76,6 +79,7 @@ class MemberOutputs:
 
 
 Examine = Callable[[], Awaitable[str | None]]  # runs the health checks; returns what they found, None if nothing
+LOOKS_WITHIN_S = 2.0  # for the last output of stopped workers, where the file system is slow
 EXAMINES_AGAIN_S = 60.0  # an unhealthy node, which may get well: a disk is cleared, a file server is back
 # What ends a worker of a node that may be at fault itself.
 SUSPECT_CLASSES = frozenset(
@@ -325,6 +329,8 @@ class LocalMember:
             unkillable = await self._group.stop_workers(
                 action.manner, is_terminated=is_terminated, takes_stacks=action.takes_stacks
             )
+            if action.manner is StopManner.RESTART:
+                await self._find_failed_inside()
             if self._is_suspect and action.manner is StopManner.RESTART:
                 await self._examine_unless_fenced()
         finally:
@@ -333,6 +339,26 @@ class LocalMember:
         self._fenced_by = NEVER
         port, step, waiting = self._group.store_port, self.furthest_step(), self.waiting_ranks()
         self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting))
+
+    async def _find_failed_inside(self) -> None:
+        """Report each worker that the stop ended as failed whose program had failed before: it was a wrapper only.
+
+        What the program wrote is read once no worker is left, and a fence does not wait for it.
+        """
+        layout, stopped = RunLayout(self._plan.run_dir), self._group.ended_by_stop()
+
+        def find() -> list[WorkerOrder]:
+            return [order for order in stopped if has_failed_inside(order.stderr_tail(layout))]
+
+        if not stopped:
+            return
+        looking: asyncio.Future[list[WorkerOrder]] = self._disk.call(find, is_urgent=True)
+        fenced = asyncio.ensure_future(self._is_fenced.wait())
+        waited: set[asyncio.Future[Any]] = {looking, fenced}
+        await asyncio.wait(waited, timeout=LOOKS_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        fenced.cancel()
+        for order in looking.result() if looking.done() else []:
+            self.worker_exited(order.attempt, order.local_rank, LAST_WORD_EXITCODE, is_after_stop=True)
 
     async def _examine_now(self) -> None:
         """Runs the health checks and tells the member what they found."""

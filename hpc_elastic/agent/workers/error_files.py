@@ -12,6 +12,7 @@ from typing import Any
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.failures.classify import has_failed_inside
 from hpc_elastic.last_word import Word
 from hpc_elastic.rundir.error_file import (
     FoundError,
@@ -43,7 +44,8 @@ def settle_error_file(
         is_after_stop: whether it ended after the TERM of a stop.
 
     Returns:
-        Whether the worker failed by itself, which after a stop only its own account can tell.
+        Whether the worker failed by itself, which after a stop only its own account can tell, or that of the program
+        that it ran.
     """
     said = _said(failing)
     try:
@@ -56,7 +58,9 @@ def settle_error_file(
         return failing is not None or not is_after_stop
     if not is_after_stop:
         return True
-    return failing is not None or (data is not None and "raised_by" not in data)
+    if failing is not None or (data is not None and "raised_by" not in data):
+        return True
+    return has_failed_inside(order.stderr_tail(layout))
 
 
 def set_aside_error(layout: RunLayout, attempt: int, rank: int) -> None:

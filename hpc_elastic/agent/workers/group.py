@@ -114,6 +114,7 @@ class LocalWorkers:
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
         self._failing: dict[int, Word] = {}  # by local rank: what failed workers said of the exception that ended them
+        self._ended_by_stop: list[WorkerOrder] = []  # those of the latest attempt
         self._starting: asyncio.Task[None] | None = None
         self.started = 0.0  # the start of the latest attempt, in Unix seconds
         self.start_method = ""  # how its workers were started: fork or spawn
@@ -198,6 +199,10 @@ class LocalWorkers:
         """Return what a failed worker of the latest attempt said of the exception that ended it, None if nothing."""
         return self._failing.get(local_rank)
 
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        """Return the orders of the workers of the latest attempt that a stop has ended."""
+        return list(self._ended_by_stop)
+
     async def shut_down(self) -> None:
         """End the store host and the fork server; all workers must have ended before."""
         self._listener.close()
@@ -211,6 +216,7 @@ class LocalWorkers:
     async def _initialize_workers(self, assign: Assign) -> None:
         self._pids.clear()
         self._failing.clear()
+        self._ended_by_stop.clear()
         await self._close_pipes()
         self._orders = {order.local_rank: order for order in self._build_orders(assign)}
         await self._unless_stopped(self._start.ready())
@@ -331,7 +337,9 @@ class LocalWorkers:
 
     def _exited(self, worker: SpawnedWorker, ended: WorkerExit) -> None:
         order, is_after_stop = worker.order, ended.explained is Explained.PERHAPS
-        if ended.explained is not Explained.YES:
-            if ended.failing is not None:
-                self._failing[order.local_rank] = ended.failing
-            self._on_exit(order.attempt, order.local_rank, ended.exitcode, is_after_stop)
+        if ended.explained is Explained.YES:
+            self._ended_by_stop.append(order)
+            return
+        if ended.failing is not None:
+            self._failing[order.local_rank] = ended.failing
+        self._on_exit(order.attempt, order.local_rank, ended.exitcode, is_after_stop)

@@ -58,6 +58,9 @@ class NodeWorkers(Protocol):
     def orders(self) -> list[WorkerOrder]:
         """Return the orders with which the workers of the latest attempt are started."""
 
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        """Return the orders of the workers of the latest attempt that a stop has ended."""
+
     def order_of(self, local_rank: int) -> tuple[WorkerOrder, int]:
         """Return the order of a worker of the latest attempt, and its process id (0: never started)."""
 

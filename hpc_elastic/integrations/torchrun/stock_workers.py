@@ -129,6 +129,10 @@ class StockWorkers:
         """Return no orders, because torchrun starts the workers."""
         return []
 
+    def ended_by_stop(self) -> list[WorkerOrder]:
+        """Return no orders: torch's agent stops the workers."""
+        return []
+
     def failing_word(self, _local_rank: int) -> None:
         """Return None: torch's agent reports what its workers failed of."""
         return

@@ -1,0 +1,128 @@
+"""Finds in the end of a program's output the exception that ended it, or the line that says most of its end.
+
+Theory of operation. A worker may be a shell, a launcher or another wrapper whose own end says only that its program
+failed; and a program may print more after the traceback that ended it: lines of loggers at exit, a progress bar, the
+steps of a cleanup. A traceback that torch's excepthook printed belongs to an exception that ended a process, whatever
+follows it. Any other one may be of a handler that went on, so it counts only close to the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from hpc_elastic.failures.traceback_text import Raised, parse_tracebacks
+
+Chain = tuple[Raised, ...]
+NOISE_LINES = 3  # lines that may follow the traceback that ended a program: warnings of its teardown
+WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of its own
+_COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
+_BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
+_HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
+_BOX_HEAD = re.compile(r"^╭─.*Traceback \(most recent call last\).*╮$")  # rich.traceback
+_BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
+_BOX_SOURCE = re.compile(r"^│ ❱ *\d+ (?:│ *)*(.*?) *│$")
+_WARNING = re.compile(r"^\S.{0,4096}:\d{1,9}: \w{0,100}Warning: |^(?:\[rank\d{1,9}\]:)?\[W\d{3,4} ")
+_ERROR = re.compile(r"(?i)^\W*(?:[\w./:-]+\W+){0,4}(?:error|fatal|critical)\b")
+_RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another process only that it failed
+
+
+def clean_output(text: str) -> str:
+    """Return a program's output without colours and carriage returns, rich's tracebacks in the form of Python's."""
+    lines: list[str] = []
+    text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    is_box = False
+    for line in _HEAD_BEHIND_BAR.sub(_split_behind_bar, text).split("\n"):
+        if _BOX_HEAD.match(line):
+            is_box = True
+            lines.append("Traceback (most recent call last):")
+        elif not is_box:
+            lines.append(line)
+        elif line.startswith("╰─"):
+            is_box = False
+        elif frame := _BOX_FRAME.match(line):
+            lines.append(f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
+        elif source := _BOX_SOURCE.match(line):
+            lines.append(f"    {source[1]}")
+    return "\n".join(lines)
+
+
+def _split_behind_bar(found: re.Match[str]) -> str:
+    return f"{found[1]}\n{found[2]}" if _BAR.search(found[1]) else found[0]
+
+
+def find_chain(tail: str, *, noise: int, is_victims: Callable[[Chain], bool]) -> Chain:
+    """Return the exceptions that ended a program, as the end of its output shows them; () if it shows none.
+
+    Args:
+        tail: the end of its standard error.
+        noise: how many lines may follow a traceback that need not have ended a process.
+        is_victims: returns whether a chain is a consequence of another rank's failure.
+    """
+    chains = parse_tracebacks(clean_output(tail))
+    while chains and chains[-1][-1].short_type in _RELAYS:
+        own, relay = chains[:-1], chains[-1]
+        if relay[-1].short_type == "ChildFailedError" and own:  # of a torchrun inside, which has several workers
+            return next((chain for chain in own if not is_victims(chain)), own[0])
+        child = find_ended(own, is_victims=is_victims) or _last_if_near(own, WRAPPERS_LINES)
+        return child or _last_if_near(chains, noise)
+    return find_ended(chains, is_victims=is_victims) or _last_if_near(chains, noise)
+
+
+def find_child(tail: str, own: Chain, *, is_victims: Callable[[Chain], bool]) -> Chain:
+    """Return the exceptions that ended a program which a worker ran, if they explain the worker's own; else ().
+
+    They do if the own exception says only that a process failed, or if a process of the rank's group ended of one while
+    the worker itself was in no group.
+    """
+    chains = parse_tracebacks(clean_output(tail))
+    others = [chain for chain in chains if not _are_same(chain[-1], own[-1])]
+    if any(chain[-1].ended_process for chain in chains if chain not in others):
+        return ()
+    found = find_ended(others, is_victims=is_victims)
+    if not found and own[-1].short_type in _RELAYS:
+        found = _last_if_near(others, WRAPPERS_LINES)
+    return found
+
+
+def find_ended(chains: Sequence[Chain], *, is_victims: Callable[[Chain], bool]) -> Chain:
+    """Return the last of the chains that have ended a process, of those that are no consequence if there is one."""
+    ended = [chain for chain in chains if chain[-1].ended_process]
+    own = [chain for chain in ended if not is_victims(chain)] or ended
+    return own[-1] if own else ()
+
+
+def _last_if_near(chains: Sequence[Chain], noise: int) -> Chain:
+    """Return the last chain if no more lines follow it than that."""
+    if not chains:
+        return ()
+    last = chains[-1][-1]
+    # Indented lines go on with a message; the exceptions in a group follow it; a quoted traceback is part of it.
+    after = [line for line in last.text.split("\n")[1:] if line.strip() and line[0] not in " \t"]
+    count = sum(_BAR.search(line) is None for line in after)
+    is_whole = last.is_group or "Traceback" in last.text
+    return chains[-1] if count <= noise or is_whole else ()
+
+
+def _are_same(one: Raised, other: Raised) -> bool:
+    first, second = (each.text.strip().partition("\n")[0] for each in (one, other))
+    return one.short_type == other.short_type and first == second
+
+
+def says_error(line: str) -> bool:
+    """Return whether a line of output calls itself an error, such as `ERROR: no data` or `train: fatal: no data`."""
+    return _ERROR.match(line) is not None
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a program's output that may say why it ended; "" if there is none.
+
+    Warnings with the line of source that Python shows below them, and progress bars, do not say it.
+    """
+    lines = [line for line in clean_output(text).splitlines() if line.strip()]
+    telling = ""
+    for before, line in zip(["", *lines], lines, strict=False):
+        is_source = line.startswith("  ") and _WARNING.match(before) is not None
+        if not (is_source or _WARNING.match(line) or _BAR.search(line)):
+            telling = line.strip()
+    return telling
