@@ -41,6 +41,7 @@ from hpc_elastic.failures.traceback_text import (
     parse_traceback,
     parse_tracebacks,
 )
+from hpc_elastic.failures.xid import describe_xids
 
 VICTIMS = (FailureClass.PEER_LOST, FailureClass.COLLECTIVE_TIMEOUT, FailureClass.RENDEZVOUS)
 _PLAIN = (FailureClass.EXCEPTION, FailureClass.IMPORT_ERROR)  # where a text given to sys.exit says more
@@ -78,6 +79,18 @@ class _Ended:
 
 def classify(evidence: FailureEvidence) -> Classified:
     """Return the class, message, frame and details of a worker's failure; any evidence has an answer."""
+    found = _classify(evidence)
+    if not evidence.xids:
+        return found
+    is_of_gpu = found.failure_class is FailureClass.CUDA_ERROR and any(xid.is_of_gpu for xid in evidence.xids)
+    return replace(
+        found,
+        failure_class=FailureClass.CUDA_HARDWARE if is_of_gpu else found.failure_class,
+        detail="; ".join(part for part in (found.detail, describe_xids(evidence.xids)) if part),
+    )
+
+
+def _classify(evidence: FailureEvidence) -> Classified:
     ended = _find_ended(evidence)
     end = WorkerEnd(evidence=evidence, has_exception=bool(ended.chain))
     for rule in RULES_FOR_ENDS:

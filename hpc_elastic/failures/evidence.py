@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpc_elastic.failures.xid import Xid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
@@ -51,6 +53,7 @@ class FailureEvidence:
         sent_signal: the last signal with which the agent stopped it, "" if it did not.
         has_survived_kill: whether it was still there some time after a KILL.
         directory: the worker's working directory, from which files are named.
+        xids: the errors of GPUs in the node's kernel log since the start of the attempt.
     """
 
     exit_code: int | None = None
@@ -68,6 +71,7 @@ class FailureEvidence:
     sent_signal: str = ""
     has_survived_kill: bool = False
     directory: str = ""
+    xids: tuple[Xid, ...] = ()
 
     def full(self, place: str) -> FreeSpace | None:
         """Return the measure of a file system that has no space left, if that is so."""

@@ -101,10 +101,10 @@ def comparable(fault: Fault, text: str) -> list[str]:
     """Return the rows of a text that must be the same in every run, each as one line that begins with its label."""
     rows = [row for row in _rows(text) if not row.startswith(("others", "files"))]
     rows = [row.partition("; at about the same time")[0] for row in rows]
-    if "DataLoader worker" in text:  # torch may notice the end of its process in two ways
-        rows = [_without_exception(row) for row in rows if not row.startswith(("where", "evidence", "do "))]
     if len(fault.end.classes) > 1:
         return sorted({row.split(" ", 1)[0] for row in rows} - {"evidence", "files", "stacks"})
+    if "DataLoader worker" in text:  # torch may notice the end of its process in two ways
+        rows = [_without_exception(row) for row in rows if not row.startswith(("where", "evidence", "do "))]
     if isinstance(fault.end.culprit, (tuple, Silent)):
         rows = [_without_ranks(row) for row in rows]
     return rows

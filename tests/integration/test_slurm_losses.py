@@ -90,7 +90,8 @@ def test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once(
     result = assert_over(run, "UNKNOWN", 7, killed=NODES)
     record_property("result", f"after {Path(run.layout.result).stat().st_mtime - killed:.2f} s")
     assert (result["reason"], result["written_by"], result["attempts"]) == ("no_result", "script", 1)
-    assert "(SIGKILL)" in result["cause"]
+    assert "were killed by SIGKILL" in result["cause"]
+    assert result["root_cause"]["class"] == "agent_lost"
     output, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 7, output + errors
     assert result["cause"] in " ".join(slurm_door.run("status", run.layout.root).stdout.split())

@@ -9,15 +9,13 @@ the whole node.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpc_elastic.agent.system.kernel_log import read_kernel_log
 from hpc_elastic.failures.evidence import MemoryUse
 
 _NO_LIMIT = 1 << 60  # version 1 says 9223372036854771712 for "no limit"
-_LOG_LIMIT = 50_000  # records of the kernel's log that are read at most
 _KILL = re.compile(r"oom_memcg=([^,\n]*),task_memcg=[^,\n]*,task=.*,pid=(\d+),")  # linux/mm/oom_kill.c, since 4.19
 _KILLED = re.compile(r"Killed process (\d+) ")
 
@@ -150,7 +148,7 @@ class MemoryWatch:
     def _find_in_log(self, pid: int) -> str | None:
         """Return the cgroup whose limit made the kernel kill a process, "" if it is not said, None if it did not."""
         cgroup = ""
-        for record in self._log():
+        for _, record in read_kernel_log(self._root):
             found = _KILL.search(record)
             if found and int(found[2]) == pid:
                 cgroup = found[1]
@@ -158,25 +156,6 @@ class MemoryWatch:
             if killed and int(killed[1]) == pid:
                 return cgroup
         return cgroup or None
-
-    def _log(self) -> Iterator[str]:
-        try:
-            log = os.open(f"{self._root}/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return
-        try:
-            for _ in range(_LOG_LIMIT):
-                try:
-                    record = os.read(log, 8192)
-                except BrokenPipeError:  # overwritten meanwhile; the next one can be read
-                    continue
-                except OSError:  # EAGAIN: that was the last one
-                    return
-                if not record:
-                    return
-                yield record.decode("utf-8", "replace")
-        finally:
-            os.close(log)
 
     def _read(self, path: str) -> str:
         with contextlib.suppress(OSError), open(self._root + path, encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Gathers what the node says around a worker's end: kills for memory, full file systems."""
+"""Gathers what the node says around a worker's end: kills for memory, full file systems, errors of GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import signal
 from dataclasses import dataclass
 
 from hpc_elastic.agent.system.free_space import FreeSpaceProbe, read_local_mounts
+from hpc_elastic.agent.system.kernel_log import read_kernel_log
 from hpc_elastic.agent.system.memory import MemoryWatch
 from hpc_elastic.failures.evidence import FreeSpace, MemoryUse
+from hpc_elastic.failures.xid import Xid, parse_xid
 
 MEASURE_WITHIN_S = 0.5  # the head waits for the failure's record
 SHELL_KILLED = 128 + signal.SIGKILL
@@ -17,6 +19,7 @@ _IS_OF_KILLED_CHILD = re.compile(r"SIGKILL|Killed|terminated abruptly|unexpected
 _IS_OF_SPACE = re.compile(
     r"No space|quota|inline_container|Bus error|bus error|shared memory|write|iostream error|StorageFull"
 )
+_IS_OF_GPU = re.compile(r"CUDA|NCCL|cuBLAS|cuDNN|GPU|nccl")
 _QUOTED = re.compile(r"""["']([^"'\n:]{1,1024})["']""")
 _MOST_NAMED = 8
 
@@ -28,6 +31,7 @@ class Measured:
     memory: MemoryUse | None = None
     host_oom_kills: int = 0
     free: tuple[FreeSpace, ...] = ()
+    xids: tuple[Xid, ...] = ()
 
 
 class Circumstances:
@@ -36,9 +40,12 @@ class Circumstances:
     Args:
         run_dir: the run directory.
         memory: the kernel's word on memory.
+        root: the folder in which `dev/kmsg` is looked for.
     """
 
-    def __init__(self, run_dir: str, memory: MemoryWatch | None = None) -> None:
+    def __init__(self, run_dir: str, memory: MemoryWatch | None = None, root: str = "") -> None:
+        self._root = root
+        self._logged = -1  # the number of the last record in the kernel's log before the attempt
         self._memory = memory or MemoryWatch()
         places = {"/dev/shm": "/dev/shm", "the run directory": run_dir}
         scratch = os.environ.get("TMPDIR") or "/tmp"  # `tempfile` would write there, and wait for a disk that hangs
@@ -47,6 +54,7 @@ class Circumstances:
     def mark(self) -> None:
         """Remember what is so before an attempt's workers start."""
         self._memory.mark()
+        self._logged = max((number for number, _ in read_kernel_log(self._root)), default=-1)
 
     def measure(self, pid: int, exitcode: int, text: str, directory: str = "") -> Measured:
         """Measure what can have to do with a worker's end.
@@ -63,7 +71,11 @@ class Circumstances:
             memory, host_kills = self._memory.look(pid if exitcode == -signal.SIGKILL else 0)
         if exitcode == -signal.SIGBUS or _IS_OF_SPACE.search(text):
             free = self._space.measure(MEASURE_WITHIN_S, (*named_folders(text, directory), *read_local_mounts()))
-        return Measured(memory=memory, host_oom_kills=host_kills, free=free)
+        xids: tuple[Xid, ...] = ()
+        if _IS_OF_GPU.search(text):
+            records = read_kernel_log(self._root, after=self._logged)
+            xids = tuple(xid for _, record in records if (xid := parse_xid(record)) is not None)
+        return Measured(memory=memory, host_oom_kills=host_kills, free=free, xids=xids)
 
 
 def named_folders(text: str, directory: str) -> tuple[str, ...]:

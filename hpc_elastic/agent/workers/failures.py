@@ -119,7 +119,13 @@ def _gather(
         return evidence
     text = f"{evidence.message}\n{evidence.traceback}\n{stderr_tail}"
     measured = circumstances.measure(pid, exitcode, text, order.directory)
-    return replace(evidence, memory=measured.memory, host_oom_kills=measured.host_oom_kills, free=measured.free)
+    return replace(
+        evidence,
+        memory=measured.memory,
+        host_oom_kills=measured.host_oom_kills,
+        free=measured.free,
+        xids=measured.xids,
+    )
 
 
 def _complete(data: Any, worker: FailedWorker, evidence: FailureEvidence, classified: Classified) -> dict[str, Any]:
