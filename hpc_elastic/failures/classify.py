@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import first_line
-from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, signal_of_program, text_of_exit
+from hpc_elastic.failures.ends import RULES_FOR_ENDS, WorkerEnd, find_shell_code, signal_of_program, text_of_exit
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import (
     RULES_FOR_EXCEPTIONS,
@@ -45,6 +45,7 @@ from hpc_elastic.failures.xid import describe_xids
 
 VICTIMS = (FailureClass.PEER_LOST, FailureClass.COLLECTIVE_TIMEOUT, FailureClass.RENDEZVOUS)
 _PLAIN = (FailureClass.EXCEPTION, FailureClass.IMPORT_ERROR)  # where a text given to sys.exit says more
+EXIT_OF_EXCEPTION = 1  # of a Python that an exception ended
 LAST_OF_PROGRAMS = 125  # the codes above are of a shell: that it could not run a program, or of a signal
 
 
@@ -111,10 +112,19 @@ def _classify(evidence: FailureEvidence) -> Classified:
     raise AssertionError("unreachable: the last rule always holds")
 
 
-def has_failed_inside(stderr_tail: str) -> bool:
-    """Return whether an exception had ended a program that a worker ran, and was no consequence of another rank's."""
+def find_exit_inside(stderr_tail: str) -> int | None:
+    """Return the exit code that a wrapper was about to pass on, by the end of its output.
+
+    None if no program that it ran had failed, or only as a consequence of another rank's failure.
+    """
     chain = find_ended(parse_tracebacks(clean_output(stderr_tail)), is_victims=_is_victims)
-    return bool(chain) and not _is_victims(chain)
+    if chain:
+        return None if _is_victims(chain) else EXIT_OF_EXCEPTION
+    code = find_shell_code(stderr_tail)
+    if code is None:
+        return None
+    found = classify(FailureEvidence(exit_code=code, stderr_tail=stderr_tail))
+    return None if found.failure_class in VICTIMS else code
 
 
 def _find_ended(evidence: FailureEvidence) -> _Ended:

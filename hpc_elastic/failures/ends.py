@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.evidence import FailureEvidence
 from hpc_elastic.failures.exception_rules import tell_memory
-from hpc_elastic.failures.output_end import last_line
+from hpc_elastic.failures.output_end import WRAPPERS_LINES, last_line
 from hpc_elastic.failures.traceback_text import ends_with_fault, parse_traceback
 
 _SHELL_SIGNALS = {"SIGKILL": 137, "SIGSEGV": 139, "SIGABRT": 134, "SIGBUS": 135, "SIGTERM": 143, "SIGINT": 130}
@@ -85,6 +85,17 @@ class WorkerEnd:
     def is_killed(self, name: str) -> bool:
         """Return whether this signal ended it, and it left no exception."""
         return not self.has_exception and self.signal_name == name
+
+
+def find_shell_code(tail: str) -> int | None:
+    """Return the exit code of a command of which bash says, close to the end, that a signal ended it; None for none.
+
+    A TERM is what a stop sends, so it does not count.
+    """
+    near = "\n".join(tail.rstrip().split("\n")[-1 - WRAPPERS_LINES :])
+    words = {word: name for name, word in _SHELL_WORDS.items() if name != "SIGTERM"}
+    found = re.findall(rf"(?m): line \d+: +\d+ ({'|'.join(words)})\b", near)
+    return _SHELL_SIGNALS[words[found[-1]]] if found else None
 
 
 def signal_of_program(evidence: FailureEvidence) -> str:

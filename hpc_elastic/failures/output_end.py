@@ -19,6 +19,7 @@ WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of i
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
 _HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
+_RANK = re.compile(r"^\[rank\d{1,9}\]: ")
 _BOX_HEAD = re.compile(r"^╭─.*Traceback \(most recent call last\).*╮$")  # rich.traceback
 _BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
 _BOX_SOURCE = re.compile(r"^│ ❱ *\d+ (?:│ *)*(.*?) *│$")
@@ -32,18 +33,20 @@ def clean_output(text: str) -> str:
     lines: list[str] = []
     text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     is_box = False
-    for line in _HEAD_BEHIND_BAR.sub(_split_behind_bar, text).split("\n"):
+    for printed in _HEAD_BEHIND_BAR.sub(_split_behind_bar, text).split("\n"):
+        line = _RANK.sub("", printed)
+        rank = printed[: len(printed) - len(line)]  # torch's excepthook puts it before the lines of any other one
         if _BOX_HEAD.match(line):
             is_box = True
-            lines.append("Traceback (most recent call last):")
+            lines.append(f"{rank}Traceback (most recent call last):")
         elif not is_box:
-            lines.append(line)
+            lines.append(printed)
         elif line.startswith("╰─"):
             is_box = False
         elif frame := _BOX_FRAME.match(line):
-            lines.append(f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
+            lines.append(f'{rank}  File "{frame[1]}", line {frame[2]}, in {frame[3]}')
         elif source := _BOX_SOURCE.match(line):
-            lines.append(f"    {source[1]}")
+            lines.append(f"{rank}    {source[1]}")
     return "\n".join(lines)
 
 

@@ -128,6 +128,8 @@ def _about_failure(facts: ExplainFacts, failure_class: str | None) -> str:
     if failure_class in _HANGS:
         return _about_hang(facts, failure_class)
     message = facts.culprit.message if facts.culprit is not None else ""
+    if failure_class == FailureClass.EXIT_CODE.value and frame and message.startswith("faulthandler."):
+        return f"find out what it waited for at {frame}; the stacks of its other threads are in its standard error"
     if failure_class == FailureClass.EXIT_CODE.value and frame:
         return f"look why the script exits at {frame}"
     if failure_class == FailureClass.EXIT_CODE.value and message and not message.startswith("exit code"):

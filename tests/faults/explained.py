@@ -38,7 +38,8 @@ _FIXED: Mapping[str, Any] = {
 _REPLACED = (
     (r"0x[0-9a-f]{4,}", "0x0"),
     (r"\b(pid(?:\(s\))?|process) \d{3,}", r"\1 4711"),
-    (r"\b\d+( survived KILL|  ?Killed)", r"4711\1"),
+    (r"\b\d+( survived KILL)", r"4711\1"),
+    (r"(: line \d+:) +\d+( (?:Killed|Segmentation fault|Aborted)\b)", r"\1 4711\2"),
     (r"(127\.0\.0\.\d|\])(\]?:)\d+", r"\1\g<2>20000"),
     (r"\bport: \d+|\bport \d+", "port 20000"),
     (r"\[[WEI]\d{4} [\d:.]+", "[W0102 03:04:05.0"),

@@ -851,6 +851,26 @@ _fault(
 )
 
 _fault(
+    "boxed_traceback",
+    "a bash script gives a code of its own after its Python raised, whose traceback rich draws in a box",
+    "exception exit_code",
+    2,
+    "bad batch 17",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\npython3 job.py || { echo 'job failed' >&2; exit 3; }\n"},
+)
+
+_fault(
+    "slow_wrapper_segfault",
+    "a bash script needs 5 s more to end after a segmentation fault of its Python, and the stop ends it",
+    "segmentation_fault signal exit_code",
+    2,
+    "SIGSEGV|139|[Ss]egmentation",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\npython3 job.py\nrc=$?\n[ $RANK = 2 ] && sleep 5\nexit $rc\n"},
+)
+
+_fault(
     "falls_back",
     "the handler of a full disk goes on with the work, which raises something else",
     "exception",

@@ -108,6 +108,12 @@ def test_of_a_rank_that_exits_the_place_is_named_where_it_is_known(tmp_path: Pat
     assert ended(tmp_path / "run", left).advice == ("look why the script exits at train.py:5",)
 
 
+def test_of_a_rank_that_faulthandler_ended_the_place_is_where_it_waited(tmp_path: Path) -> None:
+    said = "faulthandler.dump_traceback_later ended it, after a timeout of 0:00:01"
+    left = replace(failure(start(tmp_path / "other"), 3, "exit_code"), frame="train.py:5 in <module>", message=said)
+    assert ended(tmp_path / "run", left).advice[0].startswith("find out what it waited for at train.py:5;")
+
+
 def facts(run: RunBuilder) -> tuple[ExplainFacts, float]:
     layout = run.layout
     return read_explain_facts(layout, take_tolerant_snapshot(layout)), 0.0

@@ -24,12 +24,11 @@ from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.error_files import set_aside_error, settle_error_file
 from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.flight_records import keep_flight_records
-from hpc_elastic.agent.workers.lifecycle import LAST_WORD_EXITCODE
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.classes import FailureClass
-from hpc_elastic.failures.classify import has_failed_inside
+from hpc_elastic.failures.classify import find_exit_inside
 from hpc_elastic.membership.actions import (
     Action,
     DiscoverHead,
@@ -347,18 +346,19 @@ class LocalMember:
         """
         layout, stopped = RunLayout(self._plan.run_dir), self._group.ended_by_stop()
 
-        def find() -> list[WorkerOrder]:
-            return [order for order in stopped if has_failed_inside(order.stderr_tail(layout))]
+        def find() -> list[tuple[WorkerOrder, int]]:
+            found = ((order, find_exit_inside(order.stderr_tail(layout))) for order in stopped)
+            return [(order, code) for order, code in found if code is not None]
 
         if not stopped:
             return
-        looking: asyncio.Future[list[WorkerOrder]] = self._disk.call(find, is_urgent=True)
+        looking: asyncio.Future[list[tuple[WorkerOrder, int]]] = self._disk.call(find, is_urgent=True)
         fenced = asyncio.ensure_future(self._is_fenced.wait())
         waited: set[asyncio.Future[Any]] = {looking, fenced}
         await asyncio.wait(waited, timeout=LOOKS_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
         fenced.cancel()
-        for order in looking.result() if looking.done() else []:
-            self.worker_exited(order.attempt, order.local_rank, LAST_WORD_EXITCODE, is_after_stop=True)
+        for order, code in looking.result() if looking.done() else []:
+            self.worker_exited(order.attempt, order.local_rank, code, is_after_stop=True)
 
     async def _examine_now(self) -> None:
         """Runs the health checks and tells the member what they found."""

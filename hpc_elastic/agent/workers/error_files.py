@@ -12,7 +12,7 @@ from typing import Any
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.failures.classify import has_failed_inside
+from hpc_elastic.failures.classify import find_exit_inside
 from hpc_elastic.last_word import Word
 from hpc_elastic.rundir.error_file import (
     FoundError,
@@ -60,7 +60,7 @@ def settle_error_file(
         return True
     if failing is not None or (data is not None and "raised_by" not in data):
         return True
-    return has_failed_inside(order.stderr_tail(layout))
+    return find_exit_inside(order.stderr_tail(layout)) is not None
 
 
 def set_aside_error(layout: RunLayout, attempt: int, rank: int) -> None:

@@ -79,6 +79,14 @@ def test_a_rank_that_a_stop_has_ended_without_a_word_has_not_failed(rank: Rank) 
     assert list(rank.path.parent.iterdir()) == []
 
 
+def test_a_wrapper_that_a_stop_has_ended_has_failed_if_an_exception_had_ended_its_program(rank: Rank) -> None:
+    log = rank.path.parent / "stderr.log"
+    log.write_text("[rank5]: Traceback (most recent call last):\n[rank5]: ValueError: a ray\ncleaning up\n")
+    failure = rank.fail(1, kind="command", is_after_stop=True)
+    assert failure is not None
+    assert (failure.message, failure.exitcode, failure.is_after_stop) == ("ValueError: a ray", 1, True)
+
+
 def test_a_rank_with_an_error_file_of_its_own_has_failed_although_it_ended_after_the_stop(rank: Rank) -> None:
     rank.path.write_text(json.dumps(ours()))
     failure = rank.fail(1, is_after_stop=True)

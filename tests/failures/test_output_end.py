@@ -1,0 +1,209 @@
+"""What ended a program is found inside a wrapper's output, and before whatever is printed after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.failures.classify import Classified, classify, find_exit_inside
+from hpc_elastic.failures.evidence import FailureEvidence
+from hpc_elastic.failures.output_end import clean_output, last_line
+
+LOST = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:2000"
+
+
+def trace(last: str = "ValueError: bad batch 17", *, line: int = 11, rank: int | None = None) -> str:
+    """A traceback as Python prints it, or as torch's excepthook does in the process of a rank."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/home/user/project/job.py", line 16, in <module>',
+        "    work()",
+        f'  File "/home/user/project/job.py", line {line}, in work',
+        "    step()",
+        last,
+    ]
+    return "".join(f"{f'[rank{rank}]: ' if rank is not None else ''}{each}\n" for each in lines)
+
+
+def of_command(stderr_tail: str, code: int = 1) -> Classified:
+    """Classify the end of a worker that is no Python of ours: only its code and output are known."""
+    return classify(FailureEvidence(exit_code=code, stderr_tail=stderr_tail, directory="/home/user/project"))
+
+
+def of_script(last: str, stderr_tail: str, *, code: int = 1, before: str = "", name: str = "exit_code") -> Classified:
+    """Classify the end of a Python script of ours by its own last exception, and those that it handled before."""
+    stack = 'Traceback (most recent call last):\n  File "/home/user/project/launch.py", line 9, in <module>\n    go()\n'
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n" if before else ""
+    return classify(
+        FailureEvidence(
+            exit_code=code,
+            written_by="bootstrap",
+            failure_class=name,
+            message=last.removeprefix("SystemExit: ") if name == "exit_code" else last,
+            traceback=f"{before}{during}{stack}{last}\n",
+            stderr_tail=stderr_tail,
+            directory="/home/user/project",
+        )
+    )
+
+
+def lines(count: int) -> str:
+    return "".join(f"cleanup: step {number}\n" for number in range(count))
+
+
+def test_an_exception_that_ended_a_process_of_the_group_counts_however_much_follows() -> None:
+    found = of_command(trace(rank=2) + lines(40))
+    assert (found.failure_class, found.message) == (FailureClass.EXCEPTION, "ValueError: bad batch 17")
+    assert found.frame == "job.py:11 in work"
+
+
+def test_an_exception_that_ended_a_process_of_the_group_counts_whatever_code_its_wrapper_gives() -> None:
+    assert of_command(trace(rank=2) + "job failed\n", code=3).message == "ValueError: bad batch 17"
+    assert of_command(trace() + "job failed\n", code=3).message == "job failed"
+
+
+def test_some_lines_of_a_shell_after_a_traceback_do_not_hide_it() -> None:
+    assert of_command(trace() + lines(6)).message.startswith("ValueError: bad batch 17")
+    assert of_command(trace() + lines(30)).message == "cleanup: step 29"
+
+
+def test_a_wrapper_whose_program_lost_a_peer_is_a_victim() -> None:
+    assert of_command(trace(LOST, rank=1) + lines(6)).failure_class is FailureClass.PEER_LOST
+    assert of_script("SystemExit: 1", trace(LOST, rank=1)).failure_class is FailureClass.PEER_LOST
+    own = "RuntimeError: training failed with code 1"
+    assert of_script(own, trace(LOST, rank=1) + trace(own), name="exception").failure_class is FailureClass.PEER_LOST
+
+
+CALLED = "CalledProcessError: Command '['python3', 'job.py']' returned non-zero exit status 1."
+
+
+def test_a_failed_subprocess_gives_way_to_what_it_printed() -> None:
+    found = of_script(CALLED, trace() + trace(f"subprocess.{CALLED}", line=20), name="exception")
+    assert (found.message, found.frame, found.detail) == (
+        "ValueError: bad batch 17",
+        "job.py:11 in work",
+        f"then {CALLED}",
+    )
+    assert of_command(trace() + trace(f"subprocess.{CALLED}", line=20)).message.startswith("ValueError: bad batch 17")
+
+
+def test_a_failed_subprocess_that_printed_nothing_stands_for_itself() -> None:
+    assert of_script(CALLED, trace(f"subprocess.{CALLED}"), name="exception").message == CALLED
+
+
+def test_a_launchers_own_error_gives_way_to_that_of_a_process_of_the_group_only() -> None:
+    own = "RuntimeError: no data"
+    assert of_script(own, trace(rank=2) + trace(own), name="exception").message == "ValueError: bad batch 17"
+    assert of_script(own, trace() + trace(own), name="exception").message == own
+    assert of_script(own, trace(rank=2) + trace(own, rank=2), name="exception").message == own
+
+
+@pytest.mark.parametrize(
+    ("words", "word", "name"),
+    [
+        ("died with <Signals.SIGKILL: 9>.", "signal", "SIGKILL"),
+        ("died with <Signals.SIGSEGV: 11>.", "segmentation_fault", "SIGSEGV"),
+        ("returned non-zero exit status 139.", "segmentation_fault", "SIGSEGV"),
+    ],
+)
+def test_a_subprocess_that_a_signal_ended_is_told_by_the_signal(words: str, word: str, name: str) -> None:
+    found = of_script(f"CalledProcessError: Command 'python3 job.py' {words}", "", name="exception")
+    assert found.failure_class.value == word
+    assert found.message.startswith(f"its program was killed by {name}")
+
+
+def test_a_negative_code_that_a_script_passes_on_is_the_signal_of_its_subprocess() -> None:
+    assert of_script("SystemExit: -9", "", code=247).message == "its program was killed by SIGKILL"
+    assert of_command("", code=247).message == "its program was killed by SIGKILL"
+    assert of_script("SystemExit: -1", "", code=255).message == "exit code 255"
+
+
+def test_an_exit_in_the_handler_of_an_exception_is_that_exception() -> None:
+    found = of_script("SystemExit: 1", trace() + lines(8), before=trace())
+    assert (found.failure_class, found.message) == (FailureClass.EXCEPTION, "ValueError: bad batch 17")
+    assert of_script("SystemExit: 5", "", code=5, before=trace()).message == "ValueError: bad batch 17"
+
+
+def test_an_exit_of_a_library_that_handled_its_own_error_is_told_by_what_it_printed() -> None:
+    said = "train.py: error: argument --lr: invalid float value: 'x'"
+    inside = (
+        'Traceback (most recent call last):\n  File "/opt/python/lib/python3.11/argparse.py", line 19, in parse_args\n'
+        "    it()\nargparse.ArgumentError: argument --lr: invalid float value: 'x'\n"
+    )
+    found = of_script("SystemExit: 2", f"usage: train.py\n{said}\n", code=2, before=inside)
+    assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, said)
+
+
+def test_a_text_given_to_exit_is_the_cause_though_a_handled_exception_was_printed() -> None:
+    found = of_script("SystemExit: no data left", trace() + "using the default\nno data left\n")
+    assert (found.failure_class, found.message) == (FailureClass.EXIT_CODE, "no data left")
+
+
+def test_a_text_given_to_exit_after_the_loss_of_a_peer_is_a_victims() -> None:
+    tail = trace(LOST) + "training failed\n"
+    assert of_script("SystemExit: training failed", tail).failure_class is FailureClass.PEER_LOST
+
+
+def test_an_error_that_a_script_states_before_its_exit_goes_before_a_printed_traceback() -> None:
+    assert of_script("SystemExit: 1", trace() + "ERROR: no data left\n").message == "ERROR: no data left"
+
+
+def test_a_dump_of_stacks_after_a_time_is_told_with_the_users_line() -> None:
+    tail = (
+        "Timeout (0:00:01)!\nThread 0x00007f2b (most recent call first):\n"
+        '  File "/opt/python/lib/python3.11/threading.py", line 629 in wait\n'
+        '  File "/home/user/project/job.py", line 7 in <module>\n'
+        '  File "/opt/x/hpc_elastic/launch.py", line 58 in <module>\n'
+    )
+    found = of_command(tail)
+    assert found.message == "faulthandler.dump_traceback_later ended it, after a timeout of 0:00:01"
+    assert (found.failure_class, found.frame) == (FailureClass.EXIT_CODE, "job.py:7")
+
+
+def test_a_warning_and_a_progress_bar_are_not_why_a_program_ended() -> None:
+    warning = "/opt/torch/x.py:368: UserWarning: Failed to initialize NumPy\n  cpu = convert(device)\n"
+    assert last_line(f"no data left\n{warning}\r 50%|##   | 5/10 [00:01<00:01, 4.97it/s]\n") == "no data left"
+    assert of_command(warning, code=6).message == "exit code 6"
+
+
+def test_a_traceback_behind_a_progress_bar_is_found() -> None:
+    bar = "\r  0%|          | 0/10 [00:00<?, ?it/s]"
+    assert of_command(bar + trace() + bar + "\n" + lines(3)).message.startswith("ValueError: bad batch 17")
+    assert of_command(bar + trace(rank=2)).frame == "job.py:11 in work"
+
+
+@pytest.mark.parametrize("rank", ["", "[rank2]: "])
+def test_a_box_around_a_traceback_is_read_like_pythons(rank: str) -> None:
+    box = (
+        "\x1b[31m╭──────── \x1b[0m\x1b[1;31mTraceback (most recent call last)\x1b[0m ────────╮",
+        "│ /home/user/project/job.py:16 in <module>      │",
+        "│ ❱ 16 work()                                   │",
+        "│ ╭───────── locals ─────────╮                  │",
+        "│ │ RANK = 2                 │                  │",
+        "│ ╰──────────────────────────╯                  │",
+        "│ /home/user/project/job.py:11 in work          │",
+        '│ ❱ 11 │   │   raise ValueError("bad batch 17") │',
+        "╰───────────────────────────────────────────────╯",
+        "ValueError: bad batch 17",
+    )
+    found = of_command("".join(f"{rank}{line}\n" for line in box) + "job failed\n")
+    assert (found.message.partition("\n")[0], found.frame) == ("ValueError: bad batch 17", "job.py:11 in work")
+
+
+def test_output_without_any_of_this_is_left_as_it_is() -> None:
+    text = trace() + "a [x] Traceback (most recent call last):\n│ a table │\n"
+    assert clean_output(text) == text
+
+
+def test_a_wrapper_that_was_stopped_has_failed_if_its_program_had() -> None:
+    assert find_exit_inside(trace(rank=2) + lines(3)) == 1
+    assert find_exit_inside("./p.sh: line 2:  4711 Segmentation fault      (core dumped) python3 job.py\nbye\n") == 139
+
+
+def test_a_wrapper_that_was_stopped_has_not_failed_by_itself_otherwise() -> None:
+    assert find_exit_inside(trace() + lines(1)) is None  # a handler may have printed it
+    assert find_exit_inside(trace(LOST, rank=1)) is None
+    assert find_exit_inside("./p.sh: line 2:  4711 Terminated              python3 job.py\n") is None
+    lost = "[W1123 ProcessGroupNCCL.cpp:1] Connection closed by remote peer\n"
+    assert find_exit_inside(f"{lost}./p.sh: line 2:  4711 Aborted                 python3 job.py\n") is None
+    assert find_exit_inside(f"./p.sh: line 2:  4711 Killed                  python3 check.py\n{lines(20)}") is None
