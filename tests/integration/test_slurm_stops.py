@@ -14,6 +14,7 @@ from tests.integration.slurm_jobs import (
     WAITS,
     assert_left_slurm,
     assert_over,
+    only_run,
     popen,
     script_output,
     sleepers,
@@ -26,6 +27,20 @@ from tests.slurm_sandbox.cluster import Cluster, wait_until
 pytestmark = pytest.mark.slurm
 
 LATER = "sbatch: {begin: now+1hour}"
+# Saves when it hears of the notice, and leaves; in the next allocation there is nothing left to do.
+SAVES_ON_NOTICE = """
+import os, pathlib, sys, time
+from hpc_elastic.worker import notice_received
+saved = pathlib.Path("saved" + os.environ["RANK"])
+if saved.exists():
+    sys.exit(0)
+print("waiting", os.environ["RANK"], flush=True)
+while True:
+    time.sleep(0.02)
+    if notice := notice_received():
+        saved.write_text(notice.reason)
+        sys.exit(75)
+"""
 
 
 def test_cancel_of_a_pending_run_takes_it_out_of_the_queue(slurm_door: Door, slurm: Cluster) -> None:
@@ -90,7 +105,7 @@ def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, sl
     wait_until(slurm.job_ids, "the job is in the queue")
     slurm.run("scancel", *slurm.job_ids())
     output, errors = waiting.communicate(timeout=60)
-    assert waiting.returncode == 10, output + errors
+    assert (waiting.returncode, output.count("waiting")) == (0, 4), output + errors
 
 
 @pytest.mark.every_slurm
@@ -136,3 +151,36 @@ def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster)
     wait_until(lambda: len(list(run.path.glob("attempts/0001/nodes/*.json"))) == 2, "the first attempt is over")
     slurm.run("scancel", run.job_id)
     assert assert_over(run, "CANCELLED", 10)["reason"] == "terminated"
+
+
+@pytest.mark.every_slurm
+def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door: Door, slurm: Cluster) -> None:
+    run = start(slurm_door, SAVES_ON_NOTICE, ranks=4, nodes="2")
+    waiting = popen(slurm_door, *slurm_door.command, "logs", run.job_id, "--rank", "all", "--follow")
+    told = slurm_door.run("stop", "--lead", "300s", run.job_id)
+    assert told.stdout.startswith("probe ended: CANCELLED, stopped by ")
+    result = assert_over(run, "CANCELLED", 10)
+    assert (result["reason"], result["restarts"], result["failures"]) == ("stop_requested", 0, {})
+    assert [(slurm_door.folder / f"saved{rank}").read_text() for rank in range(4)] == ["operator"] * 4
+    output, errors = waiting.communicate(timeout=60)
+    assert (waiting.returncode, output.count("waiting")) == (0, 4), output + errors
+    assert "CANCELLED" in slurm_door.run("status", run.job_id, exit_code=None).stdout
+    assert_left_slurm(slurm, run, "FAILED", "10:0")
+
+
+@pytest.mark.every_slurm
+def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, SAVES_ON_NOTICE, nodes="2")
+    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    run = only_run(slurm_door, slurm.job_ids()[0])
+    wait_for_ranks(run, 4)
+    told = slurm_door.run("stop", "--requeue", "--lead", "300s", run.job_id)
+    assert told.stdout.startswith("probe: this allocation has ended, and the run is ")
+    output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, output + errors + run.story()
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0)
+    claim = run.read(run.layout.claim(2))
+    assert "asked for another start of the job" in claim["reason"]
+    assert [(slurm_door.folder / f"saved{rank}").read_text() for rank in range(4)] == ["operator"] * 4

@@ -148,7 +148,7 @@ class MemoryWatch:
     def _find_in_log(self, pid: int) -> str | None:
         """Return the cgroup whose limit made the kernel kill a process, "" if it is not said, None if it did not."""
         cgroup = ""
-        for _, record in read_kernel_log(self._root):
+        for record in read_kernel_log(self._root):
             found = _KILL.search(record)
             if found and int(found[2]) == pid:
                 cgroup = found[1]

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 
 from hpc_elastic.agent.system.free_space import FreeSpaceProbe, read_local_mounts
-from hpc_elastic.agent.system.kernel_log import read_kernel_log
+from hpc_elastic.agent.system.kernel_log import KernelLogEnd
 from hpc_elastic.agent.system.memory import MemoryWatch
 from hpc_elastic.failures.evidence import FreeSpace, MemoryUse
 from hpc_elastic.failures.xid import Xid, parse_xid
@@ -44,8 +44,8 @@ class Circumstances:
     """
 
     def __init__(self, run_dir: str, memory: MemoryWatch | None = None, root: str = "") -> None:
-        self._root = root
-        self._logged = -1  # the number of the last record in the kernel's log before the attempt
+        self._log = KernelLogEnd(root)
+        self._xids: list[Xid] = []  # of the attempt, as far as the log was read
         self._memory = memory or MemoryWatch()
         places = {"/dev/shm": "/dev/shm", "the run directory": run_dir}
         scratch = os.environ.get("TMPDIR") or "/tmp"  # `tempfile` would write there, and wait for a disk that hangs
@@ -54,7 +54,8 @@ class Circumstances:
     def mark(self) -> None:
         """Remember what is so before an attempt's workers start."""
         self._memory.mark()
-        self._logged = max((number for number, _ in read_kernel_log(self._root)), default=-1)
+        self._log.skip()
+        self._xids.clear()
 
     def measure(self, pid: int, exitcode: int, text: str, directory: str = "") -> Measured:
         """Measure what can have to do with a worker's end.
@@ -71,11 +72,14 @@ class Circumstances:
             memory, host_kills = self._memory.look(pid if exitcode == -signal.SIGKILL else 0)
         if exitcode == -signal.SIGBUS or _IS_OF_SPACE.search(text):
             free = self._space.measure(MEASURE_WITHIN_S, (*named_folders(text, directory), *read_local_mounts()))
-        xids: tuple[Xid, ...] = ()
-        if _IS_OF_GPU.search(text):
-            records = read_kernel_log(self._root, after=self._logged)
-            xids = tuple(xid for _, record in records if (xid := parse_xid(record)) is not None)
+        is_of_gpu = _IS_OF_GPU.search(text) is not None
+        xids = self._read_xids() if is_of_gpu else ()
         return Measured(memory=memory, host_oom_kills=host_kills, free=free, xids=xids)
+
+    def _read_xids(self) -> tuple[Xid, ...]:
+        new = (xid for record in self._log.read() if (xid := parse_xid(record)) is not None)
+        self._xids = [*dict.fromkeys((*self._xids, *new))]
+        return tuple(self._xids)
 
 
 def named_folders(text: str, directory: str) -> tuple[str, ...]:
