@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -57,6 +57,15 @@ def from_json(cls: type[T], data: Json, *, where: str = "") -> T:
         elif not has_default:
             raise DecodeError(f"{where}.{key}: missing" if where else f"{key}: missing")
     return cls(**arguments)
+
+
+def objects_in(data: object, name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of the list that stands under a name; none of them where anything else stands.
+
+    For readers who show what is left of a damaged record; where a whole one is needed, `from_json` says what is wrong.
+    """
+    items = data.get(name) if isinstance(data, Mapping) else None
+    yield from (item for item in (items if isinstance(items, (list, tuple)) else ()) if isinstance(item, Mapping))
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.versions import steps
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import only_run, popen
+from tests.integration.slurm_jobs import only_run
 from tests.slurm_sandbox.cluster import Cluster, SandboxError, wait_until
 
 NODES, LEFT = 4, 3
@@ -92,7 +92,7 @@ class Turn:
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
         """A command of the user that goes on beside the scenario."""
-        return popen(self.door, *self.door.command, *command)
+        return self.door.start(*command)
 
     def wait_for_steps(self, run: Run, attempt: int, ranks: int) -> float:
         """When the last of so many ranks made its first step of an attempt; Unix seconds."""

@@ -278,8 +278,9 @@ def _without_result(evidence: Evidence, failures: dict[str, FailureRecord]) -> O
     cause = f"all agents ended before one could write a result; the highest exit status was {describe(status)}"
     lost = None
     if signal_name(status):
+        # The status is the highest one: of the other agents it is known only that they have ended, too.
         who = f"all agents ({name_some(latest.members)})" if latest is not None else "all agents"
-        cause = f"{who} were killed by {signal_name(status)} before one could write a result"
+        cause = cause.replace("all agents", who, 1)
         attempt = latest.attempt if latest is not None else 0
         lost = RootCause(attempt=attempt, failure_class=FailureClass.AGENT_LOST.value, line=cause)
     return Outcome(

@@ -6,14 +6,16 @@ operations of each process group, with a number that counts the group's collecti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
+from hpc_elastic.codec import objects_in
 from hpc_elastic.failures.traceback_text import Frame, name_frame
 from hpc_elastic.rank_set import format_ranks
 
 MOST_GROUPS = 8  # of which something is said
+_WORLD = "default_pg"  # the group that all ranks are in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class RankCollectives:
     pending: tuple[Collective, ...] = ()
 
 
+Key = TypeVar("Key", Collective, int)
+
+
 def parse_flight_record(dump: object, rank: int, directory: str = "") -> RankCollectives:
     """Return what an unpickled dump says; whatever is not as torch writes it is left out.
 
@@ -49,7 +54,7 @@ def parse_flight_record(dump: object, rank: int, directory: str = "") -> RankCol
     """
     called: dict[str, int] = {}
     pending: dict[str, Collective] = {}
-    for entry in _objects(dump, "entries"):
+    for entry in objects_in(dump, "entries"):
         number, group = entry.get("collective_seq_id"), _group(entry.get("process_group"))
         if type(number) is not int or number < 1 or entry.get("is_p2p") is True or not group:
             continue
@@ -63,20 +68,6 @@ def parse_flight_record(dump: object, rank: int, directory: str = "") -> RankCol
     return RankCollectives(rank=rank, called=called, pending=tuple(pending.values()))
 
 
-def parse_collectives(record: Mapping[str, Any]) -> RankCollectives | None:
-    """Return the record that `RankCollectives` was written as; None if it is another thing."""
-    rank, called = record.get("rank"), record.get("called")
-    if type(rank) is not int or not isinstance(called, dict):
-        return None
-    pending = []
-    for each in _objects(record, "pending"):
-        group, number, operation, frame = (each.get(key) for key in ("group", "number", "operation", "frame"))
-        if type(number) is int and isinstance(group, str) and isinstance(operation, str) and isinstance(frame, str):
-            pending.append(Collective(group=group, number=number, operation=operation, frame=frame))
-    counts = {group: count for group, count in called.items() if type(count) is int}
-    return RankCollectives(rank=rank, called=counts, pending=tuple(each for each in pending if each.group in counts))
-
-
 def describe_collectives(records: Sequence[RankCollectives], world_size: int) -> Iterator[str]:
     """Yield a sentence for each process group in which ranks waited.
 
@@ -86,24 +77,30 @@ def describe_collectives(records: Sequence[RankCollectives], world_size: int) ->
     """
     groups = list(dict.fromkeys(each.group for record in records for each in record.pending))
     for group in groups[:MOST_GROUPS]:
-        members = [record for record in records if group in record.called]
-        waiting = {record.rank: each for record in members for each in record.pending if each.group == group}
+        waiting = {record.rank: each for record in records for each in record.pending if each.group == group}
         number = min(each.number for each in waiting.values())
         in_it = {rank: each for rank, each in waiting.items() if each.number == number}
-        behind = {record.rank: record.called[group] for record in members if record.called[group] < number}
-        sentences = [f"{_ranks(ranks)} waited in {_call(call)}" for call, ranks in _by_call(in_it)]
-        sentences += [f"{_ranks([rank])} had called {count} of it" for rank, count in behind.items()]
+        counts = {record.rank: record.called.get(group) for record in records if record.rank not in waiting}
+        behind = {rank: count for rank, count in counts.items() if count is not None and count < number}
+        absent = [rank for rank, count in counts.items() if count is None and group == _WORLD]
+        sentences = [f"{_ranks(ranks)} waited in {_call(call)}" for call, ranks in _by_key(in_it)]
+        sentences += [f"{_ranks(ranks)} had called {count} of it" for count, ranks in _by_key(behind)]
+        if absent:
+            sentences.append(f"no call of it was in the record of {_ranks(absent)}")
         unread = world_size - len(records)
         if unread > 0:
-            sentences.append(f"the records of {unread} ranks were not there")
+            sentences.append(
+                f"the record{'s' if unread > 1 else ''} of {unread} rank{'s were' if unread > 1 else ' was'} not there"
+            )
         yield f"collective {number} of {group}: {'; '.join(sentences)}"
 
 
-def _by_call(waiting: Mapping[int, Collective]) -> Iterator[tuple[Collective, list[int]]]:
-    by_call: dict[Collective, list[int]] = {}
-    for rank, each in waiting.items():
-        by_call.setdefault(each, []).append(rank)
-    yield from sorted(by_call.items(), key=lambda item: (-len(item[1]), item[1]))
+def _by_key(of_ranks: Mapping[int, Key]) -> Iterator[tuple[Key, list[int]]]:
+    """Yield each value with its ranks, the one of most ranks first."""
+    ranks_of: dict[Key, list[int]] = {}
+    for rank, each in of_ranks.items():
+        ranks_of.setdefault(each, []).append(rank)
+    yield from sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
 
 
 def _call(collective: Collective) -> str:
@@ -119,7 +116,7 @@ def _group(value: object) -> str:
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not all(isinstance(each, str) for each in value):
         return ""
     name, description = value
-    return description if description in ("default_pg", name) else f"{description} ({name})" if description else name
+    return description if description in (_WORLD, name) else f"{description} ({name})" if description else name
 
 
 def _frame(frames: object, directory: str) -> str:
@@ -133,8 +130,3 @@ def _frame(frames: object, directory: str) -> str:
             found.append(Frame(file=file, line=line, function=name))
     own = [frame for frame in found if frame.is_users]
     return name_frame(own[0], own[-1], directory) if own else ""
-
-
-def _objects(record: object, name: str) -> Iterable[Mapping[str, Any]]:
-    items = record.get(name) if isinstance(record, dict) else None
-    return (item for item in (items if isinstance(items, (list, tuple)) else ()) if isinstance(item, dict))

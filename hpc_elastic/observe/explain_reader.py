@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import UsageError
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.observe.explain_facts import (
@@ -230,10 +231,12 @@ class _Reader:
         paths = [path for rank in ranks if os.path.exists(path := self._layout.flight_record(attempt, rank))]
         if not paths:
             return ()
-        from hpc_elastic.failures.flight_recorder import describe_collectives, parse_collectives
+        from hpc_elastic.failures.flight_recorder import RankCollectives, describe_collectives
 
-        objects = [self._object(path) for path in self._within_time(paths, "the flight recorders")]
-        records = [record for each in objects if (record := parse_collectives(each)) is not None]
+        records = []
+        for path in self._within_time(paths, "the flight recorders"):
+            with contextlib.suppress(DecodeError, ValueError):
+                records.append(from_json(RankCollectives, self._object(path)))
         workers = next((each.workers for each in self._snapshot.attempt_history if each.number == attempt), None)
         return list(describe_collectives(records, workers or len(records))) if records else ()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpc_elastic.codec import objects_in
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -33,18 +34,13 @@ def read_roster(layout: RunLayout, attempt: int) -> Mapping[int, RankPlace]:
         world = store.read_json(layout.world(attempt))
     started = {
         role["role"]: role["attempt"]
-        for role in _objects(world, "roles")
+        for role in objects_in(world, "roles")
         if isinstance(role.get("role"), str) and type(role.get("attempt")) is int
     }
     places = {}
-    for entry in _objects(world, "ranks"):
+    for entry in objects_in(world, "ranks"):
         rank, node, role = entry.get("rank"), entry.get("node"), entry.get("role")
         if type(rank) is int and rank >= 0 and isinstance(node, str):
             since = started.get(role, attempt) if isinstance(role, str) else attempt
             places[rank] = RankPlace(rank, node, since or attempt)
     return places
-
-
-def _objects(world: object, name: str) -> Iterator[Mapping[str, Any]]:
-    items = world.get(name) if isinstance(world, dict) else None
-    return (item for item in (items if isinstance(items, list) else ()) if isinstance(item, dict))

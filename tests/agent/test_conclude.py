@@ -107,7 +107,9 @@ def test_nothing_is_known_of_agents_that_were_killed_but_that_they_were(start: S
     start.ended(WorkerState.HEALTHY)
     result = start.conclude()
     assert (result["state"], result["exit_code"], result["reason"]) == ("UNKNOWN", 7, "no_result")
-    assert result["cause"] == "all agents (node0) were killed by SIGKILL before one could write a result"
+    assert result["cause"] == (
+        "all agents (node0) ended before one could write a result; the highest exit status was 137 (SIGKILL)"
+    )
     assert (result["root_cause"]["class"], result["root_cause"]["line"]) == ("agent_lost", result["cause"])
     assert (result["attempts"], result["nodes"], result["written_by"]) == (1, ["node0"], "script")
     assert Path(start.layout.exit_code).read_text() == "7\n"

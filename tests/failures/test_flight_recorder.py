@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.failures.flight_recorder import (
     RankCollectives,
     describe_collectives,
-    parse_collectives,
     parse_flight_record,
 )
 
@@ -59,6 +59,29 @@ def test_records_that_are_not_there_are_counted() -> None:
     assert sentence.endswith("the records of 3 ranks were not there")
 
 
+def test_one_record_that_is_not_there_is_told_as_one() -> None:
+    (sentence,) = describe_collectives([record(0, entry(1, retired=False))], 2)
+    assert sentence.endswith("the record of 1 rank was not there")
+
+
+def test_a_rank_that_called_no_collective_of_the_world_is_told() -> None:
+    waiting = [record(rank, entry(1, retired=False)) for rank in range(3)]
+    (sentence,) = describe_collectives([*waiting, record(3)], 4)
+    assert sentence.endswith("; no call of it was in the record of rank 3")
+
+
+def test_a_rank_outside_a_group_is_not_missed_in_it() -> None:
+    own = [record(rank, entry(1, retired=False, process_group=("7", "shards"))) for rank in range(2)]
+    (sentence,) = describe_collectives([*own, record(2), record(3)], 4)
+    assert sentence == "collective 1 of shards (7): ranks 0-1 waited in all_reduce (train.py:88 in step)"
+
+
+def test_ranks_that_are_equally_far_behind_are_told_together() -> None:
+    records = [record(0, entry(2, retired=False)), record(1, entry(1)), record(2, entry(1))]
+    (sentence,) = describe_collectives(records, 3)
+    assert sentence.endswith("; ranks 1-2 had called 1 of it")
+
+
 def test_what_has_ended_and_what_is_no_collective_is_not_waited_for() -> None:
     done = record(0, entry(1), entry(2, retired=False, state="completed"), entry(1, retired=False, is_p2p=True))
     assert (done.called, done.pending) == ({"default_pg": 2}, ())
@@ -67,7 +90,8 @@ def test_what_has_ended_and_what_is_no_collective_is_not_waited_for() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     before = record(2, entry(1), entry(2, retired=False))
-    assert parse_collectives({"format_version": 1, "attempt": 3, **asdict(before)}) == before
+    written = json.loads(json.dumps({"format_version": 1, "attempt": 3, **to_json(before)}))
+    assert from_json(RankCollectives, written) == before
 
 
 ANYTHING = st.recursive(
@@ -90,5 +114,3 @@ ANYTHING = st.recursive(
 def test_any_object_gives_a_record(dump: object) -> None:
     found = parse_flight_record(dump, 0)
     list(describe_collectives([found], 1))
-    if isinstance(dump, dict):
-        parse_collectives(dump)

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,6 +212,31 @@ class Door:
         self.folder = folder
         self.environ = dict(environ)
         self.command = command or (sys.executable, "-m", "hpc_elastic")
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a command that runs beside the test, and no longer."""
+        return self.start_program(*self.command, *arguments)
+
+    def start_program(self, *command: str) -> subprocess.Popen[str]:
+        """Starts another program of the user in the same way."""
+        started = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(started)
+        return started
+
+    def close(self) -> None:
+        """Ends what was started and still runs: a test that fails leaves nothing to the next one."""
+        for started in self._started:
+            started.kill()
+            started.communicate()
 
     def run(
         self, *arguments: str, timeout_s: float = 180, exit_code: int | None = 0
@@ -266,16 +291,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+def door(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Return the command on a machine without Slurm's variables."""
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "HPC_ELASTIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Door(folder, os.environ)
+    door = Door(folder, os.environ)
+    yield door
+    door.close()
 
 
 @pytest.fixture
-def slurm_door(slurm: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Door:
+def slurm_door(slurm: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Return the command on the login node of the test's Slurm."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return Door(folder, {**slurm.environment, "XDG_STATE_HOME": str(tmp_path / "state")})
+    door = Door(folder, {**slurm.environment, "XDG_STATE_HOME": str(tmp_path / "state")})
+    yield door
+    door.close()

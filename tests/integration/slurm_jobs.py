@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -162,19 +161,6 @@ def events(run: Run) -> list[Mapping[str, Any]]:
     """The events of all nodes."""
     lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
-
-
-def popen(door: Door, *command: str) -> subprocess.Popen[str]:
-    """Start a command of the user that runs beside the test."""
-    return subprocess.Popen(
-        command,
-        cwd=door.folder,
-        env=door.environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def only_run(door: Door, job_id: str) -> Run:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import popen, write_job
+from tests.integration.slurm_jobs import write_job
 from tests.slurm_sandbox.accounting import why_no_accounting
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.versions import why_impossible
@@ -88,7 +88,7 @@ def test_submit_and_wait_ends_with_a_job_that_the_controller_has_forgotten(
         "--set",
         "start=spawn",
     ]
-    waiting = popen(accounted_door, *command)
+    waiting = accounted_door.start_program(*command)
     wait_until(lambda: len(accounted.job_ids()) == 1, "the job is in the queue")
     (job_id,) = accounted.job_ids()
     waiting.send_signal(signal.SIGSTOP)

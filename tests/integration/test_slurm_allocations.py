@@ -14,7 +14,6 @@ from tests.integration.slurm_jobs import (
     agent_outputs,
     assert_over,
     only_run,
-    popen,
     script_output,
     start,
     wait_for_ranks,
@@ -85,7 +84,7 @@ def test_a_requeued_job_goes_on_in_the_next_allocation(slurm_door: Door, slurm: 
 @pytest.mark.mirrored
 def test_a_run_that_is_requeued_while_it_waits_by_submit_wait(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, COUNTS, nodes="2")
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(lambda: saved_step(slurm_door) > 0, "it trains")
     (job_id,) = slurm.job_ids()
     slurm.run("scontrol", "requeue", job_id)

@@ -20,7 +20,6 @@ from tests.integration.slurm_jobs import (
     assert_no_sleepers,
     assert_over,
     only_run,
-    popen,
     script_output,
     start,
     wait_for_ranks,
@@ -81,7 +80,7 @@ def test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
     write_job(slurm_door, DIES)
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is there")
     run = only_run(slurm_door, slurm.job_ids()[0])
     wait_for_ranks(run)
@@ -90,7 +89,7 @@ def test_a_step_that_is_killed_whole_has_a_result_from_its_script_at_once(
     result = assert_over(run, "UNKNOWN", 7, killed=NODES)
     record_property("result", f"after {Path(run.layout.result).stat().st_mtime - killed:.2f} s")
     assert (result["reason"], result["written_by"], result["attempts"]) == ("no_result", "script", 1)
-    assert "were killed by SIGKILL" in result["cause"]
+    assert "(SIGKILL)" in result["cause"]
     assert result["root_cause"]["class"] == "agent_lost"
     output, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 7, output + errors

@@ -17,7 +17,6 @@ from tests.integration.slurm_jobs import (
     assert_over,
     events,
     only_run,
-    popen,
     script_output,
     wait_for_ranks,
     write_job,
@@ -97,7 +96,7 @@ def preempting(slurm: Cluster, *options: str) -> Iterator[str]:
 @pytest.mark.every_slurm
 def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door: Door, slurm: Cluster) -> None:
     write_limited(slurm_door, TRAINS.format(steps=400))
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
     run = only_run(slurm_door, job_id)
@@ -117,7 +116,7 @@ def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door
 @pytest.mark.every_slurm
 def test_a_run_that_is_preempted_twice_finishes_with_one_submit(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1")
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
     run = only_run(slurm_door, job_id)
@@ -140,7 +139,7 @@ def test_a_run_that_is_preempted_twice_finishes_with_one_submit(slurm_door: Door
 def test_a_run_whose_requeues_are_used_up_ends_for_what_ended_it(slurm_door: Door, slurm: Cluster) -> None:
     more = "requeue: {max: 0}\nsignals: {grace: 8s, restart_grace: 2s}"
     write_job(slurm_door, TRAINS.format(steps=10_000), nodes="2", workers="1", more=more)
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
     run = only_run(slurm_door, job_id)
@@ -286,7 +285,7 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
     write_job(slurm_door, TRAINS.format(steps=120), nodes="2", workers="1", more="site: ./chaining.yaml")
     job = slurm_door.folder / "job.yaml"
     job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
     run = only_run(slurm_door, job_id)

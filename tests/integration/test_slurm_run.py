@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.slurm_jobs import DIES, assert_over, only_run, popen, wait_for_ranks, write_job
+from tests.integration.slurm_jobs import DIES, assert_over, only_run, wait_for_ranks, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.tiers import variants
 
@@ -119,7 +119,7 @@ def test_scancel_of_an_old_script_cancels_its_run(slurm_door: Door, slurm: Clust
 def test_cancel_of_a_run_inside_salloc_leaves_the_allocation(slurm_door: Door, slurm: Cluster) -> None:
     slurm_door.write("train.py", DIES)
     line = command_line(slurm_door, "run", "--workers-per-node", "2", "train.py") + '; echo "ended $?"; srun hostname'
-    inside = popen(slurm_door, "salloc", "--nodes=2", "--time=5", "bash", "-c", line)
+    inside = slurm_door.start_program("salloc", "--nodes=2", "--time=5", "bash", "-c", line)
     run_folder = slurm_door.folder / "hpc-elastic-runs"
     wait_until(lambda: run_folder.exists() and list(run_folder.iterdir()), "there is a run")
     run = only_run(slurm_door, "")

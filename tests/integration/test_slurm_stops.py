@@ -15,7 +15,6 @@ from tests.integration.slurm_jobs import (
     assert_left_slurm,
     assert_over,
     only_run,
-    popen,
     script_output,
     sleepers,
     start,
@@ -101,7 +100,7 @@ def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Doo
 @pytest.mark.every_slurm
 def test_submit_wait_returns_if_a_pending_job_is_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more="sbatch: {begin: now+1hour, comment: waits}")
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     slurm.run("scancel", *slurm.job_ids())
     output, errors = waiting.communicate(timeout=60)
@@ -156,7 +155,7 @@ def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster)
 @pytest.mark.every_slurm
 def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, SAVES_ON_NOTICE, ranks=4, nodes="2")
-    waiting = popen(slurm_door, *slurm_door.command, "logs", run.job_id, "--rank", "all", "--follow")
+    waiting = slurm_door.start("logs", run.job_id, "--rank", "all", "--follow")
     told = slurm_door.run("stop", "--lead", "300s", run.job_id)
     assert told.stdout.startswith("probe ended: CANCELLED, stopped by ")
     result = assert_over(run, "CANCELLED", 10)
@@ -171,7 +170,7 @@ def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door:
 @pytest.mark.every_slurm
 def test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, SAVES_ON_NOTICE, nodes="2")
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     run = only_run(slurm_door, slurm.job_ids()[0])
     wait_for_ranks(run, 4)

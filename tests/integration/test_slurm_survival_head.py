@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.conftest import Door, Run
 from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
-from tests.integration.slurm_jobs import agent_pid, frozen, only_run, popen
+from tests.integration.slurm_jobs import agent_pid, frozen, only_run
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -38,7 +38,7 @@ def allocations(run: Run) -> list[int]:
 @pytest.mark.every_slurm
 def test_the_batch_host_loses_power_while_it_trains(slurm_door: Door, slurm: Cluster, record_property: Note) -> None:
     Training.write_job(slurm_door, nodes="{min: 2, max: 4}")
-    waiting = popen(slurm_door, *slurm_door.command, "submit", "job.yaml", "--wait")
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is there")
     training = Training(run=only_run(slurm_door, slurm.job_ids()[0]), folder=slurm_door.folder)
     training.wait_until_held(1, 4)

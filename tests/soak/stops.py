@@ -27,7 +27,7 @@ from typing import Any
 
 from hpc_elastic.errors import ExitCode
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import environment_of, popen, write_job
+from tests.integration.slurm_jobs import environment_of, write_job
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.soak.patient import send
 
@@ -54,6 +54,8 @@ class Kind(Enum):
     """What stops the run."""
 
     CANCEL = "hpc-elastic cancel"
+    STOP = "hpc-elastic stop"
+    STOP_REQUEUE = "hpc-elastic stop --requeue"
     SCANCEL = "scancel"
     SCANCEL_BATCH = "scancel --batch --signal=TERM"
     PREEMPTED = "preemption"
@@ -68,8 +70,10 @@ class Kind(Enum):
 _STOPPED = (("CANCELLED", ExitCode.STOPPED),)
 _SUCCEEDED = (("SUCCEEDED", ExitCode.SUCCESS),)
 # How a run may end that was stopped; it may also have succeeded before.
-_ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
+ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
     Kind.CANCEL: _STOPPED,
+    Kind.STOP: _STOPPED,
+    Kind.STOP_REQUEUE: _SUCCEEDED,
     Kind.SCANCEL: _STOPPED,
     Kind.SCANCEL_BATCH: _STOPPED,
     Kind.PREEMPTED: _SUCCEEDED,
@@ -127,7 +131,7 @@ class Stopped:
             door.write("train.py", f"import time\ntime.sleep({self._stop.delay_s})\nraise ValueError('bad batch')\n")
             text += "restart: {max_restarts: 1, backoff: {first: 0s}}\n"
         job.write_text(text)
-        waiting = popen(door, *door.command, "submit", "job.yaml", "--wait")
+        waiting = door.start("submit", "job.yaml", "--wait")
         try:
             wait_until(self._slurm.job_ids, "the job is in the queue")
             (self._job_id,) = self._slurm.job_ids()
@@ -150,6 +154,8 @@ class Stopped:
         slurm, job_id = self._slurm, self._job_id
         actions: dict[Kind, Callable[[], object]] = {
             Kind.CANCEL: lambda: self._door.run("cancel", job_id, "--yes", exit_code=None),
+            Kind.STOP: lambda: self._door.run("stop", "--lead", "1s", job_id, exit_code=None),
+            Kind.STOP_REQUEUE: lambda: self._door.run("stop", "--requeue", "--lead", "1s", job_id, exit_code=None),
             Kind.SCANCEL: lambda: slurm.run("scancel", job_id, check=False),
             Kind.SCANCEL_BATCH: lambda: slurm.run("scancel", "--batch", "--signal=TERM", job_id, check=False),
             Kind.PREEMPTED: self._preempt,
@@ -189,7 +195,7 @@ class Stopped:
         assert run.is_over(), f"no final record\n{output}\n{self.story()}"
         result = run.result()
         ended = (result["state"], result["exit_code"])
-        allowed = [*_ENDS[self._stop.kind], *_SUCCEEDED]
+        allowed = [*ENDS[self._stop.kind], *_SUCCEEDED]
         assert ended in [(state, int(number)) for state, number in allowed], f"{ended}\n{output}\n{self.story()}"
         assert code == result["exit_code"], f"submit --wait returned {code}, the record has {ended}\n{output}"
         said: dict[str, Any] = json.loads(self._door.run("status", self._job_id, "--json", exit_code=None).stdout)

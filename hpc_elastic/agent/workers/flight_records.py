@@ -14,10 +14,10 @@ import pickle
 import stat
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 from hpc_elastic.agent.workers.spawn import WorkerOrder
+from hpc_elastic.codec import to_json
 from hpc_elastic.failures.flight_recorder import parse_flight_record
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
@@ -69,11 +69,11 @@ def _prefix(order: WorkerOrder) -> str:
 def _keep(layout: RunLayout, order: WorkerOrder, prefix: str, since_s: float) -> None:
     with contextlib.suppress(Exception):  # whatever a user's file does to the unpickler
         dump = _load(os.path.join(order.directory, f"{prefix}{order.rank}"), since_s)
-        record = parse_flight_record(dump, order.rank, order.directory)
-        if record.called:
+        if isinstance(dump, dict) and "entries" in dump:
+            record = parse_flight_record(dump, order.rank, order.directory)
             path = layout.flight_record(order.attempt, order.rank)
             os.makedirs(os.path.dirname(path), mode=store.DIRECTORY_MODE, exist_ok=True)
-            store.write_json(path, {"format_version": 1, "attempt": order.attempt, **asdict(record)})
+            store.write_json(path, {"format_version": 1, "attempt": order.attempt, **to_json(record)})
 
 
 def _load(path: str, since_s: float) -> Any:
