@@ -151,7 +151,7 @@ hpc_elastic_hold_srun() {
 trap 'echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"' ALRM
 hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
     until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
-        hpc_elastic_hold_srun
+        hpc_elastic_hold_srun || return # srun is gone, and this script must have been killed
         sleep 1
     done
     for _ in {1..10}; do # the agents' last records come first: srun may end the step as soon as it goes on

@@ -549,6 +549,25 @@ def test_what_setup_does_to_the_shell_ends_no_job_whose_srun_is_stopped(line: st
 
 
 @pytest.mark.long
+def test_nothing_of_a_script_that_is_killed_while_srun_is_stopped_stays(tmp_path: Path) -> None:
+    scene = make_scene_where_srun_stays(tmp_path)
+    agent = subprocess.Popen(["sleep", "600"])
+    start = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+    (scene.run_dir / "agents" / "launch_agent").write_text(f"{agent.pid} {start}\n")
+    process = scene.start()
+    scene.wait_for("srun.runs")
+    (scene.run_dir / "attempts" / "0001").mkdir(parents=True)
+    wait_until(lambda: state_of_srun(scene, process) == "T", "srun is stopped")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    agent.kill()
+    agent.wait()
+    (scene.stubs / "gate").write_text("go\n")
+    process.communicate(timeout=60)
+    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "srun and its watch are gone")
+
+
+@pytest.mark.long
 def test_srun_goes_on_when_the_run_is_over(tmp_path: Path) -> None:
     scene = make_scene_where_srun_stays(tmp_path)
     me = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(") ")[2].split()[19]

@@ -10,6 +10,7 @@ Slurm starts again must succeed then; any other ends as who stopped it wanted, o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -160,7 +161,7 @@ class Stopped:
             Kind.SCANCEL_BATCH: lambda: slurm.run("scancel", "--batch", "--signal=TERM", job_id, check=False),
             Kind.PREEMPTED: self._preempt,
             Kind.REQUEUED: lambda: slurm.run("scontrol", "requeue", job_id, check=False),
-            Kind.SCRIPT_KILLED: lambda: self._kill("slurm_script"),
+            Kind.SCRIPT_KILLED: self._kill_script,
             Kind.AGENTS_KILLED: lambda: self._kill("launch.py hpc_elastic.agent.main"),
             Kind.CONTROLLER: self._stop_controller,
         }
@@ -177,12 +178,24 @@ class Stopped:
         with self._slurm.frozen_slurmctld():
             time.sleep(self._stop.lasts_s * 5)  # how long it lasts
 
+    def _kill_script(self) -> None:
+        """Kill the script's own shell, and not the one that watches over srun, which Slurm ends with the job."""
+        scripts = set(self._pids("slurm_script"))
+        for pid in scripts:
+            with contextlib.suppress(OSError):
+                if int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1]) not in scripts:
+                    send(pid, signal.SIGKILL)
+
     def _kill(self, command: str) -> None:
+        for pid in self._pids(command):
+            send(pid, signal.SIGKILL)
+
+    def _pids(self, command: str) -> Iterator[int]:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and environment_of(int(entry.name)).get("SLURM_JOB_ID") == self._job_id:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if command in words and not words.startswith("srun"):
-                    send(int(entry.name), signal.SIGKILL)
+                    yield int(entry.name)
 
     def _run(self) -> Run | None:
         (path, *_) = [*self._door.folder.glob("hpc-elastic-runs/*/submission.json"), None]
