@@ -30,6 +30,7 @@ def test_what_controls_a_terminal_is_escaped(kind: str) -> None:
     assert printable(text) == printable_line(text) == shown
 
 
+@pytest.mark.long
 def test_no_character_that_controls_is_left() -> None:
     every = "".join(map(chr, range(0x110000)))
     left = {char for char in printable_line(every) if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp", "Cf")}

@@ -51,9 +51,9 @@ def marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def makes_variants(function: ast.expr) -> bool:
-    """Whether this is `pytest.mark.variant`, or the helper `variants`."""
+    """Whether this is `pytest.mark.variant`, or a helper that sets it."""
     is_mark = isinstance(function, ast.Attribute) and ast.unparse(function) == "pytest.mark.variant"
-    return is_mark or (isinstance(function, ast.Name) and function.id == "variants")
+    return is_mark or (isinstance(function, ast.Name) and function.id in ("variants", "parts_of"))
 
 
 def named_variants() -> Iterator[tuple[str, str]]:
@@ -107,6 +107,20 @@ def test_make_test_runs_something_of_each_file_of_slurm_tests() -> None:
     left_out = {path for path, found in of_slurm.items() if found and all("variant" in marks(test) for test in found)}
     assert left_out == WHOLLY_VARIANTS
     assert sum(map(bool, of_slurm.values())) > 30
+
+
+@pytest.mark.long
+def test_make_check_starts_no_run() -> None:
+    found = [(path, test) for path, tree in files().items() for test in functions(tree) if starts_runs(test)]
+    of_files = {path: file_marks(tree) for path, tree in files().items()}
+    unmarked = [f"{path}::{test.name}" for path, test in found if not {"local", "slurm"} & marks(test)]
+    assert [name for name in unmarked if "mark.local" not in of_files[name.partition("::")[0]]] == []
+    assert len(found) > 100
+
+
+def starts_runs(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a test has the command of a user on this machine, which starts agents and workers."""
+    return "door" in {argument.arg for argument in test.args.args}
 
 
 @pytest.mark.long

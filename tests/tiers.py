@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,24 @@ def variants(*cases: Any, of: str, ids: Iterable[str] | None = None) -> list[Any
         ids: names of the cases, where the values do not name them well.
     """
     return _marked(cases, pytest.mark.variant(of=of), ids)
+
+
+def parts_of(seeds: range, *, check: int, test: int, of: str, part: int = 100) -> list[Any]:
+    """Parts of a campaign's seeds for `parametrize`, each a range: the first ones are played by the quicker commands.
+
+    Args:
+        seeds: all seeds, which `make test-all` plays.
+        check: how many of them `make check` plays.
+        test: how many of them `make test` plays.
+        of: the test that has these cases.
+        part: the most of them in a case.
+    """
+    bounds = sorted({0, check, test, len(seeds), *range(check, test, part), *range(test, len(seeds), part)})
+    parts = []
+    for first, end in itertools.pairwise(bounds):
+        marks = [pytest.mark.long] * (first >= check) + [pytest.mark.variant(of=of)] * (first >= test)
+        parts.append(pytest.param(seeds[first:end], id=f"{seeds[first]}-{seeds[end - 1]}", marks=marks))
+    return parts
 
 
 def _marked(cases: tuple[Any, ...], mark: pytest.MarkDecorator, ids: Iterable[str] | None) -> list[Any]:

@@ -56,6 +56,7 @@ def test_locale_without_letters_for_a_setup_line_is_fine(verb: str, workplace: P
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_locale_without_letters_for_the_folder_is_named(workplace: Path, fake_slurm: FakeSlurm) -> None:
     folder = workplace / "größe"
     shutil.copytree(workplace, folder, ignore=shutil.ignore_patterns("größe"))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.integration.conftest import Door
 
+pytestmark = pytest.mark.local
+
 SERVES = """
 import os, signal, sys, time
 def leave(*_):

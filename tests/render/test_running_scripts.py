@@ -209,6 +209,7 @@ def test_a_batch_script_with_the_variables_of_another_step_shares_nothing(tmp_pa
     assert "--overlap" not in scene.srun_argv()
 
 
+@pytest.mark.long
 def test_srun_sees_no_variable_that_would_be_an_option(tmp_path: Path) -> None:
     options = (
         "SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_EXACT SLURM_MEM_PER_CPU SLURM_MEM_PER_NODE "

@@ -7,16 +7,16 @@ import pytest
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(600)
-PART = 100
 
 
 @pytest.mark.parametrize(
-    "first", [pytest.param(first, marks=[pytest.mark.long] * (first > 0)) for first in range(0, len(SEEDS), PART)]
+    "seeds", parts_of(SEEDS, check=60, test=200, of="test_no_rule_is_broken_where_one_thing_goes_wrong")
 )
-def test_no_rule_is_broken_where_one_thing_goes_wrong(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+def test_no_rule_is_broken_where_one_thing_goes_wrong(seeds: range) -> None:
+    for seed in seeds:
         try:
             SimulatedRun(draw_alone(seed)).play()
         except BrokenRuleError as error:
@@ -25,9 +25,10 @@ def test_no_rule_is_broken_where_one_thing_goes_wrong(first: int) -> None:
             )
 
 
+@pytest.mark.long
 def test_most_kinds_of_ends_are_drawn() -> None:
     reasons = set()
-    for seed in SEEDS[:PART]:
+    for seed in SEEDS[:100]:
         run = SimulatedRun(draw_alone(seed))
         run.play()
         reasons |= {result.reason for result in run.disk.results}

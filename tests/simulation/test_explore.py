@@ -12,6 +12,7 @@ from tests.simulation.explore import Exploration, base, main
 from tests.simulation.planted import Planted
 from tests.simulation.scenario import POINT, Fault
 from tests.simulation.world import SimulatedRun
+from tests.tiers import variants
 
 SMALL = 2.0  # leases: so few states that the bound is reached in a second or two
 AT_WORK = 72  # the point at which all workers have just been started
@@ -26,8 +27,21 @@ FOUND_BY: dict[str, Sequence[str]] = {
     "a loss is not counted": ["crash"],
 }
 
+SLOWLY_FOUND = "a successor does not wait for the lost head"
 
-@pytest.mark.parametrize("kinds", [("late",), pytest.param(("crash", "start"), marks=pytest.mark.long)])
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(("late",), id="late"),
+        pytest.param(
+            ("crash", "start"),
+            id="crash-start",
+            marks=pytest.mark.variant(of="test_each_schedule_of_one_fault_in_two_nodes_keeps_the_rules"),
+        ),
+    ],
+)
 def test_each_schedule_of_one_fault_in_two_nodes_keeps_the_rules(kinds: tuple[str, ...]) -> None:
     exploration = Exploration(base(nodes=2), kinds=kinds, grain=SMALL)
     exploration.play()
@@ -59,8 +73,13 @@ def test_a_placed_fault_strikes_just_before_the_event_of_its_point() -> None:
     assert passed[38][2] <= moment <= passed[40][2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "bug", [pytest.param(bug, marks=[pytest.mark.long] * (number > 0)) for number, bug in enumerate(FOUND_BY)]
+    "bug",
+    [
+        *(bug for bug in FOUND_BY if bug != SLOWLY_FOUND),
+        *variants(SLOWLY_FOUND, of="test_the_exploration_finds_a_planted_bug"),
+    ],
 )
 def test_the_exploration_finds_a_planted_bug(bug: str) -> None:
     exploration = Exploration(base(), kinds=tuple(FOUND_BY[bug]), first=AT_WORK, plant=Planted(bug))

@@ -10,17 +10,22 @@ from tests.simulation.planted_health import BUGS, PlantedHealth
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEALTH, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(800)
-PART = 100
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
+SEEN = {
+    "a head passes over what checks find later": 234,
+    "a node that is back has its first role again": 185,
+    "a member keeps what its checks find to itself": 56,
+}
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=[pytest.mark.long] * (first >= PART)) for first in range(0, len(SEEDS), PART)],
+    "seeds", parts_of(SEEDS, check=30, test=150, of="test_no_rule_is_broken_by_worlds_with_unhealthy_nodes")
 )
-def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(seeds: range) -> None:
+    for seed in seeds:
         try:
             SimulatedRun(draw_health(seed)).play()
         except BrokenRuleError as error:
@@ -32,7 +37,7 @@ def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(first: int) -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_about_health_is_found(bug: str) -> None:
     def play_all() -> None:
-        for seed in SEEDS:
+        for seed in (SEEN.get(bug, 0), *SEEDS):
             SimulatedRun(draw_health(seed), PlantedHealth(bug)).play()
 
     with pytest.raises(BrokenRuleError):

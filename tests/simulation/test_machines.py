@@ -11,19 +11,15 @@ from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Role, Scenario
 from tests.simulation.wiring import wired
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(250)
-PART = 50
-AT_ONCE = 100  # the part that `make check` plays: there a claim was missed that had just been looked for
 ROLE = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=20.0)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=[pytest.mark.long] * (first != AT_ONCE)) for first in range(0, len(SEEDS), PART)],
-)
-def test_no_rule_is_broken_by_odd_machines(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=100, of="test_no_rule_is_broken_by_odd_machines"))
+def test_no_rule_is_broken_by_odd_machines(seeds: range) -> None:
+    for seed in seeds:
         try:
             SimulatedRun(draw_machines(seed)).play()
         except BrokenRuleError as error:

@@ -8,17 +8,18 @@ from tests.simulation.draw_notices import draw_notices
 from tests.simulation.planted_notices import NOTICE_BUGS, PlantedNotice
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(400)
-PART = 50
+SEEN = {"the counts are read at once": 259}  # tried first; what changes the schedules changes this
 
 
 @pytest.mark.parametrize(
-    "first", [pytest.param(first, marks=[pytest.mark.long] * (first > 0)) for first in range(0, len(SEEDS), PART)]
+    "seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_notices_are_given")
 )
-def test_no_rule_is_broken_where_notices_are_given(first: int) -> None:
+def test_no_rule_is_broken_where_notices_are_given(seeds: range) -> None:
     heard = 0
-    for seed in SEEDS[first : first + PART]:
+    for seed in seeds:
         run = SimulatedRun(draw_notices(seed))
         try:
             run.play()
@@ -27,7 +28,7 @@ def test_no_rule_is_broken_where_notices_are_given(first: int) -> None:
                 f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --notices --seed {seed}`"
             )
         heard += run.polls.have_heard
-    assert heard > PART / 5, "the notices came when nobody asked"
+    assert heard > len(seeds) / 5, "the notices came when nobody asked"
 
 
 def shows(seed: int, bug: str) -> bool:
@@ -40,4 +41,4 @@ def shows(seed: int, bug: str) -> bool:
 
 @pytest.mark.parametrize("bug", NOTICE_BUGS)
 def test_a_planted_bug_of_notices_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

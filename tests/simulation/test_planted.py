@@ -22,7 +22,7 @@ SEEN = {
     "a loss is counted twice": 55,
     "a member's lease is longer than the head's": 63,
     "a partial restart stops nobody": 37,
-    "a result is written without a look at the claims": 1392,
+    "a result is written without a look at the claims": 1211,
     "a stop request is passed over": 1140,
     "a successor does not wait for the lost head": 57,
     "a successor forgets what is spent": 59,
@@ -34,7 +34,8 @@ SEEN = {
     "the answer to a claim is not looked at": 215,
     "the guard has no deadline": 239,
     "the head's lease counts from receipt": 57,
-    "there is no pause before a restart": 53,
+    "a restart costs nothing": 21,
+    "there is no pause before a restart": 101,
     "too few nodes end a run that is not theirs": 184,
 }
 
@@ -128,7 +129,7 @@ def test_every_fault_that_is_drawn_has_a_sentence() -> None:
 
 
 def test_the_tool_counts_the_ways_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--first", "10", "--count", "20"]) == 0
+    assert main(["--first", "10", "--count", "5"]) == 0
     printed = capsys.readouterr().out
     assert "succeeded" in printed
-    assert "20 runs, 0 broke a rule" in printed
+    assert "5 runs, 0 broke a rule" in printed

@@ -15,25 +15,14 @@ from tests.simulation.draw import draw
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, PHASES, SECOND, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun, play
+from tests.tiers import parts_of
 
 SEEDS = range(2000)
-PART = 250
-AT_ONCE = 250  # what `make check` plays
 
 
-def _marks(first: int) -> list[pytest.MarkDecorator]:
-    """Half of the seeds are left to `make test-all`."""
-    if first >= len(SEEDS) / 2:
-        return [pytest.mark.variant(of="test_no_rule_is_broken")]
-    return [pytest.mark.long] * (first >= AT_ONCE)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=_marks(first)) for first in range(0, len(SEEDS), PART)],
-)
-def test_no_rule_is_broken(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=50, test=500, of="test_no_rule_is_broken"))
+def test_no_rule_is_broken(seeds: range) -> None:
+    for seed in seeds:
         try:
             play(seed)
         except BrokenRuleError as error:
@@ -41,10 +30,11 @@ def test_no_rule_is_broken(first: int) -> None:
 
 
 def test_a_seed_plays_the_same_run_again() -> None:
-    for seed in range(20):
+    for seed in range(5):
         assert play(seed).trace_hash == play(seed).trace_hash
 
 
+@pytest.mark.long
 def test_a_seed_plays_the_same_run_in_another_process() -> None:
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--seed", "87"]
@@ -53,6 +43,7 @@ def test_a_seed_plays_the_same_run_in_another_process() -> None:
         assert f"trace {play(87).trace_hash}" in output
 
 
+@pytest.mark.variant(of="test_no_rule_is_broken")
 @pytest.mark.long
 def test_the_seeds_reach_every_way_to_end_and_every_phase() -> None:
     missed = {
@@ -197,6 +188,7 @@ def test_a_head_and_its_successor_are_lost_and_the_third_goes_on() -> None:
     assert (result.state, run.disk.claims[max(run.disk.claims)].spend.node_losses) == (RunState.SUCCEEDED, 2)
 
 
+@pytest.mark.long
 def test_work_that_is_done_is_not_done_again_by_a_successor() -> None:
     for at in range(100):  # between the last node's record and the result
         result, run = the_result(elastic(2, 1, Fault(what="kill_agent", node=0, phase="closing", at=at / 1e4)))

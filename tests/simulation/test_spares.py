@@ -13,18 +13,17 @@ from tests.simulation.draw_spares import draw_spares
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import HEAD, Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(400)
-PART = 100
 AT = 20.0
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=[pytest.mark.long] * (first >= PART)) for first in range(0, len(SEEDS), PART)],
+    "seeds", parts_of(SEEDS, check=30, test=100, of="test_no_rule_is_broken_by_worlds_with_spares_that_die")
 )
-def test_no_rule_is_broken_by_worlds_with_spares_that_die(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+def test_no_rule_is_broken_by_worlds_with_spares_that_die(seeds: range) -> None:
+    for seed in seeds:
         try:
             SimulatedRun(draw_spares(seed)).play()
         except BrokenRuleError as error:
@@ -33,6 +32,7 @@ def test_no_rule_is_broken_by_worlds_with_spares_that_die(first: int) -> None:
             )
 
 
+@pytest.mark.long
 def test_the_seeds_find_a_spare_that_takes_a_silent_head_for_dead() -> None:
     def is_lost(lost: LostHead, order: Order) -> bool:
         return lost.node == order.head

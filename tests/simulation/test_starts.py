@@ -8,16 +8,14 @@ from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Fault, Role, Scenario
 from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
 
 SEEDS = range(400)
-PART = 100
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(first, marks=[pytest.mark.long] * (first > 0)) for first in range(0, len(SEEDS), PART)]
-)
-def test_no_rule_is_broken_across_two_starts(first: int) -> None:
-    for seed in SEEDS[first : first + PART]:
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=30, test=100, of="test_no_rule_is_broken_across_two_starts"))
+def test_no_rule_is_broken_across_two_starts(seeds: range) -> None:
+    for seed in seeds:
         try:
             SimulatedRun(draw_second_start(seed)).play()
         except BrokenRuleError as error:

@@ -42,6 +42,7 @@ def test_a_worker_of_an_agent_in_the_background_is_ended_by_its_own_interrupt(
     assert (done.returncode, done.stdout) == (exitcode, b"")
 
 
+@pytest.mark.long
 def test_a_fork_of_a_server_in_the_background_is_ended_by_its_own_interrupt(runner: Runner) -> None:
     script = runner.write("script.py", INTERRUPTED)
     with fork_server(runner.directory, runner.environment, ignored=[signal.SIGINT]) as server:

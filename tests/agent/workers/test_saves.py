@@ -6,6 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from hpc_elastic.agent.workers.lifecycle import Explained
 from hpc_elastic.membership.messages import StopManner
 from tests.agent.conftest import is_running
@@ -136,6 +138,7 @@ def test_a_stop_that_becomes_a_fence_waits_no_more(tmp_path: Path) -> None:
     assert play(tmp_path, scene).exits == [(0, -9)]
 
 
+@pytest.mark.long
 def test_a_stop_at_the_end_leaves_a_save_alone_but_for_the_last_of_its_grace(tmp_path: Path) -> None:
     """The whole grace is the bound: Slurm kills the job when that is over."""
     began = time.monotonic()

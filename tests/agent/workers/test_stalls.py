@@ -152,6 +152,7 @@ def test_an_agent_that_was_paused_calls_no_rank_stalled_that_was_paused_with_it(
     play(tmp_path, scene, stall_s=1.0)
 
 
+@pytest.mark.long
 def test_a_stop_ends_the_watch_and_takes_stacks_of_ranks_that_are_silent(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.beat(0, 1)
