@@ -33,6 +33,9 @@ SIMULTANEOUS_S = 0.5
 _WAITED_AT_STORE = re.compile(
     r"wait timeout after \d+ ?ms|Timed out after \d+ seconds waiting for clients|in store based barrier"
 )
+# What torch's distributed checkpoints raise in every rank, with the ranks whose part failed
+# (torch/distributed/checkpoint/api.py).
+_FAILED_AT_CHECKPOINT = re.compile(r"CheckpointException: CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
 MOST_NAMED = 4  # ranks that a line names one by one
 
 
@@ -112,7 +115,8 @@ def _by_culprits(
     attempt: int, observed: Sequence[ObservedFailure], culprits: Sequence[ObservedFailure], stopped: StoppedRanks
 ) -> FoundCause:
     not_started = [each for each in culprits if each.failure.failure_class == FailureClass.START_FAILED.value]
-    before = not_started or [each for each in culprits if not each.failure.is_after_stop] or list(culprits)
+    own = [each for each in culprits if not _is_told_of_another(each.failure)] or culprits
+    before = not_started or [each for each in own if not each.failure.is_after_stop] or list(own)
     chosen = _earliest(before)
     alike = failure_signature(chosen.failure)
     near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
@@ -124,6 +128,12 @@ def _by_culprits(
     if other:
         line += f"; at about the same time {_others(other)}, which may be the cause as well"
     return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
+
+
+def _is_told_of_another(failure: FailureRecord) -> bool:
+    """Return whether a rank failed only because a distributed checkpoint told it of another rank's failure."""
+    found = _FAILED_AT_CHECKPOINT.match(failure.message)
+    return found is not None and str(failure.rank) not in found[1].split(", ")
 
 
 def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
@@ -145,8 +155,22 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
         where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
         what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
-    line = f"{description}; it is a consequence, and no rank is known to have failed by itself"
+    line = f"{description}; it is a consequence, and no rank is known to have failed by itself{_apart(waited)}"
     return _found(attempt, chosen, line, observed, stopped, candidates=())
+
+
+def _apart(waited: Sequence[FailureRecord]) -> str:
+    """Return at which lines ranks waited in vain, if they did not wait at the same one; else ""."""
+    by_frame: dict[str, list[int]] = {}
+    for failure in waited:
+        by_frame.setdefault(failure.frame, []).append(failure.rank)
+    if len(by_frame) < 2 or "" in by_frame:
+        return ""
+    places = sorted(by_frame.items(), key=lambda each: (-len(each[1]), min(each[1])))
+    told = [f"{_ranks(ranks)} at {frame}" for frame, ranks in places[:MOST_NAMED]]
+    left = [rank for _, ranks in places[MOST_NAMED:] for rank in ranks]
+    told += [f"{_ranks(left)} elsewhere"] if left else []
+    return f"; they waited at different lines: {', '.join(told)}"
 
 
 def _silent(
