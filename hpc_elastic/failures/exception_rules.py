@@ -142,6 +142,17 @@ def lost_process(raised: Raised) -> str:
     return "a DataLoader worker exited unexpectedly" if is_fetching else ""
 
 
+def find_logged_loss(line: str) -> Raised | None:
+    """Return gloo's exception in a line of a program's log, such as `CRITICAL: it failed: [.../pair.cc:537] ...`.
+
+    None if there is none, or if the line tells of a chain of exceptions, which another one may have begun.
+    """
+    found = _GLOO_PLACE.search(line)
+    if found is None or line.count("Traceback (most recent call last)") > 1:
+        return None
+    return Raised(type_name="RuntimeError", text=line[found.start() :].partition("\\n")[0])
+
+
 def is_consequence(raised: Raised) -> bool:
     """Return whether an exception on the way out is one of torch's distributed code, such as of a missing group."""
     inner = raised.innermost
