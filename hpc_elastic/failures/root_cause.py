@@ -89,7 +89,7 @@ def find_root_cause(attempt: int, observed: Sequence[ObservedFailure], stopped: 
     """
     if not observed:
         return None
-    culprits = [each for each in observed if each.blame is Blame.CULPRIT]
+    culprits = _culprits(observed)
     if culprits:
         return _by_culprits(attempt, observed, culprits, stopped)
     return _by_victims(attempt, observed, stopped)
@@ -115,8 +115,7 @@ def _by_culprits(
     attempt: int, observed: Sequence[ObservedFailure], culprits: Sequence[ObservedFailure], stopped: StoppedRanks
 ) -> FoundCause:
     not_started = [each for each in culprits if each.failure.failure_class == FailureClass.START_FAILED.value]
-    own = [each for each in culprits if not _is_told_of_another(each.failure)] or culprits
-    before = not_started or [each for each in own if not each.failure.is_after_stop] or list(own)
+    before = not_started or [each for each in culprits if not each.failure.is_after_stop] or list(culprits)
     chosen = _earliest(before)
     alike = failure_signature(chosen.failure)
     near = [each for each in before if abs(each.at - chosen.at) <= SIMULTANEOUS_S]
@@ -128,6 +127,12 @@ def _by_culprits(
     if other:
         line += f"; at about the same time {_others(other)}, which may be the cause as well"
     return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
+
+
+def _culprits(observed: Sequence[ObservedFailure]) -> list[ObservedFailure]:
+    """Return the failures of ranks that failed by themselves, as far as that is known."""
+    culprits = [each for each in observed if each.blame is Blame.CULPRIT]
+    return [each for each in culprits if not _is_told_of_another(each.failure)] or culprits
 
 
 def _is_told_of_another(failure: FailureRecord) -> bool:
@@ -216,7 +221,7 @@ def _found(
     candidates: Collection[int],
 ) -> FoundCause:
     failure = chosen.failure
-    failed = {each.failure.rank for each in observed if each.blame is Blame.CULPRIT}
+    failed = {each.failure.rank for each in _culprits(observed)}
     victims = {each.failure.rank for each in observed} - failed
     cause = RootCause(
         attempt=attempt,

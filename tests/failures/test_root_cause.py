@@ -175,7 +175,7 @@ CHECKPOINT = (
 def test_the_rank_whose_part_of_a_distributed_checkpoint_failed_is_named() -> None:
     told = [(rank / 100, culprit(rank, CHECKPOINT % "3")) for rank in (0, 1, 4)]
     cause = find(*told, (0.4, culprit(3, CHECKPOINT % "3"))).cause
-    assert (cause.rank, cause.candidates, cause.failed) == (3, "", "0-1,3-4")
+    assert (cause.rank, cause.candidates, cause.failed, cause.victims) == (3, "", "3", "0-1,4")
     late = find(*told, (0.4, culprit(3, CHECKPOINT % "3", is_after_stop=True))).cause
     assert late.rank == 3
     both = find(*told, *((0.4, culprit(rank, CHECKPOINT % "3, 5")) for rank in (3, 5))).cause
