@@ -19,6 +19,7 @@ from hpc_elastic.failures.exception_rules import (
     RULES_FOR_EXCEPTIONS,
     Occurrence,
     describe,
+    find_logged_loss,
     is_consequence,
     lost_process,
 )
@@ -141,7 +142,7 @@ def _find_ended(evidence: FailureEvidence) -> _Ended:
         return _Ended()
     if evidence.written_by and (chain := parse_traceback(evidence.traceback)):
         return _find_before_exit(evidence, chain)
-    return _Ended(chain=_chain_in_output(evidence, WRAPPERS_LINES))
+    return _Ended(chain=_chain_in_output(evidence, WRAPPERS_LINES) or _logged_loss(evidence))
 
 
 def _find_before_exit(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> _Ended:
@@ -157,6 +158,8 @@ def _find_before_exit(evidence: FailureEvidence, chain: tuple[Raised, ...]) -> _
     text, printed = text_of_exit(evidence), _chain_in_output(evidence, NOISE_LINES)
     if printed and printed[-1].ended_process:
         return _Ended(chain=printed, then=f"then {text.strip()}" if text else "")
+    if not printed and (logged := _logged_loss(evidence)):
+        return _Ended(chain=logged)
     if text:
         if printed and not printed[0].thread and _is_victims(printed):
             return _Ended(chain=printed)
@@ -174,7 +177,21 @@ def _chain_in_output(evidence: FailureEvidence, noise: int) -> tuple[Raised, ...
     chain = find_chain(evidence.stderr_tail, noise=noise, is_victims=_is_victims)
     code = evidence.exit_code or 0
     is_of_wrapper = bool(chain) and chain[-1].ended_process and 1 < code <= LAST_OF_PROGRAMS
-    return chain if code == 1 or is_of_wrapper else ()
+    if code == 1 or is_of_wrapper:
+        return chain
+    # A handler that prints the loss of a peer and gives up at once, with a code of its own.
+    has_given_up = code > 0 and bool(chain) and _ends_with(chain, evidence) and _is_victims(chain)
+    return chain if has_given_up else ()
+
+
+def _logged_loss(evidence: FailureEvidence) -> tuple[Raised, ...]:
+    """Return gloo's exception of which a program's last line tells before it gives up; () for none."""
+    tail = evidence.stderr_tail
+    logged = find_logged_loss(last_line(tail)) if evidence.exit_code else None
+    if logged is None or not _is_victims((logged,)):
+        return ()
+    # The last line of a traceback is told by its chain, which another exception may have begun.
+    return () if _ends_with(parse_traceback(clean_output(tail)), evidence) else (logged,)
 
 
 def _ends_with(chain: tuple[Raised, ...], evidence: FailureEvidence) -> bool:

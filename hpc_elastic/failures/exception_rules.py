@@ -26,6 +26,7 @@ _TORCHS_TYPES = ("DistError", "DistBackendError", "DistNetworkError", "DistStore
 _GLOO_PLACE = re.compile(r"\[(?:[^\]\s]*/)?gloo/[\w/]+\.(?:cc|h):\d+\] ?")  # of gloo's exceptions (gloo/common/error.h)
 _ERRNO = re.compile(r"\[Errno (\d{1,4})\]")
 _SHARED = re.compile(r"/dev/shm|</torch_|/torch_\d")  # multiprocessing's files, and torch's (ATen/MapAllocator.cpp)
+_WORK_TIMED_OUT = "Operation timed out!"  # torch/csrc/distributed/c10d/Work.cpp, of Work.wait with a timeout
 _NATIVE_STACK = re.compile(r"\n(?:Exception raised from |C\+\+ CapturedTraceback:|frame #0: )")
 _WORKER_LOST = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\)"
@@ -64,7 +65,7 @@ class Occurrence:
             return True
         if self.raised.short_type != "RuntimeError":
             return False
-        if _GLOO_PLACE.match(self.raised.text):
+        if _GLOO_PLACE.match(self.raised.text) or self.text == _WORK_TIMED_OUT:
             return True
         inner = self.raised.innermost
         return inner is not None and bool(_TORCH_FILE.search(inner.file)) and not self._is_relayed
@@ -141,6 +142,17 @@ def lost_process(raised: Raised) -> str:
     return "a DataLoader worker exited unexpectedly" if is_fetching else ""
 
 
+def find_logged_loss(line: str) -> Raised | None:
+    """Return gloo's exception in a line of a program's log, such as `CRITICAL: it failed: [.../pair.cc:537] ...`.
+
+    None if there is none, or if the line tells of a chain of exceptions, which another one may have begun.
+    """
+    found = _GLOO_PLACE.search(line)
+    if found is None or line.count("Traceback (most recent call last)") > 1:
+        return None
+    return Raised(type_name="RuntimeError", text=line[found.start() :].partition("\\n")[0])
+
+
 def is_consequence(raised: Raised) -> bool:
     """Return whether an exception on the way out is one of torch's distributed code, such as of a missing group."""
     inner = raised.innermost
@@ -164,7 +176,7 @@ def _has_timed_out(seen: Occurrence) -> bool:
         r"failed to pass monitoredBarrier|timed out in monitoredBarrier|successfully reached monitoredBarrier|"
         # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, also with TORCH_NCCL_BLOCKING_WAIT (Megatron-LM#935).
         r"Watchdog caught collective operation timeout|(?i:wait timeout)(?: after|$)|Socket Timeout|"
-        r"Operation timed out!|ncclTimeout|NCCL timeout"
+        rf"{_WORK_TIMED_OUT}|ncclTimeout|NCCL timeout"
     )
 
 

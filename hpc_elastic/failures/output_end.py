@@ -8,8 +8,10 @@ follows it. Any other one may be of a handler that went on, so it counts only cl
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpc_elastic.failures.traceback_text import Raised, parse_tracebacks
 
@@ -19,6 +21,7 @@ WRAPPERS_LINES = 10  # lines that a wrapper may add, which has no traceback of i
 _COLOURS = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)")
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}\]")  # of tqdm
 _HEAD_BEHIND_BAR = re.compile(r"(?m)^(.*\]) ?((?:\[rank\d{1,9}\]: )?Traceback \(most recent call last\):)$")
+_HEAD = "Traceback (most recent call last)"
 _RANK = re.compile(r"^\[rank\d{1,9}\]: ")
 _BOX_HEAD = re.compile(r"^╭─.*Traceback \(most recent call last\).*╮$")  # rich.traceback
 _BOX_FRAME = re.compile(r"^│ (\S.{0,4095}?):(\d{1,9}) in (.{1,500}?) *│$")
@@ -29,7 +32,10 @@ _RELAYS = ("CalledProcessError", "ChildFailedError")  # they say of another proc
 
 
 def clean_output(text: str) -> str:
-    """Return a program's output without colours and carriage returns, rich's tracebacks in the form of Python's."""
+    """Return a program's output without colours and carriage returns, and tracebacks in the form of Python's.
+
+    Those are written otherwise by rich, which draws a box, and by loggers that write a line of JSON.
+    """
     lines: list[str] = []
     text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     is_box = False
@@ -40,7 +46,7 @@ def clean_output(text: str) -> str:
             is_box = True
             lines.append(f"{rank}Traceback (most recent call last):")
         elif not is_box:
-            lines.append(printed)
+            lines += _logged_traceback(line).split("\n") if line[:1] == "{" and _HEAD in line else [printed]
         elif line.startswith("╰─"):
             is_box = False
         elif frame := _BOX_FRAME.match(line):
@@ -48,6 +54,16 @@ def clean_output(text: str) -> str:
         elif source := _BOX_SOURCE.match(line):
             lines.append(f"{rank}    {source[1]}")
     return "\n".join(lines)
+
+
+def _logged_traceback(line: str) -> str:
+    """Return the traceback in a line of JSON, such as those of structlog; the line itself if it is none."""
+    try:
+        record: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    values = record.values() if isinstance(record, dict) else ()
+    return next((value.rstrip("\n") for value in values if isinstance(value, str) and _HEAD in value), line)
 
 
 def _split_behind_bar(found: re.Match[str]) -> str:

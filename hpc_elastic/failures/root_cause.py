@@ -33,6 +33,9 @@ SIMULTANEOUS_S = 0.5
 _WAITED_AT_STORE = re.compile(
     r"wait timeout after \d+ ?ms|Timed out after \d+ seconds waiting for clients|in store based barrier"
 )
+# What torch's distributed checkpoints raise in every rank, with the ranks whose part failed
+# (torch/distributed/checkpoint/api.py).
+_FAILED_AT_CHECKPOINT = re.compile(r"CheckpointException: CheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
 MOST_NAMED = 4  # ranks that a line names one by one
 
 
@@ -86,7 +89,7 @@ def find_root_cause(attempt: int, observed: Sequence[ObservedFailure], stopped: 
     """
     if not observed:
         return None
-    culprits = [each for each in observed if each.blame is Blame.CULPRIT]
+    culprits = _culprits(observed)
     if culprits:
         return _by_culprits(attempt, observed, culprits, stopped)
     return _by_victims(attempt, observed, stopped)
@@ -126,6 +129,18 @@ def _by_culprits(
     return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
 
 
+def _culprits(observed: Sequence[ObservedFailure]) -> list[ObservedFailure]:
+    """Return the failures of ranks that failed by themselves, as far as that is known."""
+    culprits = [each for each in observed if each.blame is Blame.CULPRIT]
+    return [each for each in culprits if not _is_told_of_another(each.failure)] or culprits
+
+
+def _is_told_of_another(failure: FailureRecord) -> bool:
+    """Return whether a rank failed only because a distributed checkpoint told it of another rank's failure."""
+    found = _FAILED_AT_CHECKPOINT.match(failure.message)
+    return found is not None and str(failure.rank) not in found[1].split(", ")
+
+
 def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> FoundCause:
     """Name what is known if every failure is a consequence: the ranks that ended early, or that did not take part."""
     chosen = _earliest(observed)
@@ -145,8 +160,22 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
         where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
         what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
-    line = f"{description}; it is a consequence, and no rank is known to have failed by itself"
+    line = f"{description}; it is a consequence, and no rank is known to have failed by itself{_apart(waited)}"
     return _found(attempt, chosen, line, observed, stopped, candidates=())
+
+
+def _apart(waited: Sequence[FailureRecord]) -> str:
+    """Return at which lines ranks waited in vain, if they did not wait at the same one; else ""."""
+    by_frame: dict[str, list[int]] = {}
+    for failure in waited:
+        by_frame.setdefault(failure.frame, []).append(failure.rank)
+    if len(by_frame) < 2 or "" in by_frame:
+        return ""
+    places = sorted(by_frame.items(), key=lambda each: (-len(each[1]), min(each[1])))
+    told = [f"{_ranks(ranks)} at {frame}" for frame, ranks in places[:MOST_NAMED]]
+    left = [rank for _, ranks in places[MOST_NAMED:] for rank in ranks]
+    told += [f"{_ranks(left)} elsewhere"] if left else []
+    return f"; they waited at different lines: {', '.join(told)}"
 
 
 def _silent(
@@ -192,7 +221,7 @@ def _found(
     candidates: Collection[int],
 ) -> FoundCause:
     failure = chosen.failure
-    failed = {each.failure.rank for each in observed if each.blame is Blame.CULPRIT}
+    failed = {each.failure.rank for each in _culprits(observed)}
     victims = {each.failure.rank for each in observed} - failed
     cause = RootCause(
         attempt=attempt,

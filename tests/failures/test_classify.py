@@ -316,6 +316,14 @@ def test_an_exception_of_the_users_code_is_no_victim_whatever_it_says(type_name:
     assert found.failure_class is FailureClass.EXCEPTION
 
 
+def test_a_work_whose_wait_timed_out_is_a_collective_that_did() -> None:
+    text = "Operation timed out!"  # torch/csrc/distributed/c10d/Work.cpp, below the script's own line
+    found = raised("RuntimeError", text, source="work.wait(timedelta(seconds=2))")
+    assert (found.failure_class, found.frame) == (FailureClass.COLLECTIVE_TIMEOUT, "train.py:7 in step")
+    assert raised("RuntimeError", text, source="raise error").failure_class is FailureClass.EXCEPTION
+    assert raised("RuntimeError", f"scan: {text}").failure_class is FailureClass.EXCEPTION
+
+
 def test_a_gpu_without_memory_is_told_with_its_numbers() -> None:
     text = next(text for type_name, text, _ in PRINTED if type_name == "torch.OutOfMemoryError")
     assert raised("torch.OutOfMemoryError", text).detail == "20.00 GiB wanted, 1.20 GiB of 79.15 GiB free on GPU 0"

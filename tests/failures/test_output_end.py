@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hpc_elastic.failures.classes import FailureClass
@@ -207,3 +209,45 @@ def test_a_wrapper_that_was_stopped_has_not_failed_by_itself_otherwise() -> None
     lost = "[W1123 ProcessGroupNCCL.cpp:1] Connection closed by remote peer\n"
     assert find_exit_inside(f"{lost}./p.sh: line 2:  4711 Aborted                 python3 job.py\n") is None
     assert find_exit_inside(f"./p.sh: line 2:  4711 Killed                  python3 check.py\n{lines(20)}") is None
+
+
+@pytest.mark.parametrize("code", [1, 2, 70])
+def test_a_handler_that_prints_the_loss_of_a_peer_and_gives_up_is_a_victim_whatever_its_code(code: int) -> None:
+    assert of_command(trace(LOST), code).failure_class is FailureClass.PEER_LOST
+    assert of_command(trace(), code).failure_class is (FailureClass.EXCEPTION if code == 1 else FailureClass.EXIT_CODE)
+    assert of_command(f"{trace(LOST)}no data left\n", 2).message == "no data left"
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_last_line_with_gloos_loss_of_a_peer_makes_a_victim(code: int) -> None:
+    logged = f"2026-01-02 03:04:05 | CRITICAL | it crashed: {LOST.removeprefix('RuntimeError: ')}\n"
+    found = of_command(logged, code)
+    assert (found.failure_class, found.message) == (
+        FailureClass.PEER_LOST,
+        "RuntimeError: gloo: Connection closed by peer [127.0.0.1]:2000",
+    )
+    assert of_script(f"SystemExit: {code}", logged, code=code).failure_class is FailureClass.PEER_LOST
+    assert of_command(f"{logged}no data left\n", code).message == "no data left"
+    assert of_command("it crashed: Connection closed by peer\n", code).failure_class is FailureClass.EXIT_CODE
+
+
+def test_a_traceback_in_a_line_of_json_is_read() -> None:
+    found = of_command(json.dumps({"event": "uncaught", "exception": trace()}) + "\n")
+    assert (found.message, found.frame) == ("ValueError: bad batch 17", "job.py:11 in work")
+    assert of_command(json.dumps({"exception": trace(LOST)}) + "\n").failure_class is FailureClass.PEER_LOST
+
+
+@pytest.mark.parametrize(
+    "line", ['{"exception": "Traceback (most recent call last)', '{"Traceback (most recent call last)": 1}']
+)
+def test_a_line_that_is_no_record_with_a_traceback_stays_as_it_is(line: str) -> None:
+    assert clean_output(line) == line
+
+
+def test_a_chain_that_ends_with_the_loss_of_a_peer_is_no_victims() -> None:
+    chain = f"{trace()}\nDuring handling of the above exception, another exception occurred:\n\n{trace(LOST)}"
+    line = json.dumps({"exception": chain})
+    assert of_command(chain, 3).failure_class is FailureClass.EXIT_CODE
+    assert of_command(f"it crashed: {chain!r}\n", 3).failure_class is FailureClass.EXIT_CODE
+    assert of_command(f"{line}\n").message == "ValueError: bad batch 17"
+    assert of_command(f"{line}\n", 3).failure_class is FailureClass.EXIT_CODE

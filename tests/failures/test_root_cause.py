@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,8 +28,9 @@ def victim(rank: int, **more: Any) -> FailureRecord:
     return a_failure(rank, node=NODES[rank], message=CLOSED, failure_class="peer_lost", **more)
 
 
-def timed_out(rank: int, **more: Any) -> FailureRecord:
-    return a_failure(rank, node=NODES[rank], message=TIMED_OUT, failure_class="collective_timeout", **more)
+def timed_out(rank: int, frame: str = "", **more: Any) -> FailureRecord:
+    failure = a_failure(rank, node=NODES[rank], message=TIMED_OUT, failure_class="collective_timeout", **more)
+    return replace(failure, frame=frame)
 
 
 def find(
@@ -148,6 +150,37 @@ def test_victims_alone_are_said_to_be_consequences() -> None:
     cause = find((0.0, victim(0)), (0.1, victim(1))).cause
     assert cause.rank == 0
     assert cause.line.endswith("it is a consequence, and no rank is known to have failed by itself")
+
+
+def test_ranks_that_timed_out_at_different_lines_are_named_with_them() -> None:
+    frames = dict.fromkeys(NODES, "train.py:9 in step") | {4: "train.py:12"}
+    line = find(*((rank / 10, timed_out(rank, frame=frame)) for rank, frame in frames.items())).cause.line
+    assert line.endswith("; they waited at different lines: ranks 0-3,5 at train.py:9 in step, rank 4 at train.py:12")
+    same = find(*((rank / 10, timed_out(rank, frame="train.py:9")) for rank in NODES)).cause.line
+    assert same.endswith("no rank is known to have failed by itself")
+    unknown = find(*((rank / 10, timed_out(rank, frame="" if rank else "train.py:9")) for rank in NODES)).cause.line
+    assert unknown.endswith("no rank is known to have failed by itself")
+
+
+def test_more_lines_than_a_cause_has_room_for_are_counted_together() -> None:
+    line = find(*((rank / 10, timed_out(rank, frame=f"train.py:{rank}")) for rank in NODES)).cause.line
+    assert line.endswith("rank 3 at train.py:3, ranks 4-5 elsewhere")
+
+
+CHECKPOINT = (
+    "CheckpointException: CheckpointException ranks:dict_keys([%s])\nTraceback (most recent call last): (RANK 3)"
+)
+
+
+def test_the_rank_whose_part_of_a_distributed_checkpoint_failed_is_named() -> None:
+    told = [(rank / 100, culprit(rank, CHECKPOINT % "3")) for rank in (0, 1, 4)]
+    cause = find(*told, (0.4, culprit(3, CHECKPOINT % "3"))).cause
+    assert (cause.rank, cause.candidates, cause.failed, cause.victims) == (3, "", "3", "0-1,4")
+    late = find(*told, (0.4, culprit(3, CHECKPOINT % "3", is_after_stop=True))).cause
+    assert late.rank == 3
+    both = find(*told, *((0.4, culprit(rank, CHECKPOINT % "3, 5")) for rank in (3, 5))).cause
+    assert both.candidates == "3,5"
+    assert find(*told).cause.rank == 0, "the message names the rank, which left nothing itself"
 
 
 def test_every_class_has_a_meaning_and_advice_for_what_is_not_wanted() -> None:
