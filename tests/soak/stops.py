@@ -70,6 +70,7 @@ class Kind(Enum):
 
 _STOPPED = (("CANCELLED", ExitCode.STOPPED),)
 _SUCCEEDED = (("SUCCEEDED", ExitCode.SUCCESS),)
+_NEVER_STARTED = ("FAILED", ExitCode.SETUP)  # the agents had claimed nothing yet
 # How a run may end that was stopped; it may also have succeeded before.
 ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
     Kind.CANCEL: _STOPPED,
@@ -80,9 +81,8 @@ ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
     Kind.PREEMPTED: _SUCCEEDED,
     Kind.REQUEUED: _SUCCEEDED,
     # Nobody is left who could ask Slurm for another start, so the run ends, and who is left writes that down.
-    Kind.SCRIPT_KILLED: (*_STOPPED, ("FAILED", ExitCode.NODE_LOST), ("UNKNOWN", ExitCode.NODE_LOST)),
-    # Killed before they had claimed anything, they never started.
-    Kind.AGENTS_KILLED: (("UNKNOWN", ExitCode.NODE_LOST), ("FAILED", ExitCode.SETUP)),
+    Kind.SCRIPT_KILLED: (*_STOPPED, ("FAILED", ExitCode.NODE_LOST), ("UNKNOWN", ExitCode.NODE_LOST), _NEVER_STARTED),
+    Kind.AGENTS_KILLED: (("UNKNOWN", ExitCode.NODE_LOST), _NEVER_STARTED),
     Kind.TIME_LIMIT: _SUCCEEDED,
     Kind.FAILS: (("FAILED", ExitCode.WORKERS_FAILED),),
     Kind.CONTROLLER: _SUCCEEDED,
