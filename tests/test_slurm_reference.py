@@ -90,8 +90,12 @@ def built_commands() -> list[list[str]]:
     ]
     made = []
     for builder in builders:
-        kinds = [str(parameter.annotation) for parameter in inspect.signature(builder).parameters.values()]
-        made.append(builder(*(["1"] if kind.startswith("Sequence") else "1" for kind in kinds)))
+        parameters = inspect.signature(builder).parameters.values()
+        values = [["1"] if str(parameter.annotation).startswith("Sequence") else "1" for parameter in parameters]
+        named = {
+            each.name: value for each, value in zip(parameters, values, strict=True) if each.kind is each.KEYWORD_ONLY
+        }
+        made.append(builder(*values[: len(values) - len(named)], **named))
     return made
 
 
@@ -146,7 +150,8 @@ def test_every_option_of_srun_has_a_row() -> None:
 
 def test_every_option_and_field_of_squeue_has_a_row() -> None:
     assert "exit_code" in commands.QUEUE_FIELDS
-    assert named("squeue") == options_of("squeue") | {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS}
+    fields = {*commands.QUEUE_FIELDS, *commands.OUTLOOK_FIELDS, commands.EXCLUDED_FIELD}
+    assert named("squeue") == options_of("squeue") | fields
 
 
 def test_every_option_and_field_of_sacct_has_a_row() -> None:

@@ -14,6 +14,11 @@ FORGETS_AFTER = 3  # allocations: who mends nodes has had time by then
 MOST_CARRIED_ON = 16  # blamed nodes in a claim; an older blame is forgotten
 
 
+def blamed_nodes(set_aside: Sequence[SetAside], allocation: int) -> tuple[str, ...]:
+    """Return the nodes that a claim blames, as seen in an allocation: without those whose blame is forgotten."""
+    return tuple(each.node for each in set_aside if allocation - each.allocation <= FORGETS_AFTER)
+
+
 class Aside:
     """The nodes that are set aside, with the reasons.
 
@@ -35,6 +40,11 @@ class Aside:
 
     def __contains__(self, node: str) -> bool:
         return node in self._nodes
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes, the one that was set aside last at the end."""
+        return tuple(self._nodes)
 
     def add(self, node: str, why: str, seats: Sequence[Seat], attempt: int) -> list[Action] | None:
         """Set a node aside; return None, and do nothing, if too few of the others are here.

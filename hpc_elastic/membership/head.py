@@ -22,6 +22,7 @@ from hpc_elastic.failures.classes import Blame, blame_of
 from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
+from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
 from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, RestartWorkers, Trigger
@@ -99,6 +100,13 @@ class Head:
     def attempt(self) -> int:
         """Return the number of the run's latest attempt; 0 before the first."""
         return self._judge.history.attempts
+
+    @property
+    def nodes_to_avoid(self) -> tuple[str, ...]:
+        """Return the nodes that another start of the job had better not get, those that are blamed last."""
+        blamed = blamed_nodes(self._judge.history.set_aside, self._settings.allocation)
+        found = (*self._roster.unhealthy, *self._members.losses.nodes, *self._judge.aside.nodes, *blamed)
+        return tuple(reversed(dict.fromkeys(reversed(found))))[-MOST_CARRIED_ON:]
 
     def next_tick(self) -> float:
         """Return when `tick` must be called at the latest, in monotonic seconds."""

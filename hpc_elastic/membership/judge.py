@@ -247,12 +247,13 @@ class Judge:
         if not fails_again_there(cause.failure_class):
             return []
         seats, attempt = self._members.roster.seats(), self.history.attempts
+        blamed = SetAside(node=cause.node, why=cause.line, allocation=self._settings.allocation)
+        before = tuple(each for each in self.history.set_aside if each.node != cause.node)
+        self.history = replace(self.history, set_aside=(*before, blamed)[-MOST_CARRIED_ON:])
         told = self.aside.add(cause.node, f"blamed: {cause.line}", seats, attempt)
-        if told is None:
+        if told is None:  # the next allocation may have enough others
             text = f"{cause.node} is to blame, but too few other nodes are here; the run goes on there"
             return [Log(text=text, level="warning")]
-        blamed = SetAside(node=cause.node, why=cause.line, allocation=self._settings.allocation)
-        self.history = replace(self.history, set_aside=(*self.history.set_aside, blamed)[-MOST_CARRIED_ON:])
         self.verdict.widen()  # a restart of some roles would keep its place
         return told
 

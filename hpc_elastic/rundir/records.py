@@ -30,8 +30,9 @@ class Request:
     A `stop` comes from a person or from the script; `by` says who asked, as user@host. A `start` comes from the agent
     on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
     leave. `left` comes from a head: no worker of its allocation is left. `requeue` comes from a head: its allocation
-    has ended for this `reason`, a word of `RESULT_REASONS`, and the job is to be started again. A `chain` says that
-    the job `id` waits for the end of this `allocation` to take its place. `stacks` comes from a
+    has ended for this `reason`, a word of `RESULT_REASONS`, and the job is to be started again, without `nodes` if the
+    scheduler can do that. A `chain` says that the job `id` waits for the end of this `allocation` to take its place.
+    `stacks` comes from a
     person: every agent writes the stacks of its workers, and an event with this `id`.
 
     A `notice` comes from a person or from the script: the workers are told that they will be stopped in about
@@ -51,6 +52,7 @@ class Request:
     allocation: int | None = None
     id: str | None = None
     node: str | None = None
+    nodes: tuple[str, ...] = ()
     seconds_left: float | None = None
     requeue: bool = False
 

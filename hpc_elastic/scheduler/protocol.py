@@ -110,6 +110,19 @@ class ArrayScheduler(Scheduler, Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """What the next start of a job is to avoid.
+
+    `script` is the job's. `nodes` are those to avoid, the ones that matter most last. `earlier` are those that were
+    avoided for earlier starts, and are not any more unless `nodes` has them.
+    """
+
+    script: str
+    nodes: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
+
+
 class NodeQuestions(Protocol):
     """The questions of a node about jobs of its run; `scheduler.questions.JobQuestions` asks a real scheduler."""
 
@@ -128,10 +141,10 @@ class NodeQuestions(Protocol):
     def outlook(self, job_id: str) -> JobOutlook | None:
         """Return what the scheduler says about the end of a job; None if that is unknown."""
 
-    def start_again(self, job_id: str) -> str:
+    def start_again(self, job_id: str, without: Exclusion) -> str:
         """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
 
-    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+    def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 
 
@@ -190,5 +203,17 @@ class FromNodeModule(Protocol):
     def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
         """Have a job stopped and started again."""
 
-    def submit_after(self, job_id: str, script: str, *, timeout_s: float) -> str:
-        """Submit a script that starts when a job is over; return the new job's id."""
+    def excluded(self, job_id: str) -> tuple[str, ...]:
+        """Return the nodes that a job must not get."""
+
+    def check_exclusion(self, script: str, nodes: Collection[str]) -> None:
+        """Check that a script could ever run without these nodes; SchedulerError if not."""
+
+    def exclude(self, job_id: str, nodes: Collection[str]) -> None:
+        """Keep a pending job from these nodes, and from no others."""
+
+    def submit_after(self, job_id: str, script: str, *, exclude: Collection[str] = (), timeout_s: float) -> str:
+        """Submit a script that starts when a job is over; return the new job's id.
+
+        The nodes to exclude, if there are any, take the place of those that the script excludes.
+        """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from hpc_elastic.errors import HpcElasticError
-from hpc_elastic.scheduler.protocol import JobOutlook
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook
 from hpc_elastic.scheduler.registry import from_node
 
 _T = TypeVar("_T")
@@ -23,7 +23,7 @@ class JobQuestions:
     The allocations of a run may be of different schedulers: somebody may run the job.sh of a Slurm run by hand.
 
     Args:
-        complain: takes a line about an answer that is unknown.
+        complain: takes a line about an answer that is unknown, and about nodes that are left out of the next start.
     """
 
     def __init__(self, complain: Callable[[str], None] = lambda _: None) -> None:
@@ -62,20 +62,61 @@ class JobQuestions:
         """Return what the scheduler says about the end of a job, within 5 s; None if that is unknown."""
         return self._ask(f"when job {job_id} ends", lambda: from_node(job_id).outlook(job_id))
 
-    def start_again(self, job_id: str) -> str:
-        """Have a job stopped and started again; return the scheduler's refusal, empty if there was none."""
+    def start_again(self, job_id: str, without: Exclusion) -> str:
+        """Have a job stopped and started again; return the scheduler's refusal, empty if there was none.
+
+        That nodes cannot be avoided is reported, and is no refusal.
+        """
+        excluded = self._choose_excluded(job_id, without)
         try:
             requeue_job(job_id)
         except HpcElasticError as error:
             return error.message
+        if excluded is not None:  # a job that runs keeps its nodes: only a waiting one can be kept from some
+            try:
+                from_node(job_id).exclude(job_id, excluded)
+            except HpcElasticError as error:
+                self._complain(error.message)
         return ""
 
-    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+    def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
+        excluded = self._choose_excluded(job_id, without) if without.nodes else None
         try:
-            return from_node(job_id).submit_after(job_id, script, timeout_s=30.0), ""
+            scheduler = from_node(job_id)
+            return scheduler.submit_after(job_id, without.script, exclude=excluded or (), timeout_s=30.0), ""
         except HpcElasticError as error:
             return "", error.message
+
+    def _choose_excluded(self, job_id: str, without: Exclusion) -> tuple[str, ...] | None:
+        """Return all nodes that the next start must not get; None if that is as it was.
+
+        A job that excludes more nodes than its partition can spare would wait for ever. So the scheduler is asked
+        first; if it cannot spare all of the nodes, the last one is tried alone.
+        """
+        if not (without.nodes or without.earlier):
+            return None
+        scheduler, refusal = from_node(job_id), ""
+        try:
+            before = scheduler.excluded(job_id)
+        except HpcElasticError as error:
+            self._complain(f"no node is left out of the next start: {error.message}")
+            return None
+        own = tuple(node for node in before if node not in without.earlier)
+        for tried in dict.fromkeys((without.nodes, without.nodes[-1:])):
+            if not tried:
+                continue
+            wanted = (*own, *(node for node in tried if node not in own))
+            try:
+                scheduler.check_exclusion(without.script, wanted)
+            except HpcElasticError as error:
+                refusal = refusal or error.message
+                continue
+            self._complain(f"the next start of job {job_id} is kept from {', '.join(tried)}")
+            return wanted
+        if refusal:
+            self._complain(f"the next start may get {', '.join(without.nodes)} again: {refusal}")
+        return own if own != before else None
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 
 
 class Answers:
@@ -24,6 +24,7 @@ class Answers:
         self._dead = frozenset(dead)
         self.end: JobOutlook | None = None  # given back instead of what follows from `is_requeued`
         self.started_again: list[str] = []
+        self.without: list[Exclusion] = []
         self.refusal = ""
 
     def is_over(self, job_id: str) -> bool | None:
@@ -38,12 +39,14 @@ class Answers:
             None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=int(is_requeued))
         )
 
-    def start_again(self, job_id: str) -> str:
+    def start_again(self, job_id: str, without: Exclusion) -> str:
         self.started_again.append(job_id)
+        self.without.append(without)
         return self.refusal
 
-    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
-        self.started_again.append(f"{script} after {job_id}")
+    def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
+        self.started_again.append(f"{without.script} after {job_id}")
+        self.without.append(without)
         return ("", self.refusal) if self.refusal else ("43", "")
 
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:

@@ -279,12 +279,17 @@ requeue: chain
 """
 
 
+def write_chaining(door: Door, script: str, more: str = "") -> None:
+    """Write a job for a site where a new submission takes the place of a requeue."""
+    door.write("chaining.yaml", CHAINING)
+    write_job(door, script, nodes="2", workers="1", more=f"site: ./chaining.yaml\n{more}")
+    job = door.folder / "job.yaml"
+    job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
+
+
 @pytest.mark.every_slurm
 def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door, slurm: Cluster) -> None:
-    slurm_door.write("chaining.yaml", CHAINING)
-    write_job(slurm_door, TRAINS.format(steps=120), nodes="2", workers="1", more="site: ./chaining.yaml")
-    job = slurm_door.folder / "job.yaml"
-    job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
+    write_chaining(slurm_door, TRAINS.format(steps=120))
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
     wait_until(slurm.job_ids, "the job is in the queue")
     (job_id,) = slurm.job_ids()
@@ -304,10 +309,7 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
 
 
 def test_cancel_ends_the_chained_job_too(slurm_door: Door, slurm: Cluster) -> None:
-    slurm_door.write("chaining.yaml", CHAINING)
-    write_job(slurm_door, TRAINS.format(steps=10_000), nodes="2", workers="1", more="site: ./chaining.yaml")
-    job = slurm_door.folder / "job.yaml"
-    job.write_text(job.read_text().replace("site: generic-slurm\n", "", 1))
+    write_chaining(slurm_door, TRAINS.format(steps=10_000))
     run = slurm_door.submit("job.yaml")
     wait_for_ranks(run, 2)
     with preempting(slurm) as urgent:
@@ -358,3 +360,40 @@ def test_a_preemption_that_only_signals_the_batch_shell_is_noticed_in_time(slurm
     assert requeues_of(run) == [(1, "preempted")]
     given = [event["message"] for event in events(run) if "notice" in event["name"]]
     assert given, run.story()
+
+
+# In the first attempt a file system fails on rank 0's node; later all save and leave when they hear of the notice.
+MOUNT_FAILS = """
+import errno, os, pathlib, sys, time
+from hpc_elastic.worker import notice_received
+print("waiting", os.environ["RANK"], flush=True)
+start = 2 if pathlib.Path("saved").exists() else 1
+pathlib.Path(f"ran-{start}-{os.environ['SLURMD_NODENAME']}").touch()
+if os.environ["HPC_ELASTIC_ATTEMPT"] == "1" and os.environ["RANK"] == "0":
+    raise OSError(errno.ESTALE, "Stale file handle", "/data/train")
+while start == 1:
+    time.sleep(0.02)
+    if notice_received():
+        pathlib.Path("saved").touch()
+        sys.exit(75)
+"""
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize("by", ["requeue", *variants("chain", of="test_a_blamed_node_is_excluded_from_the_next_start")])
+def test_a_blamed_node_is_excluded_from_the_next_start(by: str, slurm_door: Door, slurm: Cluster) -> None:
+    more = "sbatch: {exclude: node4}\nrestart: {backoff: {first: 0s}}"
+    if by == "chain":
+        write_chaining(slurm_door, MOUNT_FAILS, more)
+    else:
+        write_job(slurm_door, MOUNT_FAILS, nodes="2", workers="1", more=more)
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    run = only_run(slurm_door, slurm.job_ids()[0])
+    wait_until(lambda: len(list(run.path.glob("attempts/0002/ranks/*"))) == 2, "the second attempt is at work")
+    slurm_door.run("stop", "--requeue", "--lead", "60s", run.job_id)
+    output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, output + errors + run.story()
+    nodes = {path.name.removeprefix("ran-") for path in slurm_door.folder.glob("ran-*")}
+    assert nodes == {"1-node1", "1-node2", "2-node2", "2-node3"}
+    assert "is kept from node1" in script_output(run)

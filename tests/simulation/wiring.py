@@ -26,7 +26,7 @@ from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
 from tests.simulation.disk import LAYOUT
 from tests.simulation.file_system import THREADS, SharedOs, _thread
@@ -87,10 +87,10 @@ class Questions:
         # A job has at most two starts here, and it is asked about the first one.
         return None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=2 * int(is_requeued))
 
-    def submit_after(self, job_id: str, script: str) -> tuple[str, str]:
+    def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         return "", f"job {job_id} is simulated"
 
-    def start_again(self, job_id: str) -> str:
+    def start_again(self, job_id: str, without: Exclusion) -> str:
         return f"job {job_id} is simulated"
 
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:

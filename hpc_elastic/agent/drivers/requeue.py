@@ -43,6 +43,7 @@ class AllocationEnd:
         disk: the thread for access to the run directory.
         note: records an event.
         attempt: returns the number of the latest attempt.
+        avoid: returns the nodes that another start of the job is to avoid.
         is_stop_requested: returns whether a person has asked for the end.
         seconds_left: returns the time that the job has left, as far as this agent knows.
         answers_within_s: for how long the scheduler is asked.
@@ -56,6 +57,7 @@ class AllocationEnd:
         disk: BackgroundThread,
         note: Callable[[Note], None],
         attempt: Callable[[], int],
+        avoid: Callable[[], tuple[str, ...]],
         is_stop_requested: Callable[[], bool],
         seconds_left: Callable[[], float],
         answers_within_s: float,
@@ -65,6 +67,7 @@ class AllocationEnd:
         self._disk = disk
         self._note = note
         self._attempt = attempt
+        self._avoid = avoid
         self._is_stop_requested = is_stop_requested
         self._seconds_left = seconds_left
         self._answers_within_s = answers_within_s
@@ -146,7 +149,8 @@ class AllocationEnd:
             return replace(result, state=RunState.FAILED, exit_code=code, reason=reason, cause=cause, root_cause=why)
         if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
             return result  # whose writer finds the same, and steps down
-        await self._disk.call(lambda: self._journal.note_requeue(reason))
+        avoid = self._avoid()
+        await self._disk.call(lambda: self._journal.note_requeue(reason, avoid))
         cause = result.cause if reason in (NODE_LOST, ASKED_AGAIN) else words
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 

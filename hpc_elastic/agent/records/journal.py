@@ -24,6 +24,7 @@ from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
+from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.requeue import describe_end, find_refusal
 from hpc_elastic.membership.rounds import history_after
@@ -59,7 +60,7 @@ from hpc_elastic.rundir.store import (
     write_json,
 )
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import JobOutlook, NodeQuestions
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -189,18 +190,30 @@ class Journal:
         Raises:
             RunDirectoryError: the run directory cannot be read or written.
         """
-        job_id = self._place.job_id
+        job_id, without = self._place.job_id, self._find_exclusion()
         if self._plan.requeue.by == "requeue":
-            return self._questions.start_again(job_id)
+            return self._questions.start_again(job_id, without)
         told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self.allocation)
         if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
             return ""
-        chained, refusal = self._questions.submit_after(job_id, self._layout.script)
+        chained, refusal = self._questions.submit_after(job_id, without)
         if chained:
             node, moment = self._place.node, utc_text(time.time())
             request = Request(kind="chain", by=node, time=moment, allocation=self.allocation, id=chained)
             append_line(self._layout.requests, to_json(request))
         return refusal
+
+    def _find_exclusion(self) -> Exclusion:
+        """Return what the next start is to avoid: what a head has said, or else what the latest claim blames."""
+        told = [each for each in self._requests() if each.kind == "requeue"]
+        here = [each.nodes for each in told if each.allocation == self.allocation]
+        if here:
+            nodes = here[-1]
+        else:
+            claim = self._chain.latest_attempt()
+            nodes = blamed_nodes(claim.set_aside, self.allocation) if claim is not None else ()
+        earlier = (node for each in told if each.allocation != self.allocation for node in each.nodes)
+        return Exclusion(script=self._layout.script, nodes=nodes, earlier=tuple(dict.fromkeys(earlier)))
 
     @property
     def restart_count(self) -> int:
@@ -227,14 +240,24 @@ class Journal:
             return goes_on_in
         return self._chain.latest_attempt(above=attempts) or self._chain.next_attempt(attempts)
 
-    def note_requeue(self, reason: str) -> None:
+    def note_requeue(self, reason: str, nodes: Sequence[str] = ()) -> None:
         """Record durably why this allocation ends, before its agents leave and the job is started again.
+
+        Args:
+            reason: a word of `RESULT_REASONS`.
+            nodes: those that the next start is to avoid, the ones that matter most last.
 
         Raises:
             RunDirectoryError: the run directory cannot be written.
         """
-        allocation, time_ = self.allocation, utc_text(time.time())
-        request = Request(kind="requeue", by=self._place.node, time=time_, allocation=allocation, reason=reason)
+        request = Request(
+            kind="requeue",
+            by=self._place.node,
+            time=utc_text(time.time()),
+            allocation=self.allocation,
+            reason=reason,
+            nodes=tuple(nodes),
+        )
         append_line(self._layout.requests, to_json(request))
 
     def requeue_reason(self, allocation: int | None = None) -> str | None:

@@ -51,7 +51,30 @@ def end_job(job_id: str, *, timeout_s: float) -> None:  # noqa: ARG001
     LocalScheduler().cancel(job_id)
 
 
-def submit_after(job_id: str, script: str, *, timeout_s: float) -> str:  # noqa: ARG001
+def excluded(job_id: str) -> tuple[str, ...]:  # noqa: ARG001
+    """Return the nodes that a job must not get: none, for all are this machine."""
+    return ()
+
+
+def check_exclusion(script: str, nodes: Collection[str]) -> None:  # noqa: ARG001
+    """Refuse to leave out nodes, which are all this machine.
+
+    Raises:
+        SchedulerError: always.
+    """
+    raise SchedulerError("all nodes of a job of this machine are this machine")
+
+
+def exclude(job_id: str, nodes: Collection[str]) -> None:  # noqa: ARG001
+    """Refuse to leave out nodes, which are all this machine.
+
+    Raises:
+        SchedulerError: always.
+    """
+    raise SchedulerError(f"all nodes of job {job_id} are this machine")
+
+
+def submit_after(job_id: str, script: str, *, exclude: Collection[str] = (), timeout_s: float) -> str:  # noqa: ARG001
     """Refuse to chain jobs: nothing of this machine waits for another one.
 
     Raises:

@@ -12,6 +12,7 @@ from hpc_elastic.scheduler.environment import scrub_environment
 QUEUE_FIELDS = ("JobID", "JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason")
 ACCOUNTING_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Reason")
 OUTLOOK_FIELDS = ("State", "RestartCnt", "TimeLeft", "TimeUsed", "StartTime", "EndTime", "PreemptTime", "Reason")
+EXCLUDED_FIELD = "ExcNodes"
 SEPARATOR = "|"
 
 # Slurm's commands authenticate with them where there is no munge daemon or no socket at its usual place: a token of
@@ -30,9 +31,36 @@ def sbatch_command(script: str) -> list[str]:
     return ["sbatch", "--parsable", script]
 
 
-def sbatch_after_command(script: str, job_id: str) -> list[str]:
-    """Build the sbatch command of a script that starts when a job is over, however that ended."""
-    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", script]
+def sbatch_after_command(script: str, job_id: str, *, exclude: Sequence[str] = ()) -> list[str]:
+    """Build the sbatch command of a script that starts when a job is over, however that ended.
+
+    `exclude` takes the place of the nodes that the script excludes.
+    """
+    options = [f"--exclude={','.join(exclude)}"] if exclude else []
+    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *options, script]
+
+
+def sbatch_test_command(script: str, *, exclude: Sequence[str]) -> list[str]:
+    """Build the sbatch command that asks whether a script could ever run without these nodes, and submits nothing."""
+    return ["sbatch", "--test-only", f"--exclude={','.join(exclude)}", script]
+
+
+def excluded_command(job_id: str) -> list[str]:
+    """Build the squeue command that asks which nodes a job, or one task of an array, must not get."""
+    return [
+        "squeue",
+        "--noheader",
+        "--all",
+        "--array",
+        "--states=all",
+        f"--jobs={job_id}",
+        f"--Format={EXCLUDED_FIELD}:{SEPARATOR}",
+    ]
+
+
+def exclude_command(job_id: str, nodes: Sequence[str]) -> list[str]:
+    """Build the scontrol command that keeps a pending job from these nodes, and from no others."""
+    return ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
 
 
 def squeue_command(job_ids: Sequence[str]) -> list[str]:

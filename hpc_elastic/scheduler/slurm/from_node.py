@@ -132,13 +132,56 @@ def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> 
         output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
 
 
-def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_command) -> str:
-    """Submit a script that starts when a job is over; return the new job's id.
+def excluded(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_command) -> tuple[str, ...]:
+    """Return the nodes that a job must not get.
+
+    Raises:
+        SchedulerError: Slurm does not answer, does not know the job, or what it says cannot be read.
+    """
+    with _spared_term():
+        return output.parse_excluded(run(commands.excluded_command(job_id), environ=_environ(), timeout_s=timeout_s))
+
+
+def check_exclusion(script: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_command) -> None:
+    """Check that a script could ever run without these nodes; nothing is submitted.
+
+    Raises:
+        SchedulerError: it could not, or Slurm does not answer.
+    """
+    command = commands.sbatch_test_command(script, exclude=tuple(nodes))
+    environ = commands.submission_environment(os.environ, ())
+    with _spared_term():
+        output.parse_test(run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script)))
+
+
+def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_command) -> None:
+    """Keep a pending job from these nodes, and from no others.
 
     Raises:
         SchedulerError: Slurm refused, or does not answer.
     """
-    command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
+    command = commands.exclude_command(job_id, tuple(nodes))
+    with _spared_term():
+        output.parse_exclude(run(command, environ=_environ(), timeout_s=timeout_s), job_id)
+
+
+def submit_after(
+    job_id: str, script: str, *, exclude: Collection[str] = (), timeout_s: float, run: Runner = run_command
+) -> str:
+    """Submit a script that starts when a job is over; return the new job's id.
+
+    Args:
+        job_id: the job.
+        script: its script.
+        exclude: nodes that take the place of those that the script excludes.
+        timeout_s: how long Slurm may take.
+        run: runs the command.
+
+    Raises:
+        SchedulerError: Slurm refused, or does not answer.
+    """
+    command = commands.sbatch_after_command(script, job_id, exclude=tuple(exclude))
+    environ = commands.submission_environment(os.environ, ())
     with _spared_term():
         done = run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script))
     return output.parse_submission(done)

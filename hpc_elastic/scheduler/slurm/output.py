@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from hpc_elastic.errors import HpcElasticError, SchedulerError
-from hpc_elastic.hostlist import expand_hostlist
+from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm.commands import ACCOUNTING_FIELDS, OUTLOOK_FIELDS, QUEUE_FIELDS, SEPARATOR
@@ -231,6 +231,44 @@ def parse_cancellation(output: CommandOutput, job_id: str) -> None:
     words = slurm_words(output.stderr)
     if output.returncode and "already completing or completed" not in words and "Invalid job id" not in words:
         raise SchedulerError(f"scancel could not end job {job_id}: {words}", tip=find_tip(words))
+
+
+def parse_excluded(output: CommandOutput) -> tuple[str, ...]:
+    """Return the nodes that a job must not get, from `squeue`'s ExcNodes.
+
+    Raises:
+        SchedulerError: the controller does not answer, does not know the job, or the nodes cannot be read.
+    """
+    lines = [line for line in output.stdout.split("\n") if line.strip()]
+    if output.returncode or not lines:
+        words = slurm_words(output.stderr) or "it does not know the job"
+        raise SchedulerError(f"squeue does not answer: {words}", tip=find_tip(words))
+    try:
+        return expand_hostlist(lines[-1].removesuffix(SEPARATOR).strip())
+    except HostlistError as error:
+        raise SchedulerError(f"squeue names excluded nodes that cannot be read: {error.message}") from None
+
+
+def parse_test(output: CommandOutput) -> None:
+    """Check that `sbatch --test-only` says that a script could run.
+
+    Raises:
+        SchedulerError: it could not, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"the job could not start without them: {words}", tip=find_tip(words))
+
+
+def parse_exclude(output: CommandOutput, job_id: str) -> None:
+    """Check that `scontrol update` has changed the nodes that a job must not get.
+
+    Raises:
+        SchedulerError: Slurm refused, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol could not exclude nodes from job {job_id}: {words}", tip=find_tip(words))
 
 
 def parse_requeue(output: CommandOutput, job_id: str) -> None:

@@ -1,0 +1,130 @@
+"""Nodes that the next start of a job is to avoid: which are excluded, and what is asked of Slurm for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.scheduler.protocol import Exclusion
+from hpc_elastic.scheduler.questions import JobQuestions
+
+# Slurm as far as it is asked here: `excluded` has what the job excludes, `spare` what the partition can spare.
+SLURM = """#!/bin/bash
+cd {folder} || exit 1
+echo "$(basename "$0") $*" >>asked
+case "$(basename "$0") $*" in
+    squeue*) [ -e excluded ] || { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
+        cat excluded ;;
+    "sbatch --test-only"*) [[ " $(cat spare) " == *" ${2#--exclude=} "* ]] || {
+        echo "allocation failure: Requested node configuration is not available" >&2; exit 1; } ;;
+    sbatch*) echo 43 ;;
+    scontrol\\ update*) [ ! -e refuses ] || { echo "Access denied for job 42" >&2; exit 1; } ;;
+esac
+"""
+
+
+class FakeSlurm:
+    """Programs on PATH in Slurm's place, with what they were asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in ("squeue", "sbatch", "scontrol"):
+            (folder / name).write_text(SLURM.replace("{folder}", str(folder)))
+            (folder / name).chmod(0o755)
+        self.excludes("")
+        self.can_spare()
+
+    def excludes(self, nodes: str) -> None:
+        (self._folder / "excluded").write_text(f"{nodes}|\n")
+
+    def can_spare(self, *lists: str) -> None:
+        (self._folder / "spare").write_text(" ".join(lists))
+
+    def refuses_to_update(self) -> None:
+        (self._folder / "refuses").touch()
+
+    def does_not_answer(self) -> None:
+        (self._folder / "excluded").unlink()
+
+    def asked(self) -> list[str]:
+        return (self._folder / "asked").read_text().splitlines()
+
+    def updates(self) -> list[str]:
+        return [line for line in self.asked() if line.startswith("scontrol update")]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return FakeSlurm(folder)
+
+
+def without(*nodes: str, earlier: tuple[str, ...] = ()) -> Exclusion:
+    return Exclusion(script="/tmp/job.sh", nodes=nodes, earlier=earlier)
+
+
+def test_a_job_that_starts_again_is_kept_from_nodes_once_it_waits(slurm: FakeSlurm) -> None:
+    slurm.can_spare("node1,node2")
+    said: list[str] = []
+    assert JobQuestions(said.append).start_again("42", without("node1", "node2")) == ""
+    assert said == ["the next start of job 42 is kept from node1, node2"]
+    assert slurm.asked()[-2:] == ["scontrol requeue 42", "scontrol update JobId=42 ExcNodeList=node1,node2"]
+
+
+def test_nodes_that_the_user_excludes_stay_excluded(slurm: FakeSlurm) -> None:
+    slurm.excludes("gpu[7-8]")
+    slurm.can_spare("gpu7,gpu8,node1")
+    JobQuestions().start_again("42", without("node1"))
+    assert slurm.updates() == ["scontrol update JobId=42 ExcNodeList=gpu7,gpu8,node1"]
+
+
+def test_a_node_that_was_avoided_for_an_earlier_start_is_free_again(slurm: FakeSlurm) -> None:
+    slurm.excludes("gpu7,node[1-2]")
+    JobQuestions().start_again("42", without(earlier=("node1", "node2")))
+    assert slurm.updates() == ["scontrol update JobId=42 ExcNodeList=gpu7"]
+
+
+def test_a_job_that_could_never_start_without_the_nodes_may_get_them_again(slurm: FakeSlurm) -> None:
+    said: list[str] = []
+    assert JobQuestions(said.append).start_again("42", without("node1", "node2")) == ""
+    assert slurm.updates() == []
+    (line,) = said
+    assert line.startswith("the next start may get node1, node2 again: the job could not start without them: ")
+    assert line.endswith("Requested node configuration is not available")
+
+
+def test_the_node_that_matters_most_is_left_out_alone_if_not_all_can_be_spared(slurm: FakeSlurm) -> None:
+    slurm.can_spare("node2")
+    JobQuestions().start_again("42", without("node1", "node2"))
+    assert slurm.updates() == ["scontrol update JobId=42 ExcNodeList=node2"]
+
+
+def test_nothing_is_asked_if_no_node_is_to_be_avoided(slurm: FakeSlurm) -> None:
+    assert JobQuestions().start_again("42", without()) == ""
+    assert slurm.asked() == ["scontrol requeue 42"]
+
+
+def test_the_job_starts_again_although_slurm_does_not_exclude_nodes(slurm: FakeSlurm) -> None:
+    slurm.can_spare("node1")
+    slurm.refuses_to_update()
+    said: list[str] = []
+    assert JobQuestions(said.append).start_again("42", without("node1")) == ""
+    assert said[-1].startswith("scontrol could not exclude nodes from job 42: Access denied")
+    slurm.does_not_answer()
+    assert JobQuestions(said.append).start_again("42", without("node1")) == ""
+    assert said[-1].startswith("no node is left out of the next start: squeue does not answer: ")
+
+
+def test_a_chained_job_excludes_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:
+    slurm.excludes("gpu7")
+    slurm.can_spare("gpu7,node1")
+    assert JobQuestions().submit_after("42", without("node1", earlier=("node9",))) == ("43", "")
+    assert slurm.asked()[-1] == "sbatch --parsable --dependency=afterany:42 --exclude=gpu7,node1 /tmp/job.sh"
+
+
+def test_a_chained_job_that_is_to_avoid_nothing_has_the_scripts_own_options(slurm: FakeSlurm) -> None:
+    assert JobQuestions().submit_after("42", without(earlier=("node9",))) == ("43", "")
+    assert slurm.asked() == ["sbatch --parsable --dependency=afterany:42 /tmp/job.sh"]
