@@ -124,6 +124,8 @@ def _by_culprits(
     line = describe_failure(chosen.failure)
     if len(same) > 1:
         line += f"; {_ranks(set(same) - {chosen.failure.rank})} failed in the same way"
+        if 0 < 2 * len(others := _unfailed(observed, stopped)) <= len(same):  # the few that many may have waited for
+            line += f", {_ranks(others)} had not failed"
     if other:
         line += f"; at about the same time {_others(other)}, which may be the cause as well"
     return _found(attempt, chosen, line, observed, stopped, candidates=[*same, *(each.rank for each in other)])
@@ -133,6 +135,11 @@ def _culprits(observed: Sequence[ObservedFailure]) -> list[ObservedFailure]:
     """Return the failures of ranks that failed by themselves, as far as that is known."""
     culprits = [each for each in observed if each.blame is Blame.CULPRIT]
     return [each for each in culprits if not _is_told_of_another(each.failure)] or culprits
+
+
+def _unfailed(observed: Sequence[ObservedFailure], stopped: StoppedRanks) -> list[int]:
+    """Return the ranks that were stopped at work."""
+    return sorted(set(stopped.nodes) - {each.failure.rank for each in observed} - set(stopped.succeeded))
 
 
 def _is_told_of_another(failure: FailureRecord) -> bool:
@@ -160,6 +167,9 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
         where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
         what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
+    if [failure.rank for failure in waited] == [chosen.failure.rank] and len(observed) > 1:
+        line = f"{description}; no other rank waited there, and the others failed when it had ended"
+        return _found(attempt, chosen, line, observed, stopped, candidates=())
     line = f"{description}; it is a consequence, and no rank is known to have failed by itself{_apart(waited)}"
     return _found(attempt, chosen, line, observed, stopped, candidates=())
 

@@ -90,6 +90,20 @@ def test_ranks_that_fail_alike_are_counted_and_named_once() -> None:
     assert (cause.candidates, cause.failed, cause.silent) == ("0-5", "0-5", "")
 
 
+def test_the_few_that_had_not_failed_where_many_failed_alike_are_named() -> None:
+    cause = find(*((rank / 100, culprit(rank, "no step for 60 s")) for rank in (0, 1, 3, 5))).cause
+    assert cause.line.endswith("; ranks 1,3,5 failed in the same way, ranks 2,4 had not failed")
+    line = find(*((rank / 100, culprit(rank)) for rank in range(3))).cause.line
+    assert line.endswith("; ranks 1-2 failed in the same way")  # three others, of which nobody knows
+
+
+def test_a_rank_that_alone_waited_for_nobody_is_named_as_that() -> None:
+    others = [(1.0 + rank / 10, victim(rank)) for rank in (0, 2, 3, 4, 5)]
+    cause = find((0.9, timed_out(1)), *others).cause
+    assert cause.rank == 1
+    assert cause.line.endswith("; no other rank waited there, and the others failed when it had ended")
+
+
 def test_two_different_failures_at_about_the_same_time_are_both_named() -> None:
     cause = find((0.0, culprit(0)), (0.2, culprit(4, "KeyError: 'lr'"))).cause
     assert cause.line == (

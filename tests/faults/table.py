@@ -871,6 +871,65 @@ _fault(
 )
 
 _fault(
+    "work_times_out", "ranks wait for a collective's work with a timeout of their own", "silent", Silent(2), "rank 2"
+)
+_fault(
+    "handler_prints_os_exit",
+    "a handler in every rank prints the traceback and leaves with a code of its own",
+    "exit_code exception",
+    2,
+    "^rank 2 [^;]*$",
+)
+_fault(
+    "handler_logs_os_exit",
+    "a handler in every rank logs one line and leaves",
+    "exit_code exception",
+    2,
+    "^rank 2 [^;]*bad batch 17[^;]*$",
+)
+_fault(
+    "one_step_less",
+    "one rank has a step less than the others, and waits in a barrier",
+    "collective_timeout",
+    ANY_OF_4,
+    "rank 1 at|rank 1$",
+    job={"restart": {"max_restarts": 0}},
+)
+_fault(
+    "json_log",
+    "a logger writes the traceback as a line of JSON, in a command",
+    "exception",
+    2,
+    "ValueError: bad batch 17",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\npython3 job.py\n"},
+)
+_fault(
+    "tee",
+    "a command joins the streams and pipes them to tee",
+    "exception",
+    2,
+    "ValueError: bad batch 17",
+    script="raises",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\nset -o pipefail\npython3 job.py 2>&1 | tee log-$RANK.txt\n"},
+)
+_fault(
+    "own_watchdog",
+    "a watchdog of the script gives up in all ranks but the one that sleeps",
+    "exit_code",
+    (0, 1, 3),
+    "rank 2 had not failed",
+)
+_fault(
+    "store_key_missing",
+    "one rank waits for a key of the store that nobody writes",
+    "rendezvous collective_timeout exception",
+    1,
+    "rank 1",
+)
+
+_fault(
     "falls_back",
     "the handler of a full disk goes on with the work, which raises something else",
     "exception",

@@ -60,10 +60,16 @@ class WorkerOrder:
     has_folder: bool = True
 
     def stderr_tail(self, layout: RunLayout) -> str:
-        """Return the end of what the worker has written to standard error; "" if that did not go to a log."""
+        """Return the end of what the worker has written to standard error; "" if that did not go to a log.
+
+        A command that has written nothing there may join its streams (`python train.py 2>&1 | tee train.log`): then
+        it is the end of its standard output.
+        """
         if self.output is not None and Std.ERR & self.destinations.redirected:
             return self.output.stderr_tail()
-        return read_log_tail(layout.stderr(self.attempt, self.rank))
+        tail = read_log_tail(layout.stderr(self.attempt, self.rank))
+        is_joined = self.kind == "command" and not tail.strip()
+        return read_log_tail(layout.stdout(self.attempt, self.rank)) if is_joined else tail
 
 
 class StartFailedError(Exception):

@@ -115,3 +115,22 @@ def test_output_of_an_earlier_try_stays(tmp_path: Path) -> None:
         (worker,) = spawn_workers([an_order(tmp_path, "print('again')")], RunLayout(tmp_path), SPAWNER)
         assert end_of(worker) == 0
     assert Path(RunLayout(tmp_path).stdout(1, 0)).read_text() == "again\nagain\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "tail"),
+    [
+        ("print('KeyError: 17')", "KeyError: 17\n"),
+        ("import sys; print('step 4'); print('KeyError: 17', file=sys.stderr)", "KeyError: 17\n"),
+    ],
+    ids=["joined", "apart"],
+)
+def test_the_last_words_of_a_command_that_joins_its_streams_are_in_standard_output(
+    tmp_path: Path, source: str, tail: str
+) -> None:
+    order, layout = an_order(tmp_path, source), RunLayout(tmp_path)
+    (worker,) = spawn_workers([order], layout, SPAWNER)
+    end_of(worker)
+    assert order.stderr_tail(layout) == tail
+    script = replace(order, kind="script")
+    assert script.stderr_tail(layout) == ("" if "stderr" not in source else tail)
