@@ -93,7 +93,7 @@ def preempting(slurm: Cluster, *options: str) -> Iterator[str]:
         slurm.run("scancel", job_id)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door: Door, slurm: Cluster) -> None:
     write_limited(slurm_door, TRAINS.format(steps=400))
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
@@ -113,7 +113,7 @@ def test_a_training_longer_than_the_time_limit_finishes_over_requeues(slurm_door
     assert claim["spend"]["restarts"] == 0
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_run_that_is_preempted_twice_finishes_with_one_submit(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1")
     waiting = slurm_door.start("submit", "job.yaml", "--wait")
