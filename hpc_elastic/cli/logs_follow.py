@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 
 from hpc_elastic.api.schedulers import query_again
 from hpc_elastic.cli.log_files import choose_tails, copy_tail
 from hpc_elastic.cli.logs_merge import Choice, MergedFollower
 from hpc_elastic.observe.facts import attempt_of_rank
+from hpc_elastic.observe.narrate import narrate_state
+from hpc_elastic.observe.queue_wait import WAITING, QueueWait
 from hpc_elastic.observe.snapshot import Snapshot, take_snapshot
 from hpc_elastic.observe.tail import RankTail
 from hpc_elastic.observe.watch import RunWatch, watch
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir.layout import RunLayout
 
 
@@ -25,7 +29,7 @@ def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) 
     """
     first = take_snapshot(layout, None)
     scheduler = None if first.is_over else query_again(first.scheduler, layout.root)
-    snapshots = watch(RunWatch(layout, scheduler))
+    snapshots = _say_waiting(watch(RunWatch(layout, scheduler)))
     if choice is not None:
         merged = MergedFollower(layout, choice)
         for snapshot in snapshots:
@@ -44,6 +48,18 @@ def follow_logs(layout: RunLayout, arguments: Namespace, choice: Choice | None) 
         if follower.advance(snapshot):
             break
     return 0
+
+
+def _say_waiting(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
+    """Yield the snapshots; while the job waits, say that on standard error, and when it is expected to start."""
+    wait = QueueWait()
+    previous: Snapshot | None = None
+    for snapshot in snapshots:
+        lines = narrate_state(previous, snapshot) if snapshot.state.value in WAITING else []
+        for line in filter(None, (*lines, wait.advance(snapshot))):
+            print(f"--- {printable_line(line)} ---", file=sys.stderr, flush=True)
+        previous = snapshot
+        yield snapshot
 
 
 class _RankFollower:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hpc_elastic.observe.facts import AttemptFacts, attempt_of_rank
 from hpc_elastic.observe.narrate import narrate_attempt, narrate_end, narrate_state
+from hpc_elastic.observe.queue_wait import QueueWait
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.tail import RankTail
 from hpc_elastic.rundir.layout import RunLayout
@@ -55,9 +56,12 @@ class _Follower:
         self._snapshot: Snapshot | None = None
         self._attempt: AttemptFacts | None = None
         self._tail: RankTail | None = None
+        self._wait = QueueWait()
 
     def advance(self, snapshot: Snapshot) -> None:
         for line in narrate_state(self._snapshot, snapshot):
+            self._display.say(line)
+        if line := self._wait.advance(snapshot):
             self._display.say(line)
         for attempt in snapshot.attempt_history:
             if self._attempt is None or attempt.number > self._attempt.number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,6 +53,7 @@ class JobOutlook:
     `seconds_left`: until the scheduler ends the job, infinite where there is no limit, None if that is unknown.
     `is_preempted`: the scheduler has begun to take the job's nodes for another one. `is_out_of_time`: its time limit
     has ended it. `restarts`: how often the scheduler has started it again, a start that is to come included.
+    `starts`: when a waiting job is expected to start, by the scheduler's clock, None if there is no estimate.
     """
 
     state: JobState
@@ -59,6 +61,7 @@ class JobOutlook:
     seconds_left: float | None = None
     is_preempted: bool = False
     is_out_of_time: bool = False
+    starts: datetime | None = None
 
 
 class JobQuery(Protocol):

@@ -42,6 +42,22 @@ while True:
 """
 
 
+@pytest.mark.every_slurm
+def test_who_follows_the_logs_of_a_pending_run_is_told_when_it_is_expected_to_start(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    write_job(slurm_door, WAITS, nodes="2", more=LATER)
+    run = slurm_door.submit("job.yaml")
+    following = slurm_door.start("logs", run.job_id, "--follow")
+    assert following.stderr is not None
+    told = [following.stderr.readline(), following.stderr.readline()]
+    starts = slurm.job(run.job_id)["StartTime"][:16].replace("T", " ")
+    slurm_door.run("cancel", run.job_id)
+    following.communicate(timeout=60)
+    assert told[0] == "--- PENDING (BeginTime) ---\n"
+    assert told[1] == f"--- job {run.job_id} is expected to start at {starts} ---\n"
+
+
 def test_cancel_of_a_pending_run_takes_it_out_of_the_queue(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more=LATER)
     run = slurm_door.submit("job.yaml")

@@ -169,6 +169,7 @@ def parse_outlook(output: CommandOutput) -> JobOutlook:
             seconds_left=left,
             is_preempted=is_preempted,
             is_out_of_time=row["Reason"] == "TimeLimit" or row["State"] == "TIMEOUT",
+            starts=parse_moment(row["StartTime"]) if state is JobState.PENDING else None,
         )
     except ValueError as error:
         raise SchedulerError(
