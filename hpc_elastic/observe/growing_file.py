@@ -106,7 +106,10 @@ class GrowingFile:
 
 
 def _open_both(path: str) -> tuple[int | None, int | None]:
-    """Open a log and its earlier part, such that one follows the other although a cut may come in between."""
+    """Open a log and its earlier part, such that one follows the other although a cut may come in between.
+
+    Where cuts come faster than that can be found out, it is the log alone: what stood between is a gap.
+    """
     for _ in range(OPEN_TRIES):
         current = _open(path)
         earlier = _open(RunLayout.earlier(path))
@@ -119,7 +122,7 @@ def _open_both(path: str) -> tuple[int | None, int | None]:
             os.close(current)
         os.close(earlier)
         time.sleep(OPEN_AGAIN_S)  # the moment of a cut, in which there is no log
-    return _open(path), _open(RunLayout.earlier(path))
+    return _open(path), None
 
 
 def _open(path: str) -> int | None:

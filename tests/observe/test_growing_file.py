@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.workers.log_writer import LogWriter
+from hpc_elastic.observe import growing_file
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -82,6 +83,20 @@ def test_a_follower_beside_a_writer_that_cuts_as_fast_as_it_can_repeats_nothing(
     kept = Path(f"{path}.1").read_bytes() + path.read_bytes()
     numbers = [int(line.split()[0]) for line in kept.splitlines()]
     assert numbers == list(range(numbers[0], count))
+
+
+def test_parts_of_which_nobody_knows_whether_one_follows_the_other_are_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"1 aaaa\n2 aaaa\n")
+    follower = Follower(str(path))
+    follower.look()
+    path.rename(f"{path}.1")
+    path.write_bytes(b"7 bbbb\n")
+    monkeypatch.setattr(growing_file, "OPEN_TRIES", 0)  # as if the writer cut between each two calls
+    follower.look()
+    assert (follower.seen, follower.gaps) == ([1, 2, 7], 1)
 
 
 def test_a_file_that_has_the_inode_of_one_that_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
