@@ -57,6 +57,7 @@ from hpc_elastic.scheduler.questions import JobQuestions
 from hpc_elastic.scheduler.registry import derive_start
 
 WRITTEN_BY = "script"
+_ENDS_AT_TERM = (ExitCode.STOPPED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 TRIES_FOR_S = 3.0  # the job should not outlive its agents by much
 
 
@@ -217,9 +218,10 @@ def _start_again(journal: Journal, reason: str) -> str:
 def _start_again_unclaimed(journal: Journal, records: Records, status: int) -> Conclusion:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
-    No agent could be told what the TERM means, so they have left as those of a run that a person stops.
+    No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
+    where they did not even listen yet.
     """
-    if status != ExitCode.STOPPED or records.result is not None or _is_end_wanted(journal):
+    if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
         return Conclusion()
     outlook = journal.outlook()
     if outlook is not None and outlook.restarts > journal.restart_count:

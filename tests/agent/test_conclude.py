@@ -408,15 +408,16 @@ def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: 
     ],
 )
 @pytest.mark.parametrize("has_claim", [True, False])
+@pytest.mark.parametrize("status", [10, 143, 137])
 def test_a_term_that_reaches_agents_without_a_head_is_told_apart_by_the_script(
-    start: Start, end: JobOutlook, again: bool, has_claim: bool
+    start: Start, end: JobOutlook, again: bool, has_claim: bool, status: int
 ) -> None:
-    """They have all left with 10, because none of them knew what the TERM means."""
+    """They have all left with 10, as none of them knew what the TERM means, or died of it in their first second."""
     if has_claim:
         start.claim(attempt=None)
     answers = Answers(is_at_work=end.state is JobState.RUNNING)
     answers.end = end
-    assert conclude(start.layout, 10, 0, answers).is_started_again == again
+    assert conclude(start.layout, status, 0, answers).is_started_again == again
     assert answers.started_again == (["42"] if again else [])
     assert read_json(start.layout.result) is None
 
