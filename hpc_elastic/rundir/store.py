@@ -49,20 +49,27 @@ def _lay_out(data: Json, indent: str) -> str:
     return _ENCODER.encode(data)
 
 
-def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE) -> None:
-    """Write `content` to `path` atomically and durably: a reader finds the old file or the new one.
+def write_bytes(path: str, content: bytes, *, mode: int = FILE_MODE, is_durable: bool = True) -> None:
+    """Write `content` to `path` atomically: a reader finds the old file or the new one.
+
+    Args:
+        path: the file.
+        content: all of it.
+        mode: the permissions of a new file.
+        is_durable: whether the file survives a loss of power from now on, which costs a millisecond, or many on NFS.
 
     Raises:
         RunDirectoryError: the file cannot be written; the old file is unchanged.
     """
-    with file_system_errors(path), _complete_temporary_file(path, content, mode) as temporary:
+    with file_system_errors(path), _complete_temporary_file(path, content, mode, is_durable=is_durable) as temporary:
         os.replace(temporary, path)
-        _sync_directory(os.path.dirname(path))
+        if is_durable:
+            _sync_directory(os.path.dirname(path))
 
 
-def write_json(path: str, data: Json) -> None:
+def write_json(path: str, data: Json, *, is_durable: bool = True) -> None:
     """Write a record as `write_bytes` does."""
-    write_bytes(path, dump_json(data))
+    write_bytes(path, dump_json(data), is_durable=is_durable)
 
 
 def rename(old: str, new: str) -> None:
@@ -250,8 +257,8 @@ def list_numbers(directory: str, *, above: int = -1) -> list[int]:
 
 
 @contextlib.contextmanager
-def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
-    """Make a temporary file beside `path` with all of `content` on disk; its name is removed afterwards."""
+def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable: bool = True) -> Iterator[str]:
+    """Make a temporary file beside `path` with all of `content`, on disk if durable; its name is removed afterwards."""
     directory, name = os.path.split(path)
     make_directory(directory)
     temporary = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.tmp")
@@ -259,7 +266,8 @@ def _complete_temporary_file(path: str, content: bytes, mode: int) -> Iterator[s
     try:
         try:
             write_all(descriptor, content)
-            os.fsync(descriptor)
+            if is_durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         yield temporary

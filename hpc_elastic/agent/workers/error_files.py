@@ -83,11 +83,11 @@ def _write(
     path = layout.error(order.attempt, order.rank)
     if data is not None:
         if not found.is_clean:
-            write_json(path, data)
+            write_json(path, data, is_durable=False)
     elif said is not None:
         tail = order.stderr_tail(layout)
         who = {"rank": order.rank, "local_rank": order.local_rank, "pid": pid, "attempt": order.attempt}
-        write_json(path, {**_completed(said, tail), **who})
+        write_json(path, {**_completed(said, tail), **who}, is_durable=False)
 
 
 def _completed(said: dict[str, Any], tail: str) -> dict[str, Any]:

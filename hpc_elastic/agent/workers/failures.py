@@ -70,7 +70,7 @@ def record_failure(
     if order.output is not None:  # what the worker itself read was not all: the agent writes its log
         data["stderr_tail"] = clip(tail, STDERR_TAIL_LIMIT)
     with contextlib.suppress(RunDirectoryError):  # a full disk must not hide the failure itself
-        write_json(path, data)
+        write_json(path, data, is_durable=False)  # the head's records are durable, and all wait for this one
     error = parse_error(data)
     return FailureRecord(
         rank=order.rank,
