@@ -56,8 +56,7 @@ def record_schema(file: str) -> dict[str, Any]:
         if dataclasses.is_dataclass(described):
             _adopt_names(definition, dataclasses.fields(described))
     if cls is records.Request:
-        for name in ("reason", "allocation", "id", "node", "seconds_left", "requeue"):
-            schema["required"].remove(name)
+        schema["required"] = ["format_version", "kind", "by", "time"]  # all that a script writes
     schema["properties"]["format_version"] = {"const": records.FORMAT_VERSION}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

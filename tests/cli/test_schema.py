@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from hpc_elastic.cli.main import main
+from hpc_elastic.codec import to_json
 from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES, RECORDS
 from hpc_elastic.rundir import records
 
@@ -40,3 +41,17 @@ def test_schema_of_a_record_is_printed_by_path_and_by_name(name: str, capsys: Ca
 def test_schema_rejects_an_unknown_record(capsys: Capture) -> None:
     assert main(["schema", "--record", "results.json"]) == 2
     assert "there is no record 'results.json'" in capsys.readouterr().err
+
+
+def test_the_line_that_a_script_writes_for_a_signal_is_a_request(capsys: Capture) -> None:
+    line = {
+        "format_version": 1,
+        "kind": "notice",
+        "by": "slurm",
+        "time": "2026-11-23T17:31:01.189682Z",
+        "id": "slurm-20-1",
+    }
+    assert main(["schema", "--record", "requests.jsonl"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema).validate(line)
+    jsonschema.Draft202012Validator(schema).validate(to_json(records.Request(kind="stop", by="ada@login1", time="")))
