@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         send(layout, request)
         print(f"{snapshot.name}: {arguments.node}, a spare, will not be used")
         return 0
-    attempt = ask_and_wait(layout, snapshot, request, f"go on without {arguments.node}")
+    attempt = ask_and_wait(layout, snapshot, request, f"go on without {arguments.node}", without=arguments.node)
     print(f"{snapshot.name}: attempt {attempt} is opened, without {arguments.node}")
     return 0
 

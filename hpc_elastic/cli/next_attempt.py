@@ -44,7 +44,7 @@ def choose_at_work(wanted: str | None, verb: str) -> tuple[RunLayout, Snapshot]:
     return found, snapshot
 
 
-def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: str) -> int:
+def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: str, *, without: str = "") -> int:
     """Send a request to the head, and return the number of the attempt that follows.
 
     Args:
@@ -52,6 +52,7 @@ def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: 
         snapshot: the run a moment ago.
         request: what is asked for.
         what: the same for people, such as `restart`.
+        without: a node that is not to be in that attempt.
 
     Raises:
         NotRestartedError: no attempt follows.
@@ -60,22 +61,22 @@ def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: 
     send(layout, request)
     grace_s = grace_of(layout)
     print(f"asked {snapshot.name} to {what}; its workers have {grace_s:g} s", file=sys.stderr)
-    return _await_attempt(layout, snapshot.attempts, grace_s + _REACTION_S)
+    return _await_attempt(layout, snapshot.attempts, grace_s + _REACTION_S, without)
 
 
-def _await_attempt(layout: RunLayout, above: int, within_s: float) -> int:
-    """Wait for a later attempt than `above` and return its number.
+def _await_attempt(layout: RunLayout, above: int, within_s: float, without: str) -> int:
+    """Wait for a later attempt than `above`, without the node `without`, and return its number.
 
     Raises:
         NotRestartedError: there is none within so many seconds, or the run ended.
     """
     deadline = time.monotonic() + within_s
-    while not (numbers := [n for n in store.list_numbers(layout.attempts, above=above) if _is_claimed(layout, n)]):
+    while not (numbers := _opened(layout, above, without)):
         if store.find_json(layout.result) is not None:
             raise NotRestartedError(f"the run ended instead: `hpc-elastic status {layout.root}` says how")
         if time.monotonic() > deadline:
             raise NotRestartedError(
-                f"no attempt was opened within {within_s:g} s",
+                f"no attempt{f' without {without}' if without else ''} was opened within {within_s:g} s",
                 tip=f"`hpc-elastic status {layout.root}` says whether the run waits for nodes, and the head's log in "
                 "agents/ why it refused",
             )
@@ -83,5 +84,9 @@ def _await_attempt(layout: RunLayout, above: int, within_s: float) -> int:
     return max(numbers)
 
 
-def _is_claimed(layout: RunLayout, attempt: int) -> bool:
-    return store.find_json(layout.claim(attempt)) is not None
+def _opened(layout: RunLayout, above: int, without: str) -> list[int]:
+    """Return the numbers of the later attempts that are claimed, without the node `without`."""
+    claims = {
+        number: store.find_json(layout.claim(number)) for number in store.list_numbers(layout.attempts, above=above)
+    }
+    return [n for n, claim in claims.items() if claim is not None and without not in (claim.get("members") or ())]

@@ -46,16 +46,17 @@ class Aside:
         """The nodes, the one that was set aside last at the end."""
         return tuple(self._nodes)
 
-    def add(self, node: str, why: str, seats: Sequence[Seat], attempt: int) -> list[Action] | None:
+    def add(self, node: str, why: str, seats: Sequence[Seat] | None, attempt: int) -> list[Action] | None:
         """Set a node aside; return None, and do nothing, if too few of the others are here.
 
         Args:
             node: one of the step's nodes.
             why: the reason, for people.
-            seats: the nodes that could take part in the next attempt.
+            seats: the nodes that could take part in the next attempt; None while they are still gathered.
             attempt: the attempt in which that is decided.
         """
-        if not self._are_enough([seat for seat in seats if seat.node != node and seat.node not in self._nodes]):
+        others = [seat for seat in seats or () if seat.node != node and seat.node not in self._nodes]
+        if seats is not None and not self._are_enough(others):
             return None
         self._nodes[node] = why
         text = f"{node} is set aside: {why}; no attempt starts workers on it while enough other nodes are there"

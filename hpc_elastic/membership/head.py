@@ -256,7 +256,8 @@ class Head:
             return [Log(text=text, level="warning")]
         if self.phase in (HeadPhase.CLOSING, HeadPhase.OVER) or node in self._judge.aside:
             return []
-        told = self._judge.aside.add(node, f"drained by {by}", self._roster.seats(), self.attempt)
+        seats = None if self.phase is HeadPhase.GATHERING else self._roster.seats()  # more are to come
+        told = self._judge.aside.add(node, f"drained by {by}", seats, self.attempt)
         if told is None:
             text = f"{by} asked to drain {node}, but too few other nodes are here; nothing was done"
             return [Log(text=text, level="warning")]

@@ -68,13 +68,16 @@ def missing_result(
 
 
 def _cancelled(facts: Facts, never_started: bool) -> MissingResult:
-    before = "before it started" if never_started else "and no agent could write a result"
+    if facts.has_ended:
+        before = "while the run waited to start again"
+    else:
+        before = "before it started" if never_started else "and no agent could write a result"
     return MissingResult(
         state=RunState.CANCELLED,
         reason="stop_requested" if facts.is_stop_requested else "terminated",
         exit_code=ExitCode.STOPPED,
         cause=f"the job was cancelled {before}",
-        is_certain=never_started,
+        is_certain=never_started or facts.has_ended,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -64,6 +64,7 @@ class Facts:
     head: str = ""  # the latest one of the latest start by the scheduler
     beside: NodesBeside = field(default_factory=NodesBeside)  # the nodes not at work in the same start
     chained: str | None = None  # the job that waits for the latest allocation's end, to take its place
+    has_ended: bool = False  # whether a head has recorded that the latest allocation ends, after which the run goes on
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
 
@@ -122,6 +123,7 @@ class FactReader:
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
             head=own[-1].head if own else str(allocation.get("node", "")),
             beside=self._beside(start, own, tuple(allocation.get("nodes") or ())),
+            has_ended=has_ended(requests, allocations[-1]) if allocations else False,
             notice=self._notice(start),
             unreadable=tuple(self._unreadable),
             chained=chained,
@@ -310,6 +312,12 @@ def _modified(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def has_ended(requests: Iterable[Any], allocation: int) -> bool:
+    """Return whether a head has recorded that this allocation ends, after which the run goes on in another one."""
+    told = (line for line in requests if isinstance(line, dict) and line.get("kind") == "requeue")
+    return any(line.get("allocation") == allocation for line in told)
 
 
 def _is_stop(line: Any) -> bool:

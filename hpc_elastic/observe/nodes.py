@@ -18,18 +18,20 @@ from hpc_elastic.observe.tail import Tail
 from hpc_elastic.rundir.layout import RunLayout
 
 _LOST = "node.lost"
+_ASIDE = "node.set_aside"
 _NOTICE = "notice.given"
-_NAMES = (_LOST, "node.joined", "node.returned", "node.parked")
+_NAMES = (_LOST, _ASIDE, "node.joined", "node.returned", "node.parked")
 
 
 class NodeNote(NamedTuple):
-    """A head's note that a node joined or was lost."""
+    """A head's note that a node joined or was lost, or that it gets no workers any more though it is here."""
 
     allocation: int
     attempt: int
     head: str
     node: str
     is_lost: bool
+    is_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class AttemptNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesBeside:
-    """The nodes that are not at work: those that could be, and those that are lost."""
+    """The nodes that are not at work: those that could be, and those that are lost; set aside is neither."""
 
     spares: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -92,21 +94,24 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
     claims = {world.attempt: world for world in worlds}
     joined: dict[str, int] = {}  # the attempt that was the latest one when the node joined
     lost: set[str] = set()
+    aside: set[str] = set()
     world: AttemptNodes | None = None
     for attempt in sorted({*claims, *by_attempt}):
         if attempt in claims:
-            lost |= _left_out(world, claims[attempt], joined)
+            lost |= _left_out(world, claims[attempt], joined) - aside
             world = claims[attempt]
             lost.difference_update(world.nodes)
         claimed_by = claims[attempt].head if attempt in claims else None
         for note in sorted(by_attempt.get(attempt, ()), key=lambda note: note.head != claimed_by):
-            if note.is_lost:
+            if note.is_aside:
+                aside.add(note.node)
+            elif note.is_lost:
                 lost.add(note.node)
             else:
                 lost.discard(note.node)
                 joined[note.node] = attempt
     at_work: Collection[str] = world.nodes if world is not None else ()
-    waiting = joined.keys() - lost - set(at_work)
+    waiting = joined.keys() - lost - aside - set(at_work)
     return NodesBeside(
         spares=tuple(node for node in order if node in waiting), lost=tuple(node for node in order if node in lost)
     )
@@ -125,8 +130,8 @@ def _parse(head: str, line: str) -> NodeNote | None:
         event: Any = json.loads(line)
         if event["name"] not in _NAMES:
             return None
-        node = str(event["metadata"]["node"])
-        return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, event["name"] == _LOST)
+        name, node = event["name"], str(event["metadata"]["node"])
+        return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, name == _LOST, name == _ASIDE)
     except (ValueError, KeyError, TypeError):
         return None  # a torn line, or one of an older version
 

@@ -149,7 +149,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
     """Combine the facts and the job's status; pure."""
     result: Mapping[str, Any] = facts.result or {}
     latest = facts.attempts[-1] if facts.attempts else None
-    plan, submission = facts.plan, facts.submission
+    plan, submission, state = facts.plan, facts.submission, decide_state(facts, job)
     return Snapshot(
         run=str(plan.get("run") or submission.get("run") or ""),
         name=str(plan.get("name") or submission.get("name") or ""),
@@ -157,7 +157,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         site=str(plan.get("site", "")),
         scheduler=str(plan.get("scheduler", "")),
         job_id=facts.job_id,
-        state=decide_state(facts, job),
+        state=state,
         exit_code=result.get("exit_code"),
         reason=result.get("reason"),
         cause=result.get("cause"),
@@ -184,7 +184,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         parameters=submission.get("parameters") or {},
         note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
         root_cause=root_cause_of(result),
-        notice=facts.notice if facts.result is None else None,
+        notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
 
 

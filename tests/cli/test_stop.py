@@ -109,6 +109,14 @@ def test_a_run_that_waits_in_the_queue_has_nobody_to_tell(
     assert Path(run.layout.requests).read_bytes() == b""
 
 
+def test_a_requeue_before_the_next_start_is_at_work_is_refused(run: RunBuilder, capsys: Capture) -> None:
+    ended = {"kind": "requeue", "by": "node1", "time": "", "reason": "preempted", "allocation": 1}
+    store.append_line(run.layout.requests, ended)
+    assert main(["stop", "--requeue", run.layout.root]) == 5
+    assert "allocation 1 of digits has ended, and in the next one no agent is at work yet" in capsys.readouterr().err
+    assert len(list(store.read_lines(run.layout.requests))) == 1
+
+
 def test_a_run_that_does_not_react_is_said_to_go_on(tmp_path: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
     fake_slurm.say("RUNNING")
     run = RunBuilder(tmp_path / "deaf", grace_s=-14.9).submit().allocate().open_attempt(1)

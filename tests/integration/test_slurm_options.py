@@ -13,6 +13,7 @@ from tests.test_slurm_reference import named
 GIVEN = {
     "--array": ("--array=0-3%2",),
     "--cpus-per-task": ("--cpus-per-task=2",),
+    "--exclude": ("--exclude=node[3-4]",),
     "--exclusive": ("--exclusive",),
     "--gpus-per-node": ("--gpus-per-node=2",),
     "--gres": ("--gres=gpu:2",),
@@ -29,6 +30,7 @@ GIVEN = {
     "--parsable": ("--parsable",),
     "--requeue": ("--requeue",),
     "--dependency": ("--dependency=singleton",),  # that after a job needs one; the chains of jobs have it
+    "--test-only": (),  # which all of these tries have
     "--signal": ("--signal=B:USR2@60",),
     "--time": ("--time=1-02:03:04",),
 }

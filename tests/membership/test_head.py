@@ -686,6 +686,14 @@ def test_a_node_that_cannot_be_drained_stays_at_work(node: str, why: str) -> Non
     assert script.head.phase is HeadPhase.RUNNING
 
 
+def test_a_drain_while_the_nodes_are_gathered_stands_for_the_attempt_that_follows() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0)
+    script.head.drain_requested("node0", "ada@login1", script.now)
+    script.join(1)
+    assert names_of(script, script.join(2)) == ["node1", "node2"]
+
+
 def test_a_drained_head_goes_on_as_head_without_workers() -> None:
     script = HeadScript(3, min_nodes=2)
     script.run()

@@ -80,6 +80,18 @@ HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
         "",
         "ab",
     ),
+    "who is set aside is here, and is neither": (
+        [claim(1, "abc"), claim(2, "bc")],
+        [*ALL_JOIN, NodeNote(1, 1, "a", "a", False, is_aside=True), NodeNote(1, 1, "a", "d", False, is_aside=True)],
+        "e",
+        "",
+    ),
+    "who is set aside can be lost": (
+        [claim(1, "abc"), claim(2, "bc")],
+        [*ALL_JOIN, NodeNote(1, 1, "a", "b", False, is_aside=True), *lost(2, "a", "b")],
+        "de",
+        "ab",
+    ),
     "a restart loses nobody": ([claim(1, "abc"), claim(2, "abc")], ALL_JOIN, "de", ""),
     "who is in the world is neither, whatever was noted before": (
         [claim(1, "abc"), claim(2, "abc")],

@@ -139,6 +139,8 @@ class AllocationEnd:
 
     async def _requeue(self, result: RunResultRecord, reason: str) -> RunResultRecord | tuple[ExitCode, str]:
         refusal = await self._disk.call(lambda: self._journal.find_requeue_refusal(reason))
+        if refusal and self._journal.is_requeue_wanted and reason != ASKED_AGAIN:  # by a person, who was told so
+            return await self._requeue(result, ASKED_AGAIN)
         words = describe_reason(reason)
         if refusal and reason == result.reason == NODE_LOST:
             return result
