@@ -215,8 +215,5 @@ class FromNodeModule(Protocol):
     def exclude(self, job_id: str, nodes: Collection[str]) -> None:
         """Keep a pending job from these nodes, and from no others."""
 
-    def submit_after(self, job_id: str, script: str, *, exclude: Collection[str] = (), timeout_s: float) -> str:
-        """Submit a script that starts when a job is over; return the new job's id.
-
-        The nodes to exclude, if there are any, take the place of those that the script excludes.
-        """
+    def submit_after(self, job_id: str, script: str, *, timeout_s: float) -> str:
+        """Submit a script that starts when a job is over; return the new job's id."""

@@ -67,56 +67,58 @@ class JobQuestions:
 
         That nodes cannot be avoided is reported, and is no refusal.
         """
-        excluded = self._choose_excluded(job_id, without)
         try:
             requeue_job(job_id)
         except HpcElasticError as error:
             return error.message
-        if excluded is not None:  # a job that runs keeps its nodes: only a waiting one can be kept from some
-            try:
-                from_node(job_id).exclude(job_id, excluded)
-            except HpcElasticError as error:
-                self._complain(error.message)
+        self._keep_from(job_id, without)
         return ""
 
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
-        """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
-        excluded = self._choose_excluded(job_id, without) if without.nodes else None
+        """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal.
+
+        That nodes cannot be avoided is reported, and is no refusal.
+        """
         try:
-            scheduler = from_node(job_id)
-            return scheduler.submit_after(job_id, without.script, exclude=excluded or (), timeout_s=30.0), ""
+            chained = from_node(job_id).submit_after(job_id, without.script, timeout_s=30.0)
         except HpcElasticError as error:
             return "", error.message
+        self._keep_from(chained, without)
+        return chained, ""
 
-    def _choose_excluded(self, job_id: str, without: Exclusion) -> tuple[str, ...] | None:
-        """Return all nodes that the next start must not get; None if that is as it was.
+    def _keep_from(self, job_id: str, without: Exclusion) -> None:
+        """Keep a waiting job from nodes, as far as the scheduler can spare them.
 
-        A job that excludes more nodes than its partition can spare would wait for ever. So the scheduler is asked
-        first; if it cannot spare all of the nodes, the last one is tried alone.
+        This comes after the job was asked for, which may be the last that this process has the time for; and a job that
+        runs keeps its nodes. A job that excludes more nodes than its partition can spare would wait for ever. So the
+        scheduler is asked first; if it cannot spare all of the nodes, the last one is tried alone.
         """
         if not (without.nodes or without.earlier):
-            return None
-        scheduler, refusal = from_node(job_id), ""
+            return
+        scheduler = from_node(job_id)
         try:
             before = scheduler.excluded(job_id)
+            own = tuple(node for node in before if node not in without.earlier)
+            wanted = (*own, *self._choose_spared(job_id, own, without))
+            if wanted != before:
+                scheduler.exclude(job_id, wanted)
         except HpcElasticError as error:
-            self._complain(f"no node is left out of the next start: {error.message}")
-            return None
-        own = tuple(node for node in before if node not in without.earlier)
-        for tried in dict.fromkeys((without.nodes, without.nodes[-1:])):
-            if not tried:
-                continue
-            wanted = (*own, *(node for node in tried if node not in own))
+            self._complain(f"job {job_id} may get any nodes when it starts: {error.message}")
+
+    def _choose_spared(self, job_id: str, own: tuple[str, ...], without: Exclusion) -> tuple[str, ...]:
+        """Return the nodes to leave out beside those that the user excludes, all or the last one, or none of them."""
+        refusal = ""
+        for nodes in dict.fromkeys((without.nodes, without.nodes[-1:])):
+            tried = tuple(node for node in nodes if node not in own)
             try:
-                scheduler.check_exclusion(without.script, wanted)
+                if tried:
+                    from_node(job_id).check_exclusion(without.script, (*own, *tried))
+                    self._complain(f"the next start, job {job_id}, is kept from {', '.join(tried)}")
+                return tried
             except HpcElasticError as error:
                 refusal = refusal or error.message
-                continue
-            self._complain(f"the next start of job {job_id} is kept from {', '.join(tried)}")
-            return wanted
-        if refusal:
-            self._complain(f"the next start may get {', '.join(without.nodes)} again: {refusal}")
-        return own if own != before else None
+        self._complain(f"the next start, job {job_id}, may get {', '.join(without.nodes)} again: {refusal}")
+        return ()
 
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""

@@ -396,4 +396,4 @@ def test_a_blamed_node_is_excluded_from_the_next_start(by: str, slurm_door: Door
     assert waiting.returncode == 0, output + errors + run.story()
     nodes = {path.name.removeprefix("ran-") for path in slurm_door.folder.glob("ran-*")}
     assert nodes == {"1-node1", "1-node2", "2-node2", "2-node3"}
-    assert "is kept from node1" in script_output(run)
+    assert ", is kept from node1" in script_output(run)

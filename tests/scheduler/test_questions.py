@@ -70,8 +70,9 @@ def test_a_job_that_starts_again_is_kept_from_nodes_once_it_waits(slurm: FakeSlu
     slurm.can_spare("node1,node2")
     said: list[str] = []
     assert JobQuestions(said.append).start_again("42", without("node1", "node2")) == ""
-    assert said == ["the next start of job 42 is kept from node1, node2"]
-    assert slurm.asked()[-2:] == ["scontrol requeue 42", "scontrol update JobId=42 ExcNodeList=node1,node2"]
+    assert said == ["the next start, job 42, is kept from node1, node2"]
+    assert slurm.asked()[0] == "scontrol requeue 42"  # which must not wait for anything
+    assert slurm.asked()[-1] == "scontrol update JobId=42 ExcNodeList=node1,node2"
 
 
 def test_nodes_that_the_user_excludes_stay_excluded(slurm: FakeSlurm) -> None:
@@ -92,7 +93,7 @@ def test_a_job_that_could_never_start_without_the_nodes_may_get_them_again(slurm
     assert JobQuestions(said.append).start_again("42", without("node1", "node2")) == ""
     assert slurm.updates() == []
     (line,) = said
-    assert line.startswith("the next start may get node1, node2 again: the job could not start without them: ")
+    assert line.startswith("the next start, job 42, may get node1, node2 again: the job could not start without them: ")
     assert line.endswith("Requested node configuration is not available")
 
 
@@ -112,19 +113,22 @@ def test_the_job_starts_again_although_slurm_does_not_exclude_nodes(slurm: FakeS
     slurm.refuses_to_update()
     said: list[str] = []
     assert JobQuestions(said.append).start_again("42", without("node1")) == ""
-    assert said[-1].startswith("scontrol could not exclude nodes from job 42: Access denied")
+    assert said[-1].startswith(
+        "job 42 may get any nodes when it starts: scontrol could not exclude nodes from job 42: Access"
+    )
     slurm.does_not_answer()
     assert JobQuestions(said.append).start_again("42", without("node1")) == ""
-    assert said[-1].startswith("no node is left out of the next start: squeue does not answer: ")
+    assert said[-1].startswith("job 42 may get any nodes when it starts: squeue does not answer: ")
 
 
-def test_a_chained_job_excludes_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:
+def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: FakeSlurm) -> None:
     slurm.excludes("gpu7")
     slurm.can_spare("gpu7,node1")
     assert JobQuestions().submit_after("42", without("node1", earlier=("node9",))) == ("43", "")
-    assert slurm.asked()[-1] == "sbatch --parsable --dependency=afterany:42 --exclude=gpu7,node1 /tmp/job.sh"
+    assert slurm.asked()[0] == "sbatch --parsable --dependency=afterany:42 /tmp/job.sh"
+    assert slurm.updates() == ["scontrol update JobId=43 ExcNodeList=gpu7,node1"]
 
 
-def test_a_chained_job_that_is_to_avoid_nothing_has_the_scripts_own_options(slurm: FakeSlurm) -> None:
+def test_a_chained_job_that_is_to_avoid_nothing_stays_as_it_is(slurm: FakeSlurm) -> None:
     assert JobQuestions().submit_after("42", without(earlier=("node9",))) == ("43", "")
-    assert slurm.asked() == ["sbatch --parsable --dependency=afterany:42 /tmp/job.sh"]
+    assert slurm.updates() == []

@@ -31,13 +31,9 @@ def sbatch_command(script: str) -> list[str]:
     return ["sbatch", "--parsable", script]
 
 
-def sbatch_after_command(script: str, job_id: str, *, exclude: Sequence[str] = ()) -> list[str]:
-    """Build the sbatch command of a script that starts when a job is over, however that ended.
-
-    `exclude` takes the place of the nodes that the script excludes.
-    """
-    options = [f"--exclude={','.join(exclude)}"] if exclude else []
-    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", *options, script]
+def sbatch_after_command(script: str, job_id: str) -> list[str]:
+    """Build the sbatch command of a script that starts when a job is over, however that ended."""
+    return ["sbatch", "--parsable", f"--dependency=afterany:{job_id}", script]
 
 
 def sbatch_test_command(script: str, *, exclude: Sequence[str]) -> list[str]:

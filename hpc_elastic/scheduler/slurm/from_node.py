@@ -165,23 +165,13 @@ def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run
         output.parse_exclude(run(command, environ=_environ(), timeout_s=timeout_s), job_id)
 
 
-def submit_after(
-    job_id: str, script: str, *, exclude: Collection[str] = (), timeout_s: float, run: Runner = run_command
-) -> str:
+def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_command) -> str:
     """Submit a script that starts when a job is over; return the new job's id.
-
-    Args:
-        job_id: the job.
-        script: its script.
-        exclude: nodes that take the place of those that the script excludes.
-        timeout_s: how long Slurm may take.
-        run: runs the command.
 
     Raises:
         SchedulerError: Slurm refused, or does not answer.
     """
-    command = commands.sbatch_after_command(script, job_id, exclude=tuple(exclude))
-    environ = commands.submission_environment(os.environ, ())
+    command, environ = commands.sbatch_after_command(script, job_id), commands.submission_environment(os.environ, ())
     with _spared_term():
         done = run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script))
     return output.parse_submission(done)
