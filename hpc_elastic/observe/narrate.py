@@ -9,6 +9,7 @@ from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
 
+WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _NODES_SHOWN = 6
 NO_LIMIT = 1_000_000_000  # a plan's value for no limit: another program, such as torchrun, counts instead
 
@@ -27,7 +28,7 @@ def narrate_state(previous: Snapshot | None, current: Snapshot) -> list[str]:
 
 def describe_state(snapshot: Snapshot) -> str:
     """Return the state with its reason or its nodes: `PENDING (Resources)`, `RUNNING on node[1-4]`."""
-    if snapshot.state.value in ("PENDING", "REQUEUED") and snapshot.job_reason:
+    if snapshot.state.value in WAITING and snapshot.job_reason:
         return f"{snapshot.state.value} ({snapshot.job_reason})"
     if snapshot.state.value == "RUNNING" and snapshot.job_nodes:
         return f"RUNNING on {snapshot.job_nodes}"
