@@ -34,11 +34,11 @@ from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.job_ids import is_local
-from hpc_elastic.membership.requeue import describe_reason
 from hpc_elastic.membership.roster import name_some
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan, parse_plan
 from hpc_elastic.printable import printable_line
+from hpc_elastic.rundir.allocation_ends import describe_reason
 from hpc_elastic.rundir.complaint import read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (

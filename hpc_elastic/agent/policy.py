@@ -12,8 +12,8 @@ from hpc_elastic.failures.describe import describe_failure, failure_signature
 from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
-from hpc_elastic.membership.requeue import ASKED_AGAIN
 from hpc_elastic.plan.launch_plan import RestartPlan
+from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import RunState
 
 _ENDS_OF_ALLOCATIONS = (Trigger.STOP_REQUESTED, Trigger.NOTICE_TAKEN, Trigger.TIME_LIMIT, Trigger.PREEMPTED)

@@ -10,7 +10,7 @@ from hpc_elastic.api.cancel import ENDING_S, REACTION_S, SETTLE_S, StillRunningE
 from hpc_elastic.api.requests import make_request, send
 from hpc_elastic.api.schedulers import in_background
 from hpc_elastic.errors import RunDirectoryError, UsageError
-from hpc_elastic.observe.facts import has_ended
+from hpc_elastic.observe.facts import end_of_allocation
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.watch import RunWatch, watch
 from hpc_elastic.rundir import store
@@ -63,7 +63,7 @@ def stop_run(
         layout, in_background(make_scheduler(snapshot.scheduler, run_dir=layout.root)), settle_s=SETTLE_S
     )
     allocation, grace_s = snapshot.allocations, grace_of(layout)
-    if is_requeue and has_ended(store.read_lines(layout.requests), allocation):
+    if is_requeue and end_of_allocation(store.read_lines(layout.requests), allocation) is not None:
         raise RunDirectoryError(
             f"allocation {allocation} of {snapshot.name} has ended, and in the next one no agent is at work yet",
             tip=f"call it again when `hpc-elastic status {snapshot.job_id}` shows another attempt",

@@ -28,8 +28,9 @@ _GROUP_MARGIN = re.compile(r"^(?:  )+[+|] ?")
 _MEMBER = re.compile(r"(-\+)?-{4,} (?:\d{1,9}|\.\.\.) -{4,}$")
 _GROUP_END = re.compile(r"-{20,}$")
 # Code that is not the user's: Python's own, installed packages, torch in a checkout, and this package.
+_INSTALLED = r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d\.\d+/|^<"
 _FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/python\d\.\d+/|^<|/torch/(?:_\w+|distributed|nn|utils|autograd|cuda|"
+    rf"{_INSTALLED}|/torch/(?:_\w+|distributed|nn|utils|autograd|cuda|"
     r"optim|multiprocessing|serialization)\b|/hpc_elastic/(?:worker|memory|launch|last_word|failures|rundir)"
 )
 
@@ -287,7 +288,8 @@ def innermost_of_user(chain: tuple[Raised, ...], chosen: Raised) -> Frame | None
             return frame
     # What a signal handler raises inside a library has that library's frames only; what followed has all.
     later = chain[chain.index(chosen) :] if chosen in chain else (chosen,)
-    return next((frame for raised in later if (frame := _last_of_user(raised.frames)) is not None), None)
+    found = next((frame for raised in later if (frame := _last_of_user(raised.frames)) is not None), None)
+    return found or next((frame for raised in later if (frame := _last_beside_script(raised.frames)) is not None), None)
 
 
 def parse_embedded(text: str) -> tuple[Frame, ...]:
@@ -300,6 +302,15 @@ def parse_embedded(text: str) -> tuple[Frame, ...]:
 
 def _last_of_user(frames: tuple[Frame, ...]) -> Frame | None:
     return next((frame for frame in reversed(frames) if frame.is_users), None)
+
+
+def _last_beside_script(frames: tuple[Frame, ...]) -> Frame | None:
+    """Return the innermost frame in the folder of the script, or below, of a project that looks like torch's code."""
+    script = next((frame for frame in frames if frame.function == "<module>"), None)
+    if script is None or re.search(_INSTALLED, script.file):
+        return None
+    own = (frame for frame in reversed(frames) if _is_below(frame.file, dirname(script.file)))
+    return next((frame for frame in own if not re.search(_INSTALLED, frame.file)), None)
 
 
 def name_frame(frame: Frame | None, outermost: Frame | None, directory: str = "") -> str:

@@ -1,21 +1,14 @@
-"""Whether a job is started again after its allocation has ended, and the words for why it ended; pure."""
+"""Whether a job is started again after its allocation has ended; pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hpc_elastic.plan.launch_plan import RequeuePlan
+from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 
-ASKED_AGAIN = "requeue_requested"  # a reason for which an allocation ends, as results have it: a person's request
 # A reason for which an allocation ends, and the word of `requeue.on` that it belongs to; None: it needs none.
 CAUSES = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss", ASKED_AGAIN: None}
-_WORDS = {
-    "time_limit": "the job's time limit was reached",
-    "preempted": "Slurm took the job's nodes for another job",
-    "node_lost": "too few nodes were left",
-    "requeued": "Slurm requeued the job",
-    ASKED_AGAIN: "a person asked for another start of the job",
-}
 MOST_RESERVE_S = 10.0
 LEAST_RESERVE_S = 1.0
 
@@ -62,15 +55,3 @@ def find_refusal(requeue: RequeuePlan, reason: str, *, used: int) -> str:
         times = "the one requeue" if requeue.max == 1 else f"all {requeue.max} requeues"
         return f"{times} of requeue.max {'is' if requeue.max == 1 else 'are'} used up"
     return ""
-
-
-def describe_reason(reason: str) -> str:
-    """Return a sentence about an end of an allocation, for people."""
-    return _WORDS.get(reason, reason)
-
-
-def describe_end(allocation: int, reason: str | None) -> str:
-    """Return for people why an allocation ended after which the run goes on; None: nobody could say."""
-    if reason is None:
-        return f"allocation {allocation} ended without a word, killed perhaps"
-    return f"allocation {allocation} ended because {describe_reason(reason)}"

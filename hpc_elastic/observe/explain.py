@@ -72,7 +72,8 @@ class Explanation:
     cause was recorded, and the likeliest failure was chosen. `failed`, `victims` and `stopped` are the ranks that
     failed by themselves, that failed because of others, and that had not failed and were stopped: sets of ranks as
     text. `stacks`: where the ranks were when their stacks were taken, a sentence for each group. `collectives`: a
-    sentence for each process group in which ranks waited, by torch's flight recorder.
+    sentence for each process group in which ranks waited, by torch's flight recorder. `is_between`: the run goes on,
+    its latest attempt has ended, and the next one is not open yet.
     """
 
     run: str
@@ -116,6 +117,7 @@ class Explanation:
     advice: tuple[str, ...]
     next: tuple[str, ...]
     notes: tuple[str, ...]
+    is_between: bool = False
 
 
 def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
@@ -176,6 +178,7 @@ def explain(facts: ExplainFacts, now: float) -> Explanation:
         advice=tuple(advice_of(facts, failure_class)),
         next=tuple(_next(facts, root_cause)),
         notes=tuple(_notes(facts, is_guess=is_guess)),
+        is_between=snapshot.between is not None,
     )
 
 
@@ -202,9 +205,11 @@ def _cause(facts: ExplainFacts, root_cause: Mapping[str, Any] | None) -> str:
 
 
 def _written(facts: ExplainFacts) -> str:
-    """Return the line in which the next attempt's claim, or the result, says why the attempt ended; empty if none."""
+    """Return the line in which the next claim, the result or an event says why the attempt ended; empty if none."""
     later = attempt_after(facts.snapshot, facts.attempt)
-    return (later.reason if later else facts.snapshot.cause if facts.snapshot.is_over else "") or ""
+    if later is not None:
+        return later.reason
+    return (facts.snapshot.cause if facts.snapshot.is_over else facts.snapshot.between) or ""
 
 
 def _cause_without_attempt(snapshot: Snapshot) -> str:
@@ -235,10 +240,11 @@ def _history(snapshot: Snapshot, now: float) -> Iterable[ExplainedAttempt]:
     attempts = snapshot.attempt_history
     for attempt, later in zip(attempts, [*attempts[1:], None], strict=False):
         is_over = later is not None or snapshot.is_over
+        is_between = not is_over and snapshot.between is not None
         begun = unix_time(attempt.opened)
-        ended = unix_time(later.opened if later else snapshot.ended) if is_over else now
+        ended = unix_time(later.opened if later else snapshot.ended) if is_over else None if is_between else now
         record = root_cause_of_attempt(snapshot, attempt.number)
-        written = (later.reason if later else snapshot.cause) if is_over else ""
+        written = later.reason if later else snapshot.cause if is_over else snapshot.between
         yield ExplainedAttempt(
             number=attempt.number,
             opened=attempt.opened,

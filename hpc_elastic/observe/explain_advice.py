@@ -32,6 +32,7 @@ _BY_REASON = {
     "no_result": "read the ends of the agents' outputs, and ask whether the nodes were switched off or rebooted",
 }
 ENDED_EARLY = "had ended with exit code 0"  # in the line of a root cause: a rank that the others still needed
+WAITED_APART = "they waited at different lines"  # in the line of a root cause: ranks that waited for each other
 # What a signal means that is no class of its own, and what to do; all others come from outside, as far as is known.
 _BY_SIGNAL = {
     "SIGILL": (
@@ -152,6 +153,12 @@ def _of_class(facts: ExplainFacts, failure_class: FailureClass) -> str:
 
 
 def _about_hang(facts: ExplainFacts, failure_class: str | None) -> str:
+    line = text_of(root_cause_of_attempt(facts.snapshot, facts.attempt), "line")
+    if not facts.stacks and WAITED_APART in line:
+        return (
+            "compare the lines at which they waited: every rank has to call the same collectives, in the same order "
+            "and equally often"
+        )
     if not facts.stacks:
         return (
             "nothing says where the ranks were: set stall_timeout and call heartbeat in the script, then the stacks of "

@@ -79,7 +79,7 @@ def read_explain_facts(layout: RunLayout, snapshot: Snapshot, wanted: int | None
         return reader.read(wanted)
     if not numbers or snapshot.state.value == "SUCCEEDED":
         return reader.read(None)
-    if snapshot.is_over:
+    if snapshot.is_over or snapshot.between is not None:
         return reader.read(numbers[-1])
     if snapshot.note is not None and (latest := reader.read(numbers[-1])).culprit is not None:
         return latest  # its job may be gone, and what failed last is what people want to know
@@ -97,7 +97,7 @@ class _Reader:
         snapshot = self._snapshot
         self._notes, self._has_all = [], True
         later = attempt_after(snapshot, attempt)
-        has_ended = later is not None or snapshot.is_over
+        has_ended = later is not None or snapshot.is_over or snapshot.between is not None
         root_cause = root_cause_of_attempt(snapshot, attempt)
         losses = tuple(self._losses(attempt, later)) if attempt is not None else ()
         is_about_failure = not (later is None and snapshot.state.value in ("CANCELLED", "SUCCEEDED"))
@@ -179,7 +179,9 @@ class _Reader:
             return
         is_charged = later is not None and later.node_losses > own.node_losses
         is_end = later is None and self._snapshot.reason in ("node_lost", "node_losses_used_up")
-        if not (is_charged or is_end):
+        lost_now = set(own.nodes).intersection(self._snapshot.lost_nodes)
+        is_now = later is None and self._snapshot.between is not None and bool(lost_now)
+        if not (is_charged or is_end or is_now):
             return
         heads = dict.fromkeys(filter(_is_name, (own.head, later.head if later else "", *own.nodes[:2])))
         noted = {loss.node: loss for head in heads for loss in self._loss_events(head, attempt)}

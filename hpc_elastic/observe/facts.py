@@ -18,6 +18,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
+from hpc_elastic.rundir.allocation_ends import describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
@@ -65,6 +66,7 @@ class Facts:
     beside: NodesBeside = field(default_factory=NodesBeside)  # the nodes not at work in the same start
     chained: str | None = None  # the job that waits for the latest allocation's end, to take its place
     has_ended: bool = False  # whether a head has recorded that the latest allocation ends, after which the run goes on
+    between: str | None = None  # why the latest attempt has ended, if it has and the next one is not open yet
     notice: str | None = None  # that the workers of the same start will be stopped soon: when it was given, and why
     unreadable: tuple[str, ...] = ()  # a line about each file that cannot be read
 
@@ -111,6 +113,8 @@ class FactReader:
         attempts = tuple(self._attempt(number) for number in numbers)
         start = self._latest_start(allocations)
         own = [attempt for attempt in attempts if attempt.allocation in start]
+        end = end_of_allocation(requests, allocations[-1]) if allocations else None
+        beside = self._beside(start, own, tuple(allocation.get("nodes") or ()))
         return Facts(
             run_dir=layout.root,
             submission=submission,
@@ -122,8 +126,9 @@ class FactReader:
             is_stop_requested=any(_is_stop(line) for line in requests),
             script_output=_existing(layout.script_output(job_id)) if job_id else None,
             head=own[-1].head if own else str(allocation.get("node", "")),
-            beside=self._beside(start, own, tuple(allocation.get("nodes") or ())),
-            has_ended=has_ended(requests, allocations[-1]) if allocations else False,
+            beside=beside,
+            has_ended=end is not None,
+            between=None if result is not None else self._between(start, attempts, end),
             notice=self._notice(start),
             unreadable=tuple(self._unreadable),
             chained=chained,
@@ -186,6 +191,14 @@ class FactReader:
         latest = max(given, key=lambda notice: notice.time_ns)
         clock = datetime.fromtimestamp(latest.time_ns / 1e9).strftime("%H:%M:%S")
         return f"{clock}: {latest.text.removeprefix('notice: ')}"
+
+    def _between(self, start: Mapping[int, str], attempts: Sequence[AttemptFacts], end: str | None) -> str | None:
+        """Return why the latest attempt has ended, as a head of this start, whose notes have been read, says."""
+        if not attempts:
+            return None
+        noted = [note for note in self._notes.failures if note.allocation in start]
+        why = next((note.text for note in reversed(noted) if note.attempt == attempts[-1].number), None)
+        return describe_reason(end) if end is not None else why
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:
@@ -314,10 +327,11 @@ def _modified(path: str) -> float:
         return 0.0
 
 
-def has_ended(requests: Iterable[Any], allocation: int) -> bool:
-    """Return whether a head has recorded that this allocation ends, after which the run goes on in another one."""
+def end_of_allocation(requests: Iterable[Any], allocation: int) -> str | None:
+    """Return the reason for which a head has recorded that this allocation ends, after which the run goes on."""
     told = (line for line in requests if isinstance(line, dict) and line.get("kind") == "requeue")
-    return any(line.get("allocation") == allocation for line in told)
+    reasons = [str(line.get("reason") or "") for line in told if line.get("allocation") == allocation]
+    return reasons[-1] if reasons else None
 
 
 def _is_stop(line: Any) -> bool:

@@ -20,6 +20,7 @@ from hpc_elastic.rundir.layout import RunLayout
 _LOST = "node.lost"
 _ASIDE = "node.set_aside"
 _NOTICE = "notice.given"
+_FAILED = "attempt.failed"
 _NAMES = (_LOST, _ASIDE, "node.joined", "node.returned", "node.parked")
 
 
@@ -59,14 +60,26 @@ class NoticeNote(NamedTuple):
     text: str
 
 
+class FailureNote(NamedTuple):
+    """A head's note of why an attempt ended, after which it makes ready the next one."""
+
+    allocation: int
+    attempt: int
+    text: str
+
+
 class NodeNotes:
-    """Reads the notes of heads repeatedly; each note is read once. `notices` are those of the heads read so far."""
+    """Reads the notes of heads repeatedly; each note is read once.
+
+    `notices` and `failures` are those of the heads read so far.
+    """
 
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout
         self._tails: dict[str, Tail] = {}
         self._notes: list[NodeNote] = []
         self.notices: list[NoticeNote] = []
+        self.failures: list[FailureNote] = []
 
     def read(self, heads: Iterable[str]) -> Sequence[NodeNote]:
         """Return all notes of these heads so far."""
@@ -77,6 +90,8 @@ class NodeNotes:
                     self._notes.append(note)
                 elif _NOTICE in line and (notice := _parse_notice(line)) is not None:
                     self.notices.append(notice)
+                elif _FAILED in line and (failure := _parse_failure(line)) is not None:
+                    self.failures.append(failure)
         return self._notes
 
 
@@ -137,10 +152,29 @@ def _parse(head: str, line: str) -> NodeNote | None:
 
 
 def _parse_notice(line: str) -> NoticeNote | None:
+    event = _event(line, _NOTICE)
+    if not isinstance(event.get("time_ns"), int):
+        return None
+    return NoticeNote(_number(event, "allocation"), event["time_ns"], str(event.get("message", "")))
+
+
+def _parse_failure(line: str) -> FailureNote | None:
+    event = _event(line, _FAILED)
+    text = event.get("message")
+    if not isinstance(text, str):
+        return None
+    return FailureNote(_number(event, "allocation"), _number(event, "attempt"), text)
+
+
+def _event(line: str, name: str) -> Mapping[str, Any]:
+    """Return the event in a line if it has this name; empty for another one, and for a torn line."""
     try:
         event = json.loads(line)
     except ValueError:
-        return None
-    if not isinstance(event, dict) or event.get("name") != _NOTICE or not isinstance(event.get("time_ns"), int):
-        return None
-    return NoticeNote(int(event.get("allocation") or 0), event["time_ns"], str(event.get("message", "")))
+        return {}
+    return event if isinstance(event, dict) and event.get("name") == name else {}
+
+
+def _number(event: Mapping[str, Any], key: str) -> int:
+    value = event.get(key)
+    return value if isinstance(value, int) else 0

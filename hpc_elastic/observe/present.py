@@ -47,6 +47,7 @@ def status_rows(snapshot: Snapshot, pace: Pace = NO_PACE, now: float | None = No
         ("notice", snapshot.notice or ""),
         ("note", snapshot.note or ""),
         ("attempts", f"{snapshot.attempts}" if snapshot.attempts else "none yet"),
+        ("between", _between(snapshot)),
         ("world", f"{workers}{describe_nodes(snapshot.nodes)}" if snapshot.nodes else ""),
         ("step", describe_pace(pace)),
         ("slowest", describe_slow(pace)),
@@ -155,6 +156,14 @@ def _last_restart(snapshot: Snapshot) -> str:
     latest = snapshot.attempt_history[-1]
     why = (latest.root_cause or {}).get("line") or latest.reason
     return f"{readable_time(latest.opened)}, after: {why}" if why else ""
+
+
+def _between(snapshot: Snapshot) -> str:
+    """Return that no attempt runs now, and why the last one ended."""
+    if snapshot.between is None:
+        return ""
+    why = f": {snapshot.between}" if snapshot.between else ""
+    return f"attempt {snapshot.attempts} has ended, and the next one is not open yet{why}"
 
 
 def _elapsed(snapshot: Snapshot, now: float) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 10
 _FIRST_ATTEMPTS, _LAST_ATTEMPTS = 2, 6  # of a long history
 _LONGEST_RANKS = 48  # characters
+_VICTIM = "failed because of it, not by {themselves}"
+_CONSEQUENCE = "failed as a consequence as well"
 _NEAR = "failed at about the same time, and may be the cause as well"
 _LONGEST_HISTORY = 160  # characters of an attempt's cause
 
@@ -111,6 +113,8 @@ def _about(explanation: Explanation) -> Row:
     if explanation.state != "RUNNING" or not explanation.history:
         return Row("about", f"attempt {explanation.attempt} of {explanation.attempts}" if earlier else "")
     latest = explanation.history[-1]
+    if explanation.is_between:
+        return Row("now", f"attempt {latest.number} has ended, and the next one is not open yet")
     since = f", for {describe_duration(latest.lasted_s)}" if latest.lasted_s is not None else ""
     why = f"; this is why attempt {explanation.attempt} ended" if earlier else ""
     return Row("now", f"it still runs: attempt {latest.number}{since}{why}")
@@ -150,7 +154,7 @@ def _others(explanation: Explanation) -> Iterator[Row]:
         (alike, "failed in the same way, at about the same time" if is_same else _NEAR),
         (later, "failed by {themselves} as well, later"),
         (others, "may be the cause as well"),
-        (victims, "failed because of it, not by {themselves}"),
+        (victims, _CONSEQUENCE if "it is a consequence" in explanation.cause else _VICTIM),
         (stopped, "had not failed and {were} stopped"),
     ]
     told = "; ".join(_sentence(ranks, words) for ranks, words in sentences if ranks)

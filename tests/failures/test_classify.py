@@ -18,6 +18,7 @@ from hpc_elastic.failures.classify import Classified, classify
 from hpc_elastic.failures.ends import RULES_FOR_ENDS
 from hpc_elastic.failures.evidence import FailureEvidence, FreeSpace, MemoryUse
 from hpc_elastic.failures.exception_rules import RULES_FOR_EXCEPTIONS
+from hpc_elastic.failures.traceback_text import innermost_of_user, parse_traceback
 
 CAPTURED = Path(__file__).parents[1] / "captured" / "failures"
 GIB = 1 << 30
@@ -642,3 +643,33 @@ def test_a_frame_that_a_message_quotes_is_not_the_frame_of_the_failure() -> None
         )
     )
     assert (found.failure_class, found.frame) == (FailureClass.EXCEPTION, "job.py:4")
+
+
+def test_a_project_in_a_folder_named_as_one_of_torchs_is_the_users_own() -> None:
+    text = """Traceback (most recent call last):
+  File "/home/ada/torch/distributed/train.py", line 40, in <module>
+    main()
+  File "/home/ada/torch/distributed/loop/steps.py", line 12, in main
+    dist.all_reduce(value)
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce
+    work.wait()
+ValueError: bad batch
+"""
+    chain = parse_traceback(text)
+    frame = innermost_of_user(chain, chain[-1])
+    assert frame is not None
+    assert (frame.file, frame.line) == ("/home/ada/torch/distributed/loop/steps.py", 12)
+
+
+def test_torchs_code_in_a_checkout_is_not_the_users() -> None:
+    text = """Traceback (most recent call last):
+  File "/home/ada/train.py", line 4, in <module>
+    dist.barrier()
+  File "/home/ada/pytorch/torch/distributed/distributed_c10d.py", line 3252, in barrier
+    work.wait()
+RuntimeError: no
+"""
+    chain = parse_traceback(text)
+    frame = innermost_of_user(chain, chain[-1])
+    assert frame is not None
+    assert frame.file == "/home/ada/train.py"

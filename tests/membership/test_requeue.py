@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.membership.requeue import describe_end, end_times, find_refusal
+from hpc_elastic.membership.requeue import end_times, find_refusal
 from hpc_elastic.plan.launch_plan import RequeuePlan
+from hpc_elastic.rundir.allocation_ends import describe_end
 
 ALL = ("preempted", "time_limit", "node_loss")
 

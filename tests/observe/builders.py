@@ -221,6 +221,26 @@ class RunBuilder:
             store.append_line(self.layout.events(head), to_json(event))
         return self
 
+    def fail_attempt(self, attempt: int, why: str, *, head: str = "node1", allocation: int = 1) -> RunBuilder:
+        """Write a head's event that an attempt has failed, after which it makes ready the next one."""
+        event = Event(
+            time_ns=1,
+            run=self.plan.run,
+            node=head,
+            allocation=allocation,
+            attempt=attempt,
+            name="attempt.failed",
+            message=why,
+        )
+        store.append_line(self.layout.events(head), to_json(event))
+        return self
+
+    def end_allocation(self, allocation: int, reason: str) -> RunBuilder:
+        """Write a head's line that an allocation has ended, after which the job is started again."""
+        request = Request(kind="requeue", by="node1", time=TIME, allocation=allocation, reason=reason)
+        store.append_line(self.layout.requests, to_json(request))
+        return self
+
     def end_node(
         self,
         attempt: int,

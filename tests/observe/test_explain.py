@@ -103,6 +103,27 @@ def test_latest_attempt_of_a_run_that_goes_on_has_not_failed(tmp_path: Path) -> 
     assert (latest.rank, latest.failure_class, latest.history[-1].cause) == (None, None, "")
 
 
+def test_an_attempt_that_has_ended_is_explained_before_the_next_one_is_open(tmp_path: Path) -> None:
+    run = start(tmp_path / "run")
+    run.end_node(1, "node2", failure(run, 2, "exit_code", "exit code 3", at=75)).fail_attempt(1, "rank 2 failed so")
+    found = explained(run.layout)
+    assert (found.attempt, found.rank, found.cause) == (1, 2, "rank 2 failed so")
+    text = plain_explanation(found, 80)
+    assert "attempt 1 has ended, and the next one is not open yet" in text
+    assert "runs" not in text
+
+
+def test_a_run_that_waits_to_start_again_does_not_run(tmp_path: Path) -> None:
+    found = explained(start(tmp_path / "run").end_allocation(1, "preempted").layout)
+    assert found.cause == "Slurm took the job's nodes for another job"
+    assert "runs" not in plain_explanation(found, 80)
+
+
+def test_a_node_that_was_lost_is_named_before_the_next_attempt_is_open(tmp_path: Path) -> None:
+    run = start(tmp_path / "run").note("node1", "node.lost", "node2", attempt=1).fail_attempt(1, "node2 was lost")
+    assert (explained(run.layout).lost_nodes, explained(run.layout).failure_class) == (("node2",), "node_lost")
+
+
 def test_failures_come_from_the_nodes_records_if_the_result_has_none(tmp_path: Path) -> None:
     run = start(tmp_path / "run")
     run.end_node(1, "node1", failure(run, 0, "peer_lost", "reset", at=60))

@@ -106,7 +106,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
         "cause", "job_state", "job_reason", "job_nodes", "submitted", "started", "ended", "allocations", "attempts",
         "restarts", "max_restarts", "node_losses", "max_node_losses", "nodes", "spares", "lost_nodes", "workers",
         "attempt_history", "failures", "array", "array_task", "parameters", "note", "root_cause",
-        "notice",
+        "notice", "between",
     ]  # fmt: skip
     assert (data["state"], data["exit_code"], data["started"]) == ("SUCCEEDED", 0, TIME)
     assert data["attempt_history"][0]["nodes"] == ["node1", "node2"]
@@ -260,3 +260,39 @@ def test_status_says_nothing_of_a_notice_of_an_older_start(tmp_path: Path) -> No
 def give_notice(run: RunBuilder, text: str, *, time_ns: int) -> None:
     event = {"time_ns": time_ns, "allocation": 1, "name": "notice.given"}
     store.append_line(run.layout.events("node1"), {**event, "message": f"notice: the workers will be stopped {text}"})
+
+
+def test_status_says_that_no_attempt_runs_between_two(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    assert take_snapshot(run.layout, None).between is None
+    snapshot = take_snapshot(run.fail_attempt(1, "rank 3 on node2 was killed").layout, None)
+    assert dict(status_rows(snapshot))["between"] == (
+        "attempt 1 has ended, and the next one is not open yet: rank 3 on node2 was killed"
+    )
+    assert take_snapshot(run.open_attempt(2, restarts=1).layout, None).between is None
+
+
+def test_status_of_a_run_that_is_over_has_nothing_between_attempts(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).fail_attempt(1, "rank 3 was killed")
+    assert take_snapshot(run.end().layout, None).between is None
+
+
+def test_status_says_why_the_allocation_has_ended_until_the_next_one_opens_an_attempt(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end_allocation(1, "time_limit")
+    assert take_snapshot(run.layout, None).between == "the job's time limit was reached"
+    run.allocate(2).open_attempt(2, allocation=2)
+    assert take_snapshot(run.layout, None).between is None
+
+
+def test_a_head_of_an_older_start_does_not_say_that_the_latest_attempt_has_ended(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).fail_attempt(1, "node2 was lost")
+    assert take_snapshot(run.allocate(2).open_attempt(2, allocation=2).layout, None).between is None
+
+
+@pytest.mark.parametrize(
+    "line", ['{"name": "attempt.failed"', '["attempt.failed"]', '{"name": "attempt.failed", "message": 7}']
+)
+def test_a_torn_event_about_an_attempt_ends_none(tmp_path: Path, line: str) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1)
+    store.append_line(run.layout.events("node1"), line)
+    assert take_snapshot(run.layout, None).between is None

@@ -46,7 +46,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks, Terminated
-from hpc_elastic.membership.requeue import ASKED_AGAIN
+from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import AttemptClaim, Request
 
 T = TypeVar("T")

@@ -25,12 +25,12 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import Trigger
-from hpc_elastic.membership.requeue import ASKED_AGAIN, CAUSES, describe_reason
+from hpc_elastic.membership.requeue import CAUSES
+from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN, REQUEUED, describe_reason
 from hpc_elastic.rundir.records import RunResultRecord, RunState
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 
 TERMINATED = Trigger.TERMINATED.value
-REQUEUED = "requeued"
 NODE_LOST = Trigger.NODE_LOST.value
 NEAR_THE_END_S = 15.0  # a TERM so near the end of the job's time is that of the time limit
 

@@ -26,12 +26,13 @@ from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import History
-from hpc_elastic.membership.requeue import describe_end, find_refusal
+from hpc_elastic.membership.requeue import find_refusal
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.processes import find_process
+from hpc_elastic.rundir.allocation_ends import describe_end
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,

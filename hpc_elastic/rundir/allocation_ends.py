@@ -1,0 +1,25 @@
+"""The words for why an allocation ended after which the run goes on, apart from the records as `status` needs them."""
+
+from __future__ import annotations
+
+REQUEUED = "requeued"
+ASKED_AGAIN = "requeue_requested"  # a person's request
+_WORDS = {
+    "time_limit": "the job's time limit was reached",
+    "preempted": "Slurm took the job's nodes for another job",
+    "node_lost": "too few nodes were left",
+    REQUEUED: "Slurm requeued the job",
+    ASKED_AGAIN: "a person asked for another start of the job",
+}
+
+
+def describe_reason(reason: str) -> str:
+    """Return a sentence about the end of an allocation, for people; an unknown reason is returned as it is."""
+    return _WORDS.get(reason, reason)
+
+
+def describe_end(allocation: int, reason: str | None) -> str:
+    """Return for people why an allocation ended after which the run goes on; None: nobody could say."""
+    if reason is None:
+        return f"allocation {allocation} ended without a word, killed perhaps"
+    return f"allocation {allocation} ended because {describe_reason(reason)}"
