@@ -153,31 +153,60 @@ def _by_victims(attempt: int, observed: Sequence[ObservedFailure], stopped: Stop
     chosen = _earliest(observed)
     failed = {each.failure.rank for each in observed}
     early = sorted(set(stopped.succeeded) - failed)
-    # A rank that failed after the stop, of connections that the stop broke, had not timed out with the others.
-    timed_out = {each.failure.rank for each in observed if not each.failure.is_after_stop}
-    absent = set(stopped.nodes) - timed_out - set(stopped.succeeded)
-    missing = sorted((absent - set(stopped.waiting)) or absent)
-    description = describe_failure(chosen.failure)
-    waited = [each.failure for each in observed if has_waited(each.failure)]
+    waited = [each for each in observed if has_waited(each.failure)]
     if early:
         what = f"{_ranks(early)} had ended with exit code 0 while others still worked"
-        return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, early)
+        return _silent(attempt, chosen, f"{what}; {describe_failure(chosen.failure)}", observed, stopped, early)
+    missing = _missing(observed, waited, stopped)
+    if missing and waited and not has_waited(chosen.failure) and not stopped.waiting:
+        # The stop was for a lost connection, so nobody was asked where it was: who did not fail may have waited too.
+        chosen = _earliest(waited)
+        line = f"{_consequence(chosen, observed)}; {_ranks(missing)} had not failed"
+        return _found(attempt, chosen, line, observed, stopped, candidates=[chosen.failure.rank, *missing])
+    description = describe_failure(chosen.failure)
     if missing and waited:
-        is_rendezvous = all(failure.failure_class == FailureClass.RENDEZVOUS.value for failure in waited)
+        is_rendezvous = all(each.failure.failure_class == FailureClass.RENDEZVOUS.value for each in waited)
         where = "join the process group for which others waited" if is_rendezvous else "take part in a collective"
         what = f"{_ranks(missing)} did not {where}{'' if is_rendezvous else ' in which others timed out'}"
         return _silent(attempt, chosen, f"{what}; {description}", observed, stopped, missing)
-    if [failure.rank for failure in waited] == [chosen.failure.rank] and len(observed) > 1:
+    is_alone = [each.failure.rank for each in waited] == [chosen.failure.rank] and len(observed) > 1
+    if is_alone and not any(_are_at_one_place(each, chosen) for each in observed if each is not chosen):
         line = f"{description}; no other rank waited there, and the others failed when it had ended"
         return _found(attempt, chosen, line, observed, stopped, candidates=())
-    line = f"{description}; it is a consequence, and no rank is known to have failed by itself{_apart(waited)}"
-    return _found(attempt, chosen, line, observed, stopped, candidates=())
+    chosen = _earliest(waited or observed)
+    return _found(attempt, chosen, _consequence(chosen, observed), observed, stopped, candidates=())
 
 
-def _apart(waited: Sequence[FailureRecord]) -> str:
-    """Return at which lines ranks waited in vain, if they did not wait at the same one; else ""."""
+def _missing(
+    observed: Sequence[ObservedFailure], waited: Sequence[ObservedFailure], stopped: StoppedRanks
+) -> list[int]:
+    """Return the ranks that did not take part, where all that failed are victims and some waited in vain."""
+    if not waited:
+        return []
+    first = min(each.at for each in waited)
+    # A rank that failed after the stop, of connections that the stop broke, had not timed out with the others; one that
+    # itself says that it timed out had, and the stop came before its end was seen. So may one have whose connections
+    # broke when the first ones left.
+    took_part = {each.failure.rank for each in observed if not each.failure.is_after_stop or has_waited(each.failure)}
+    took_part |= {each.failure.rank for each in observed if each.at - first <= SIMULTANEOUS_S}
+    absent = set(stopped.nodes) - took_part - set(stopped.succeeded)
+    return sorted((absent - set(stopped.waiting)) or absent)
+
+
+def _are_at_one_place(one: ObservedFailure, other: ObservedFailure) -> bool:
+    return one.failure.frame == other.failure.frame != ""
+
+
+def _consequence(chosen: ObservedFailure, observed: Sequence[ObservedFailure]) -> str:
+    """Return the line about failures of which none is the cause, and where the ranks waited if that tells something."""
+    line = f"{describe_failure(chosen.failure)}; it is a consequence, and no rank is known to have failed by itself"
+    return line + (_apart([each.failure for each in observed]) if has_waited(chosen.failure) else "")
+
+
+def _apart(victims: Sequence[FailureRecord]) -> str:
+    """Return at which lines ranks waited, until the end of their time or of a peer, if not at the same one; else ""."""
     by_frame: dict[str, list[int]] = {}
-    for failure in waited:
+    for failure in victims:
         by_frame.setdefault(failure.frame, []).append(failure.rank)
     if len(by_frame) < 2 or "" in by_frame:
         return ""

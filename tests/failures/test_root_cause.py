@@ -33,6 +33,10 @@ def timed_out(rank: int, frame: str = "", **more: Any) -> FailureRecord:
     return replace(failure, frame=frame)
 
 
+def at(failure: FailureRecord, frame: str) -> FailureRecord:
+    return replace(failure, frame=frame)
+
+
 def find(
     *observed: tuple[float, FailureRecord], succeeded: tuple[int, ...] = (), waiting: tuple[int, ...] = ()
 ) -> FoundCause:
@@ -47,6 +51,37 @@ def test_a_rank_that_finds_its_peers_gone_after_the_stop_is_the_one_that_others_
     cause = find(*observed, (3.0, victim(2, is_after_stop=True))).cause
     assert (cause.rank, cause.failure_class) == (2, "silent")
     assert cause.line.startswith("rank 2 did not take part in a collective in which others timed out")
+
+
+def test_a_rank_that_timed_out_like_the_others_took_part_though_its_end_was_seen_after_the_stop() -> None:
+    observed = [(0.01 * rank, timed_out(rank, f"train.py:{rank}", is_after_stop=rank > 0)) for rank in range(6)]
+    cause = find(*observed).cause
+    assert (cause.failure_class, cause.candidates) == ("collective_timeout", "")
+    assert "did not take part" not in cause.line
+
+
+def test_a_rank_that_lost_its_peers_as_the_first_ones_timed_out_may_have_waited_with_them() -> None:
+    observed = [(0.0, timed_out(0, "train.py:7")), (0.01, at(victim(1, is_after_stop=True), "train.py:8"))]
+    observed += [(0.02 * rank, timed_out(rank, "train.py:7", is_after_stop=True)) for rank in (2, 3, 4, 5)]
+    cause = find(*observed).cause
+    assert (cause.rank, cause.failure_class) == (0, "collective_timeout")
+    assert cause.line.endswith("they waited at different lines: ranks 0,2-5 at train.py:7, rank 1 at train.py:8")
+
+
+def test_a_stop_for_a_lost_connection_asks_nobody_where_it_was_so_nobody_is_said_to_be_absent() -> None:
+    observed = [(0.0, at(victim(1), "train.py:8"))]
+    observed += [(0.02 * rank, timed_out(rank, "train.py:7", is_after_stop=True)) for rank in (3, 4, 5, 0)]
+    cause = find(*observed).cause
+    assert (cause.rank, cause.failure_class, cause.candidates) == (0, "collective_timeout", "0,2")
+    assert "they waited at different lines: ranks 0,3-5 at train.py:7, rank 1 at train.py:8" in cause.line
+    assert cause.line.endswith("; rank 2 had not failed")
+
+
+def test_ranks_that_lost_their_peer_at_the_line_where_it_timed_out_waited_there_too() -> None:
+    observed = [(0.0, timed_out(0, "train.py:7")), *((0.1, at(victim(rank), "train.py:7")) for rank in range(1, 6))]
+    line = find(*observed).cause.line
+    assert "no other rank waited there" not in line
+    assert line.endswith("it is a consequence, and no rank is known to have failed by itself")
 
 
 def test_of_the_ranks_that_did_not_time_out_those_that_wait_themselves_are_not_named() -> None:
