@@ -1035,6 +1035,68 @@ _fault(
     "Read timeout",
 )
 
+_fault("settings_import", "a settings module that only one rank asks for is missing", "import_error", 2, "settings")
+_fault(
+    "group_order",
+    "one rank makes its process groups in another order",
+    "collective_timeout rendezvous exception peer_lost",
+    ANY_OF_4,
+    "(?i)tim|rank",
+)
+_fault(
+    "retry_loop",
+    "a file is tried three times, with a printed traceback each time, and then given up",
+    "exception",
+    2,
+    "gave up on shard-17 after 3 tries",
+)
+_fault("pool_broken", "a process of a ProcessPoolExecutor leaves", "exception", 1, "BrokenProcessPool")
+_fault("usr1_raises", "a handler of USR1 raises within a collective", "exception", 2, "asked to leave by USR1")
+_fault("asks_user", "a script that asks the user, without a terminal", "exception", ANY_OF_4, "EOFError")
+_fault(
+    "logs_peer_last",
+    "a rank raises, logs it, and last logs that its clean end failed at a peer",
+    "exception exit_code",
+    2,
+    "bad batch 17|exit code 1",
+)
+_fault(
+    "child_traceback",
+    "a traceback of a forked child, and long after it a SIGKILL of the rank",
+    "signal",
+    3,
+    "^[^;]*killed by SIGKILL",
+)
+_fault("nan_stdout", "a rank prints that the loss is nan, and exits with 1", "exit_code", 2, "exit code 1")
+_fault("no_threads", "no thread can be started", "exception", 1, "can't start new thread")
+_fault(
+    "prints_and_exits",
+    "a launcher of configurations prints the traceback and exits with 1",
+    "exception",
+    2,
+    "ValueError: bad batch 17",
+)
+_fault(
+    "nested_launcher",
+    "torchrun is the command of each node, and one of its ranks raises",
+    "exception exit_code",
+    1,
+    "bad batch 17",
+    job={"entrypoint": {"command": "./p.sh"}},
+    files={"p.sh": "#!/bin/bash\nexec torchrun --standalone --nproc-per-node 2 job.py\n"},
+    workers=1,
+)
+_fault(
+    "project_named_torch",
+    "the project is in a folder torch/distributed",
+    "exception",
+    2,
+    "ValueError: bad batch 17",
+    job={"entrypoint": {"script": "torch/distributed/train.py"}},
+    files={"torch/distributed/train.py": "import sys\nsys.path.insert(0, '.')\nimport job\n"},
+    script="raises",
+)
+
 # Several attempts.
 _SAME = Ended(("exception",), 1, "ValueError: bad batch 17")
 _fault(
