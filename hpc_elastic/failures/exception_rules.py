@@ -362,7 +362,22 @@ def _is_data_loaders(signal_words: str) -> Callable[[Occurrence], bool]:
     return lambda seen: bool(_WORKER_LOST.match(seen.raised.text)) and seen.says(rf"killed by signal: {signal_words}")
 
 
+def _is_stopped_launcher(seen: Occurrence) -> bool:
+    """Whether torchrun, as the command of a worker, says that the agent's TERM ended it (elastic/multiprocessing)."""
+    return (
+        seen.evidence.sent_signal == "SIGTERM"
+        and seen.raised.short_type == "SignalException"
+        and seen.says(r"^Process \d+ got signal: (?:15|SIGTERM)\b")
+    )
+
+
 RULES_FOR_EXCEPTIONS: tuple[ExceptionRule, ...] = (
+    ExceptionRule(
+        name="launcher stopped by its agent",
+        reason="torchrun, as the command of a worker, says that it got the signal that the agent had sent",
+        failure_class=FailureClass.TORN_DOWN,
+        holds=_is_stopped_launcher,
+    ),
     ExceptionRule(
         name="port in use",
         reason="EADDRINUSE of Python, or of torch's store: another process holds the port",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.errors import UsageError
-from hpc_elastic.failures.classes import FailureClass
+from hpc_elastic.observe.explain_evidence import TRACEBACK_LINES, callstack_of, excerpt, excerpts_of_rank
 from hpc_elastic.observe.explain_facts import (
     Excerpt,
     ExplainFacts,
@@ -36,9 +36,8 @@ from hpc_elastic.observe.explain_facts import (
     unix_seconds,
 )
 from hpc_elastic.observe.facts import AttemptFacts
-from hpc_elastic.observe.rank_output import output_path, read_end
+from hpc_elastic.observe.rank_output import output_path
 from hpc_elastic.observe.snapshot import Snapshot
-from hpc_elastic.printable import without_colours
 from hpc_elastic.rundir.error_file import read_tail
 from hpc_elastic.rundir.layout import RunLayout
 
@@ -49,10 +48,7 @@ MOST_ERROR_FILES = 32
 SEARCH_S = 0.6  # for the records of all nodes of an attempt, and again for its error files
 _LONGEST_RECORD = 16 * 1024 * 1024  # bytes
 _EVENTS_BYTES = 4 * 1024 * 1024  # of a head's events, from their end
-_TRACEBACK_LINES, _STDERR_LINES, _LOG_LINES = 14, 10, 8
-_LONGEST_LINE = 400  # characters
 _HANGS = ("stalled", "silent", "collective_timeout", "rendezvous")
-_THREAD = "(most recent call first):"
 _FRAME = re.compile(r'^[\s|+]*File "([^"\n]+)", line (\d+), in (.+)$', re.MULTILINE)
 _NOT_THE_USERS = ("site-packages", "dist-packages", "/lib/python", "hpc_elastic/", "<frozen", "<string>")
 _NODE_REASONS = ("setup_failed", "nodes_missing", "no_result", "agent_failed", "unkillable", "terminated")
@@ -256,7 +252,7 @@ class _Reader:
         failed_agent = ""
         if culprit is not None:
             number = culprit.attempt or attempt or 0
-            excerpts += self._excerpts_of_rank(number, culprit.rank, error)
+            excerpts += excerpts_of_rank(self._layout, number, culprit.rank, error, culprit.message)
             outputs = [
                 output_path(self._layout, number, culprit.rank, is_stderr=is_stderr) for is_stderr in (True, False)
             ]
@@ -268,29 +264,12 @@ class _Reader:
         for loss in losses[:2]:
             if _is_name(loss.node):
                 path = self._layout.agent_output(loss.node)
-                excerpts += _excerpt(f"the end of what the agent on {loss.node} wrote", path, read_tail(path))
+                excerpts += excerpt(f"the end of what the agent on {loss.node} wrote", path, read_tail(path))
                 files.append(path)
         if attempt_after(self._snapshot, attempt) is None and not losses:
             more_excerpts, more_files, failed_agent = self._evidence_of_job(attempt)
             excerpts, files = [*excerpts, *more_excerpts], [*files, *more_files]
         return excerpts, [path for path in files if os.path.exists(path)], failed_agent
-
-    def _excerpts_of_rank(self, attempt: int, rank: int, error: Mapping[str, Any]) -> Iterator[Excerpt]:
-        path = self._layout.error(attempt, rank)
-        callstack = _callstack(error)
-        is_stack = _THREAD in callstack  # of a rank that did not go on: the innermost call is the first
-        is_ours = text_of(error, "class") == FailureClass.START_FAILED.value  # of the program that should start it
-        has_traceback = "\n" in callstack.strip() and not is_stack and not is_ours
-        if is_stack:
-            yield from _excerpt(f"the stack of rank {rank}, innermost call first", path, _main_thread(callstack), 14)
-        elif has_traceback:
-            yield from _excerpt(f"the end of rank {rank}'s traceback", path, callstack, _TRACEBACK_LINES)
-        stored = error.get("stderr_tail")
-        tail = stored if isinstance(stored, str) and stored.strip() else ""
-        source = path if tail else output_path(self._layout, attempt, rank, is_stderr=True)
-        tail = tail or read_end(self._layout, attempt, rank, is_stderr=True)
-        if not (has_traceback and _last_line(callstack) in tail):
-            yield from _excerpt(f"the end of rank {rank}'s standard error", source, tail, _STDERR_LINES)
 
     def _evidence_of_job(self, attempt: int | None) -> tuple[list[Excerpt], list[str], str]:
         """Return the ends of outputs, and the node whose agent failed, if not a worker's failure ended the run."""
@@ -304,7 +283,7 @@ class _Reader:
         is_before_attempts = not snapshot.attempts and snapshot.allocations > 0
         if snapshot.job_id and (is_before_attempts or snapshot.reason in _NODE_REASONS):
             path = self._layout.script_output(snapshot.job_id)
-            excerpts += _excerpt("the end of the script's output", path, read_tail(path))
+            excerpts += excerpt("the end of the script's output", path, read_tail(path))
             files.append(path)
         if snapshot.reason == "nodes_missing":
             excerpts += self._missing_nodes()
@@ -312,7 +291,7 @@ class _Reader:
             node = failed_agent or snapshot.attempt_history[-1].head
             path = self._layout.agent_output(node)
             if _is_name(node):
-                excerpts += _excerpt(f"the end of what the agent on {node} wrote", path, read_tail(path))
+                excerpts += excerpt(f"the end of what the agent on {node} wrote", path, read_tail(path))
                 files.append(path)
         return excerpts, files, failed_agent
 
@@ -324,7 +303,7 @@ class _Reader:
             record = _parse(self._content(path))
             node, detail = record.get("node"), record.get("detail")
             if isinstance(detail, str) and detail.strip() and isinstance(node, str) and _is_name(node):
-                return node, list(_excerpt(f"the traceback of the agent on {node}", path, detail, _TRACEBACK_LINES))
+                return node, list(excerpt(f"the traceback of the agent on {node}", path, detail, TRACEBACK_LINES))
         return "", []
 
     def _missing_nodes(self) -> Iterator[Excerpt]:
@@ -333,7 +312,7 @@ class _Reader:
             path = self._layout.rendezvous(name)
             record = self._object(path) if os.path.exists(path) else {}
             if isinstance(record.get("detail"), str):
-                yield from _excerpt("why it did not join, as its own agent saw it", path, f"{name} {record['detail']}")
+                yield from excerpt("why it did not join, as its own agent saw it", path, f"{name} {record['detail']}")
 
     # Files.
 
@@ -422,7 +401,7 @@ def _completed(failure: FailureFacts, error: Mapping[str, Any]) -> FailureFacts:
         attempt=failure.attempt,
         failure_class=failure.failure_class or text_of(error, "class") or "exception",
         message=failure.message or (text if isinstance(text, str) else ""),
-        frame=failure.frame or text_of(error, "frame") or _users_frame(_callstack(error)),
+        frame=failure.frame or text_of(error, "frame") or _users_frame(callstack_of(error)),
         detail=failure.detail or text_of(error, "detail"),
         exitcode=failure.exitcode if failure.exitcode is not None else number_of(error, "exit_code"),
         signal_name=failure.signal_name or text_of(error, "signal") or None,
@@ -433,37 +412,10 @@ def _completed(failure: FailureFacts, error: Mapping[str, Any]) -> FailureFacts:
     )
 
 
-def _callstack(error: Mapping[str, Any]) -> str:
-    message = error.get("message")
-    extra = message.get("extraInfo") if isinstance(message, dict) else None
-    callstack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return callstack if isinstance(callstack, str) else ""
-
-
 def _users_frame(callstack: str) -> str:
     """Return the innermost frame of the user's own code, such as `train.py:88 in step`; empty if there is none."""
     frames = [match for match in _FRAME.finditer(callstack) if not any(word in match[1] for word in _NOT_THE_USERS)]
     return f"{os.path.basename(frames[-1][1])}:{frames[-1][2]} in {frames[-1][3]}" if frames else ""
-
-
-def _excerpt(title: str, path: str, text: str, most: int = _LOG_LINES) -> Iterator[Excerpt]:
-    lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in without_colours(text).split("\n")]
-    shown = [line for line in lines if line][-most:]
-    if shown:
-        clipped = (line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]" for line in shown)
-        yield Excerpt(title=title, path=path, lines=tuple(clipped))
-
-
-def _main_thread(stack: str) -> str:
-    """Return the main thread's calls in what faulthandler wrote, without those of this package around the script."""
-    lines = [line.strip() for line in stack.rpartition(_THREAD)[2].splitlines() if line.strip()]
-    while lines and ("/hpc_elastic/" in lines[-1] or "<frozen runpy>" in lines[-1]):
-        lines.pop()
-    return "\n".join(lines[:_TRACEBACK_LINES])
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _is_name(node: object) -> bool:

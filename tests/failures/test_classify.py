@@ -22,6 +22,15 @@ from hpc_elastic.failures.traceback_text import innermost_of_user, parse_traceba
 
 CAPTURED = Path(__file__).parents[1] / "captured" / "failures"
 GIB = 1 << 30
+# As torchrun of torch 2.13 prints it, shortened.
+STOPPED_LAUNCHER = """W1123 19:35:51.000 30311 torch/distributed/elastic/agent/server/api.py:739] Received 15
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/env/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 88, in handler
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 30311 got signal: 15
+"""
 FULL = FreeSpace(place="the run directory", free=0, total=1 << 20)
 
 
@@ -569,6 +578,8 @@ ENDS = [
     (FailureEvidence(is_started=False, message="no such file"), "start_failed"),
     (FailureEvidence(has_survived_kill=True, signal_name="SIGTERM"), "unkillable"),
     (FailureEvidence(signal_name="SIGTERM", sent_signal="SIGTERM"), "torn_down"),
+    (FailureEvidence(exit_code=1, sent_signal="SIGTERM", stderr_tail=STOPPED_LAUNCHER), "torn_down"),
+    (FailureEvidence(exit_code=1, stderr_tail=STOPPED_LAUNCHER), "exception"),
     (FailureEvidence(signal_name="SIGKILL", memory=MemoryUse(oom_kills=1)), "out_of_memory"),
     (FailureEvidence(signal_name="SIGKILL", host_oom_kills=1), "out_of_memory"),
     (

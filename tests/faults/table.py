@@ -1035,7 +1035,14 @@ _fault(
     "Read timeout",
 )
 
-_fault("settings_import", "a settings module that only one rank asks for is missing", "import_error", 2, "settings")
+_fault(
+    "settings_import",
+    "a settings module that only one rank asks for is missing",
+    "import_error",
+    2,
+    "settings",
+    files={"settings/base.py": ""},
+)
 _fault(
     "group_order",
     "one rank makes its process groups in another order",

@@ -15,9 +15,6 @@ try:
 except ValueError:
     logging.exception("the step failed")
     time.sleep(0.2)
-    try:
-        dist.send(__import__("torch").ones(1), (RANK + 5) % 4)
-        dist.monitored_barrier()
-    except (RuntimeError, ValueError) as error:
-        logging.error("no clean end: [enforce fail] Connection closed by peer [127.0.0.1]:1234 (%s)", type(error))
+    dist.destroy_process_group()
+    logging.exception("no clean end: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
     sys.exit(1)
