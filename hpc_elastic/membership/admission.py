@@ -7,6 +7,8 @@ from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.messages import Join, Refused, Welcome
 from hpc_elastic.membership.roster import Roster
 
+CLOCKS_DIFFER_S = 2.0  # a Join may be under way, or wait for the head's loop, for a second
+
 
 def why_not(roster: Roster, join: Join) -> Refused | None:
     """Return the answer to an agent that cannot join, None if it can."""
@@ -45,6 +47,31 @@ def health_news(node: str, problem: str | None, attempt: int) -> list[Action]:
     return [
         Log(text=text, level="warning"),
         Note(name="node.unhealthy", message=text, attempt=attempt, metadata=metadata),
+    ]
+
+
+def clock_news(join: Join, now_ns: int, attempt: int) -> list[Action]:
+    """Return the log line and the event of a node whose clock differs from the head's; none if it hardly does.
+
+    Args:
+        join: what the node sent, with its clock.
+        now_ns: the head's clock as that arrived, in nanoseconds since 1970.
+        attempt: the latest attempt.
+    """
+    if not join.clock_ns:
+        return []
+    offset_s = (join.clock_ns - now_ns) / 1e9
+    if abs(offset_s) < CLOCKS_DIFFER_S:
+        return []
+    how = "ahead of" if offset_s > 0 else "behind"
+    text = (
+        f"the clock of {join.node} is {abs(offset_s):.0f} s {how} that of the head; "
+        "times in its logs and records are by its own clock"
+    )
+    metadata = {"node": join.node, "offset_s": round(offset_s, 1)}
+    return [
+        Log(text=text, level="warning"),
+        Note(name="node.clock_differs", message=text, attempt=attempt, metadata=metadata),
     ]
 
 

@@ -27,6 +27,8 @@ class Join:
     `unhealthy` says what this node's health checks found, if anything: it could be head, but is to have no workers.
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
+    `clock_ns`: this node's clock as the message left, in nanoseconds since 1970; 0 if it is not told. Only what is told
+    to people depends on it.
     """
 
     KIND: ClassVar[str] = "join"
@@ -42,6 +44,7 @@ class Join:
     is_launch_host: bool = False
     number: int = 0
     unhealthy: str | None = None
+    clock_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

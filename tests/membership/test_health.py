@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, Log, Note, SendToHead
+from hpc_elastic.membership.admission import clock_news
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Health, Refused, Stop, Welcome
 from hpc_elastic.membership.phases import HeadPhase
@@ -213,3 +215,23 @@ def test_a_member_that_waits_for_its_welcome_tells_what_its_join_did_not_say() -
     assert told(member.examined(FULL)) == []
     assert told(member.received(Welcome(allocation=1, head="node0"), 0)) == [Health(problem=FULL)]
     assert told(member.received(Welcome(allocation=1, head="node0"), 0)) == []
+
+
+@pytest.mark.parametrize(("offset_s", "words"), [(3600.0, "3600 s ahead of"), (-2.5, "2 s behind")])
+def test_a_clock_that_differs_from_the_heads_is_reported(offset_s: float, words: str) -> None:
+    now_ns = 1_795_000_000_000_000_000
+    join = replace(a_join(2), clock_ns=now_ns + int(offset_s * 1e9))
+    log, note = clock_news(join, now_ns, 3)
+    assert isinstance(log, Log)
+    assert isinstance(note, Note)
+    assert f"the clock of {join.node} is {words} that of the head" in log.text
+    assert (note.name, note.attempt, note.metadata) == (
+        "node.clock_differs", 3, {"node": join.node, "offset_s": offset_s},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("offset_s", [0.0, 1.9, -1.9])
+def test_a_clock_that_hardly_differs_or_is_not_told_is_no_news(offset_s: float) -> None:
+    now_ns = 1_795_000_000_000_000_000
+    assert clock_news(replace(a_join(2), clock_ns=now_ns + int(offset_s * 1e9)), now_ns, 1) == []
+    assert clock_news(a_join(2), now_ns, 1) == []

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent.drivers import head_start, head_watch, local_member, participation
+from hpc_elastic.agent.drivers import coordinator, head_start, head_watch, local_member, participation
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
@@ -238,7 +238,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "open", shared.open_file),
         (journal, "os", shared),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (failures, head_watch, journal, local_member)),
+        *((module, "time", wall) for module in (coordinator, failures, head_watch, journal, local_member)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),

@@ -42,6 +42,7 @@ from hpc_elastic.membership.actions import (
     Superseded,
     WriteResult,
 )
+from hpc_elastic.membership.admission import clock_news
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
@@ -228,7 +229,8 @@ class Coordinator:
         self._joins[connection] = join
         self._connections[join.node] = connection
         rest_with(len(self._connections))
-        self._do(lambda now: self._head.joined(join, now))
+        news = clock_news(join, time.time_ns(), self._head.attempt)
+        self._do(lambda now: [*self._head.joined(join, now), *news])
 
     def _replace(self, join: Join) -> None:
         """Counts the old connection of an agent that joins again as lost; such an agent has no workers."""

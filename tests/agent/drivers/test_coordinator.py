@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,25 @@ def test_a_run_of_one_node_from_its_join_to_its_result(tmp_path: Path) -> None:
         assert Path(made.layout.exit_code).read_text() == "0\n"
 
     play(tmp_path, scene)
+
+
+def test_a_node_that_joins_with_a_clock_an_hour_off_is_reported_and_joins(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        other = OtherSide()
+        made.coordinator.received_from_own(a_join(0))
+        hour_ago = time.time_ns() - 3600 * 10**9
+        made.coordinator.received(cast(Connection, other), replace(a_join(1), clock_ns=hour_ago))
+        assert isinstance(await until(made, Assign), Assign)
+        assert Welcome(allocation=1, head="node0") in other.sent
+        await made.disk.call(lambda: None)  # the events before it are written
+        (event,) = [
+            json.loads(line)
+            for line in Path(made.layout.events("node0")).read_text().splitlines()
+            if "node.clock_differs" in line
+        ]
+        assert (event["metadata"]["node"], round(event["metadata"]["offset_s"])) == ("node1", -3600)
+
+    play(tmp_path, scene, nodes=2)
 
 
 def test_a_member_of_its_own_that_joins_again_while_the_run_ends_is_sent_away(tmp_path: Path) -> None:
