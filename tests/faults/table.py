@@ -757,7 +757,7 @@ _fault(
     "(?i)^(?!.*scancel).*time limit",
     exit_code=7,
     script="waits",
-    job={"time": "4s", "signals": {"grace": "1s", "restart_grace": "1s"}},
+    job={"time": "12s", "signals": {"grace": "1s", "restart_grace": "1s"}},
 )
 _fault(
     "exit_timeout",
