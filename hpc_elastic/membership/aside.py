@@ -64,12 +64,18 @@ class Aside:
         note = Note(name="node.set_aside", message=text, attempt=attempt, metadata=metadata)
         return [Log(text=text, level="warning"), note]
 
-    def leave_out(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Return the seats without the nodes that are set aside, or all of them if the others are too few."""
-        others = [seat for seat in seats if seat.node not in self._nodes]
-        return others if self._are_enough(others) else seats
+    def leave_out(self, seats: Sequence[Seat], *, is_first: bool = False) -> Sequence[Seat]:
+        """Return the seats without the nodes that are set aside, or all of them if the others are too few.
 
-    def _are_enough(self, seats: Sequence[Seat]) -> bool:
+        Args:
+            seats: the nodes that could take part in the next attempt.
+            is_first: there was no world in this allocation yet, so no place of which a spare could take the role.
+        """
+        others = [seat for seat in seats if seat.node not in self._nodes]
+        return others if self._are_enough(others, is_first=is_first) else seats
+
+    def _are_enough(self, seats: Sequence[Seat], *, is_first: bool = False) -> bool:
         by_role = Counter(seat.role for seat in seats)
-        has_roles = all(by_role[role] >= least for role, least in self._settings.role_nodes.items())
-        return len(seats) >= self._settings.min_nodes and has_roles
+        short = sum(max(0, least - by_role[role]) for role, least in self._settings.role_nodes.items())
+        spares = sum(max(0, by_role[role] - most) for role, most in self._settings.role_max_nodes.items())
+        return len(seats) >= self._settings.min_nodes and short <= (0 if is_first else spares)

@@ -289,7 +289,9 @@ class Judge:
         self.history = replace(self.history, spend=spend)
         self.before, roles, everybody = members.world, self.verdict.roles, members.roster.seats(with_unhealthy=True)
         # While some roles run on, every node keeps its place, an unhealthy one too.
-        seats = self.aside.leave_out(members.roster.seats()) if roles is None else everybody
+        seats = everybody
+        if roles is None:
+            seats = list(self.aside.leave_out(members.roster.seats(), is_first=self.before is None))
         why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, everybody))

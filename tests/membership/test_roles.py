@@ -9,9 +9,11 @@ import pytest
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, Log, Note
+from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign, Finished, Stop, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import NodeLimits, assign_worker_ranks, find_swaps
+from hpc_elastic.rundir.records import SetAside
 from hpc_elastic.rundir.states import RunState
 from tests.membership.script import HeadScript, a_restart_plan, a_seat, of_kind, sent, the_cause, the_claim, the_result
 
@@ -387,6 +389,40 @@ def test_a_spare_of_another_role_takes_the_place_of_a_lost_node() -> None:
     assert places(actions) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
     assign = sent(script.claimed(), Assign)["node4"]
     assert (assign.role, assign.first_rank, assign.role_world_size) == (TRAINER, 2, 4)
+
+
+def test_a_spare_of_another_role_takes_the_place_of_a_node_that_is_blamed() -> None:
+    script = with_spares()
+    script.head.drain_requested("node1", "ada@login1", script.now)
+    for node in range(3):
+        script.stopped(node)
+    assert places(script.stopped(3)) == {"node0": TRAINER, "node4": TRAINER, "node2": READER, "node3": READER}
+
+
+def test_one_spare_does_not_stand_in_for_two_nodes_of_two_roles() -> None:
+    script = with_spares(least={TRAINER: 2, READER: 2})
+    script.head.drain_requested("node1", "ada@login1", script.now)
+    actions = script.head.drain_requested("node3", "ada@login1", script.now)
+    assert [log.text for log in of_kind(actions, Log)] == [
+        "ada@login1 asked to drain node3, but too few other nodes are here; nothing was done"
+    ]
+
+
+def test_a_blamed_node_is_used_in_the_first_attempt_of_a_start_if_only_a_spare_of_another_role_is_left() -> None:
+    blamed = SetAside(node="node1", why="rank 2 on node1: Xid 79", allocation=1)
+    roles = {0: TRAINER, 1: TRAINER, 2: READER, 3: READER, 4: READER}
+    script = HeadScript(
+        5,
+        min_nodes=3,
+        max_nodes=4,
+        roles=roles,
+        role_nodes={TRAINER: 2, READER: 1},
+        role_max_nodes={TRAINER: 2, READER: 2},
+        history=History(attempts=1, set_aside=(blamed,)),
+        allocation=2,
+    )
+    actions = [action for node in range(5) for action in script.join(node)]
+    assert places(actions)["node1"] == TRAINER
 
 
 def test_a_spare_of_another_role_runs_as_many_workers_as_the_node_in_whose_place_it_is() -> None:
