@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.observe.diagnosis import decide_state
@@ -29,6 +29,7 @@ class Snapshot:
     task of, `array_task` its number there, `parameters` what the array varies, as this run has it. `note`
     is something else that a person should know. `root_cause` is the result's record of why the last attempt
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
+    `set_aside` are the nodes that are here and get no workers, with the reasons: drained, blamed, or unhealthy.
     """
 
     run: str
@@ -65,6 +66,7 @@ class Snapshot:
     note: str | None
     root_cause: Mapping[str, Any] | None = None
     notice: str | None = None
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -184,6 +186,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         parameters=submission.get("parameters") or {},
         note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
         root_cause=root_cause_of(result),
+        set_aside=facts.beside.set_aside,
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
 
