@@ -91,9 +91,13 @@ class WorkerSpecError(HpcElasticError, ValueError):
 
 
 class SchedulerError(HpcElasticError):
-    """The scheduler refused, or does not answer. Exit code 4."""
+    """The scheduler refused, or does not answer. Exit code 4.
+
+    `is_lasting`: the same question cannot be answered on this machine a moment later either.
+    """
 
     exit_code = ExitCode.SCHEDULER
+    is_lasting = False
 
 
 class RunDirectoryError(HpcElasticError):

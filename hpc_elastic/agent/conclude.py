@@ -26,9 +26,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from hpc_elastic.agent.records.another_start import PAUSES_S, ask_for_another_start
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.retries import retry_here
 from hpc_elastic.errors import ExitCode, HpcElasticError
@@ -127,7 +128,14 @@ def main(arguments: Sequence[str]) -> int:
     return int(ExitCode.REQUEUE if conclusion.is_started_again else ExitCode.SUCCESS)
 
 
-def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQuestions | None = None) -> Conclusion:
+def conclude(
+    layout: RunLayout,
+    status: int,
+    starts: int = 0,
+    questions: NodeQuestions | None = None,
+    *,
+    pauses_s: Sequence[float] = PAUSES_S,
+) -> Conclusion:
     """Write the result if there is none and no other program will write one.
 
     Args:
@@ -135,11 +143,12 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         status: the highest exit status of the processes that the script launched.
         starts: how many allocations were claimed before the launch.
         questions: asks the scheduler.
+        pauses_s: between two requests for another start, as of `ask_for_another_start`.
 
     Raises:
         HpcElasticError: the run directory cannot be read or written.
     """
-    questions = questions or JobQuestions(complain=lambda text: print(f"hpc_elastic: {text}", file=sys.stderr))
+    questions = questions or JobQuestions(complain=_say)
     with file_system_errors(layout.plan, "read"), open(layout.plan, encoding="utf-8") as file:
         plan = parse_plan(file.read())
     job_id, restart_count = derive_start(os.environ)
@@ -156,7 +165,7 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
-        return _start_again_unclaimed(journal, records, status)
+        return _start_again_unclaimed(journal, records, status, pauses_s)
     journal.allocation = records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
     if not (records.result is not None or records.is_finished):
@@ -165,10 +174,12 @@ def conclude(layout: RunLayout, status: int, starts: int = 0, questions: NodeQue
         else:
             is_at_work = questions.is_at_work(job_id, restart_count)
             if (reason := _find_requeue_reason(journal, is_at_work)) is not None:
-                said = _start_again(journal, reason)
-                return (
-                    Conclusion(is_started_again=True) if not said else _refused(plan, journal, evidence, reason, said)
-                )
+                said = _start_again(journal, reason, pauses_s)
+                if not said:
+                    return Conclusion(is_started_again=True)
+                if not _is_end_wanted(journal):
+                    return _refused(plan, journal, evidence, reason, said)
+                return _write(plan, journal, evidence, judge(replace(evidence, is_stop_requested=True)))
             is_over = status != ExitCode.REQUEUE and is_at_work is True
         if not is_over:
             return Conclusion()
@@ -199,7 +210,7 @@ def _reason_in(outlook: JobOutlook | None) -> str | None:
     return "time_limit" if outlook.is_out_of_time else None
 
 
-def _start_again(journal: Journal, reason: str) -> str:
+def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float]) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already."""
     if journal.is_requeued():
         return ""
@@ -207,15 +218,17 @@ def _start_again(journal: Journal, reason: str) -> str:
         if refusal := journal.find_requeue_refusal(reason):
             return refusal
         journal.note_requeue(reason)
-    said = journal.start_again()
-    if said and not journal.is_requeued():
+    if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return f"Slurm does not start the job again: {said}"
-    if not said:
-        print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
+    print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
     return ""
 
 
-def _start_again_unclaimed(journal: Journal, records: Records, status: int) -> Conclusion:
+def _say(text: str) -> None:
+    print(f"hpc_elastic: {text}", file=sys.stderr, flush=True)
+
+
+def _start_again_unclaimed(journal: Journal, records: Records, status: int, pauses_s: Sequence[float]) -> Conclusion:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
     No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
@@ -227,7 +240,9 @@ def _start_again_unclaimed(journal: Journal, records: Records, status: int) -> C
     if outlook is not None and outlook.restarts > journal.restart_count:
         return Conclusion(is_started_again=True)
     reason = _reason_in(outlook)
-    if reason is None or journal.find_requeue_refusal(reason) or journal.start_again():
+    if reason is None or journal.find_requeue_refusal(reason):
+        return Conclusion()
+    if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return Conclusion()
     print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
     return Conclusion(is_started_again=True)

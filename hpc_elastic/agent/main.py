@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from hpc_elastic.agent.net.reach import OTHER_PORTS, find_answering_port
+from hpc_elastic.agent.records.another_start import ask_for_another_start
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.log_room import reserve_room
 from hpc_elastic.agent.records.retries import retry_here
@@ -109,7 +110,7 @@ def _start_again(journal: Journal, job_id: str) -> None:
         if journal.requeue_reason() is None or journal.is_requeued():
             return
         journal.say(f"the node of the batch script was lost: having job {job_id} started again")
-        if refusal := journal.start_again():
+        if refusal := ask_for_another_start(journal, say=lambda text: journal.say(text, "warning")):
             journal.say(f"job {job_id} is not started again: {refusal}", "error")
 
 

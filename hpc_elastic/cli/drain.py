@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpc_elastic.api.requests import make_request
 from hpc_elastic.cli.arguments import VerbParser, add_run
-from hpc_elastic.cli.next_attempt import ask_and_wait, choose_at_work
+from hpc_elastic.cli.next_attempt import ask_and_wait, ask_to_set_aside, choose_at_work
 from hpc_elastic.errors import UsageError
 from hpc_elastic.rundir import store
 
@@ -31,8 +31,11 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return the exit code."""
     arguments = make_parser().parse_args(argv)
     layout, snapshot = choose_at_work(arguments.run, "drain")
+    if arguments.node in snapshot.set_aside:
+        print(f"{snapshot.name}: {arguments.node} is set aside already: {snapshot.set_aside[arguments.node]}")
+        return 0
     if arguments.node not in (*snapshot.nodes, *snapshot.spares):
-        known = ", ".join(snapshot.nodes)
+        known = ", ".join((*snapshot.nodes, *snapshot.spares))
         raise UsageError(f"--node is {arguments.node}, which is none of the run's nodes: {known}")
     least = _least_nodes(layout.plan)
     if arguments.node in snapshot.nodes and len(snapshot.nodes) + len(snapshot.spares) - 1 < least:
@@ -41,11 +44,9 @@ def main(argv: Sequence[str]) -> int:
             tip="`hpc-elastic restart` starts the workers again on the same nodes",
         )
     request = make_request("drain", node=arguments.node, reason="hpc-elastic drain")
-    if arguments.node not in snapshot.nodes:  # a spare: nothing has to stop
-        from hpc_elastic.api.requests import send
-
-        send(layout, request)
-        print(f"{snapshot.name}: {arguments.node}, a spare, will not be used")
+    if arguments.node not in snapshot.nodes:  # nothing has to stop
+        why = ask_to_set_aside(layout, request, arguments.node)
+        print(f"{snapshot.name}: {arguments.node}, a spare, will not be used: {why}")
         return 0
     attempt = ask_and_wait(layout, snapshot, request, f"go on without {arguments.node}", without=arguments.node)
     print(f"{snapshot.name}: attempt {attempt} is opened, without {arguments.node}")

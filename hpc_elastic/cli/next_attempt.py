@@ -10,6 +10,7 @@ from hpc_elastic.api.requests import send
 from hpc_elastic.cli.choose import choose_to_stop
 from hpc_elastic.cli.look import look
 from hpc_elastic.errors import ExitCode, HpcElasticError, RunDirectoryError, UsageError
+from hpc_elastic.observe.facts import FactReader
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
@@ -62,6 +63,32 @@ def ask_and_wait(layout: RunLayout, snapshot: Snapshot, request: Request, what: 
     grace_s = grace_of(layout)
     print(f"asked {snapshot.name} to {what}; its workers have {grace_s:g} s", file=sys.stderr)
     return _await_attempt(layout, snapshot.attempts, grace_s + _REACTION_S, without)
+
+
+def ask_to_set_aside(layout: RunLayout, request: Request, node: str, *, within_s: float = _REACTION_S) -> str:
+    """Ask the head to use a spare no more, and return the reason that it has noted for that.
+
+    Raises:
+        NotRestartedError: the head has not done it in time, or the run ended.
+        RunDirectoryError: the run directory cannot be read or written.
+    """
+    send(layout, request)
+    reader, deadline = FactReader(layout), time.monotonic() + within_s
+    while (why := (facts := reader.read()).beside.set_aside.get(node)) is None:
+        if facts.result is not None:
+            raise NotRestartedError(f"the run ended instead: `hpc-elastic status {layout.root}` says how")
+        if node in facts.attempts[-1].nodes:
+            raise NotRestartedError(
+                f"{node} has got workers meanwhile", tip="call it again: the workers stop, and start without it"
+            )
+        if time.monotonic() > deadline:
+            raise NotRestartedError(
+                f"the head has not set {node} aside within {within_s:g} s",
+                tip=f"the request stands for the head of the run's next start as well; the log of this one, in "
+                f"{layout.agents}, may say why it refused",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return why
 
 
 def _await_attempt(layout: RunLayout, above: int, within_s: float, without: str) -> int:

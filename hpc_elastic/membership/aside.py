@@ -9,8 +9,8 @@ from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.rundir.records import SetAside
+from hpc_elastic.rundir.states import FORGETS_AFTER
 
-FORGETS_AFTER = 3  # allocations: who mends nodes has had time by then
 MOST_CARRIED_ON = 16  # blamed nodes in a claim; an older blame is forgotten
 
 

@@ -169,7 +169,7 @@ class Head:
             is_news = message.attempt == member.attempt and member.is_in_world
             return self._reported(member, message, now) if is_news else []
         if isinstance(message, messages.Terminated):
-            return self._observe(seen_in(member, message), now)
+            return self._end_wait() or self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Health):
             return self._examined(member, message.problem, now)
         if isinstance(message, messages.NoticePolls):
@@ -277,7 +277,7 @@ class Head:
 
     def job_ends(self, trigger: Trigger, why: str, now: float) -> list[Action]:
         """Stop the workers because the scheduler is about to end the job, while there is time to save."""
-        return self._observe(Seen(trigger=trigger, detail=why, stop=self._pending_stop.asked), now)
+        return self._end_wait() or self._observe(Seen(trigger=trigger, detail=why, stop=self._pending_stop.asked), now)
 
     def progress_seen(self, progress: str | None) -> None:
         """Keep the present digest of the progress files, by which later failures are judged."""
@@ -492,6 +492,10 @@ class Head:
             return resumed
         self._resume_at = self._members.losses.may_end_at(self._settings.min_nodes)
         return self._finish() if now >= self._resume_at else awaiting_quorum(self._resume_at - now, self.attempt)
+
+    def _end_wait(self) -> list[Action]:
+        """Await a quorum no longer, because the allocation ends, and what is known must be on disk before."""
+        return self._finish() if self.phase is HeadPhase.AWAITING_QUORUM else []
 
     def _resume(self, now: float) -> list[Action]:
         """Go on with the run if enough nodes are back, once those that are not have surely fenced."""

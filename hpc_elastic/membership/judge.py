@@ -24,6 +24,7 @@ from hpc_elastic.membership.decisions import (
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
+from hpc_elastic.membership.requeue import CAUSES
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt, run_result, spares_beside
 from hpc_elastic.membership.succession import Succession, with_candidates
@@ -51,6 +52,7 @@ _CLASSES = {
     Trigger.PREEMPTED: FailureClass.PREEMPTED,
 }
 TOO_FEW = ("node_lost", "nodes_missing")
+_ENDS_FOR_ALL = frozenset(CAUSES).difference(TOO_FEW)  # reasons for which the whole allocation ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +137,14 @@ class Judge:
 
     @property
     def is_short_of_nodes(self) -> bool:
-        """Return whether the run ends because nodes are lost or missing, which may go on under another head."""
+        """Return whether the run ends because nodes are lost or missing, which may go on under another head.
+
+        They may not where the allocation ends for all.
+        """
         decision = self.verdict.decision
-        return isinstance(decision, Finish) and decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
+        if not isinstance(decision, Finish) or decision.reason in _ENDS_FOR_ALL:
+            return False
+        return decision.exit_code in (ExitCode.NODE_LOST, ExitCode.NODES_MISSING)
 
     def takes(self, seen: Seen, decision: Decision) -> RestartWorkers | Finish | None:
         """Take in a decision about an event; return the decision that stands now, None if nothing changes."""

@@ -64,7 +64,7 @@ class NoticeRounds:
         return replace(given, seconds_left=max(0.0, given.seconds_left - (now - self._given_at)))
 
     def give(self, notice: NoticeGiven, attempt: int, now: float) -> list[Action]:
-        """Tell all members of a notice, unless one stands that leaves no more time.
+        """Tell all members of a notice, unless one stands that leaves no more time and whose time is not over.
 
         Args:
             notice: what the head was told.
@@ -127,8 +127,11 @@ def _larger(one: NoticeCounts, other: NoticeCounts) -> NoticeCounts:
 
 
 def _says_more(notice: NoticeGiven, standing: NoticeGiven | None) -> bool:
-    """Return whether a notice leaves less time than the one that stands, or names a reason where neither knows one."""
-    if standing is None:
+    """Return whether a notice leaves less time than the one that stands, or names a reason where neither knows one.
+
+    One whose time is over without a stop says nothing any more: the job got more time, or nobody meant to stop it.
+    """
+    if standing is None or (standing.seconds_left == 0.0 and notice.seconds_left != 0.0):
         return True
     left, before = (NEVER if each.seconds_left is None else each.seconds_left for each in (notice, standing))
     return left < before - 1.0 or (left == before == NEVER and notice.reason != standing.reason)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from hpc_elastic.codec import objects_in
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
@@ -22,6 +23,7 @@ from hpc_elastic.rundir.allocation_ends import describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
+from hpc_elastic.rundir.states import FORGETS_AFTER
 
 _ROSTER_BYTES = 64 * 1024
 _RESULT_TIP = "move it away: the status then comes from the other records and the scheduler, which is asked again"
@@ -34,6 +36,7 @@ class AttemptFacts:
 
     `roles` are those whose workers started in it while the others ran on; empty if every worker started.
     `root_cause` is why the attempt before ended, as the claim has it; None if no failure ended it, and in old runs.
+    `blamed` are the nodes that its head left out where it could, with the reasons.
     """
 
     number: int
@@ -47,6 +50,7 @@ class AttemptFacts:
     allocation: int = 0
     head: str = ""
     root_cause: Mapping[str, Any] | None = None
+    blamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,9 @@ class FactReader:
             return {}
 
     def _beside(self, start: Mapping[int, str], own: Sequence[AttemptFacts], order: Sequence[str]) -> NodesBeside:
-        claims = [AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes) for each in own]
+        claims = [
+            AttemptNodes(attempt=each.number, head=each.head, nodes=each.nodes, blamed=each.blamed) for each in own
+        ]
         heads = {*start.values(), *(attempt.head for attempt in own)} - {""}
         notes = [note for note in self._notes.read(sorted(heads)) if note.allocation in start]
         return find_nodes_beside(claims, notes, order)
@@ -219,6 +225,7 @@ class FactReader:
             allocation=int(claim.get("allocation") or 0),
             head=str(claim.get("head", "")),
             root_cause=root_cause_of(claim),
+            blamed=_blamed(claim),
         )
         if claim and world:
             self._complete[number] = facts
@@ -264,6 +271,18 @@ def agent_complaint(facts: Facts) -> str:
 def _spent(spend: object, what: str) -> int:
     number = spend.get(what) if isinstance(spend, dict) else None
     return number if isinstance(number, int) else 0
+
+
+def _blamed(claim: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the nodes that a claim blames, with the reasons, without those whose blame is forgotten."""
+    allocation = claim.get("allocation")
+    return {
+        str(each.get("node")): str(each.get("why", ""))
+        for each in objects_in(claim, "set_aside")
+        if isinstance(allocation, int)
+        and isinstance(each.get("allocation"), int)
+        and allocation - each["allocation"] <= FORGETS_AFTER
+    }
 
 
 def _job_id(allocation: Mapping[str, Any], submission: Mapping[str, Any]) -> str | None:

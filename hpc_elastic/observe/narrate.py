@@ -110,6 +110,12 @@ def describe_nodes(nodes: Sequence[str]) -> str:
     return f"{count(len(nodes), 'node')} ({names}{', ...' if len(nodes) > _NODES_SHOWN else ''})"
 
 
+def describe_set_aside(set_aside: Mapping[str, str]) -> str:
+    """Return `node3 (drained by ada@login1)`; of many nodes only the first are named."""
+    shown = [f"{node} ({why})" if why else node for node, why in list(set_aside.items())[:_NODES_SHOWN]]
+    return ", ".join([*shown, "..."] if len(set_aside) > _NODES_SHOWN else shown)
+
+
 def of_limit(number: int, limit: int | None) -> str:
     """Return `1 of 3`, or `1` if the limit is unknown or there is none."""
     return f"{number}" if limit is None or limit >= NO_LIMIT else f"{number} of {limit}"

@@ -1,4 +1,4 @@
-"""Finds the nodes that are spare and those that are lost, from the claims and from the heads' events.
+"""Finds the nodes that are spare, lost, or set aside, from the claims and from the heads' events.
 
 Theory of operation. A head notes in its own events who joins and who is lost, with the attempt that is the
 latest one then. The head of an attempt may be cut off and note that everybody is lost, while another node
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hpc_elastic.observe.tail import Tail
@@ -21,35 +21,43 @@ _LOST = "node.lost"
 _ASIDE = "node.set_aside"
 _NOTICE = "notice.given"
 _FAILED = "attempt.failed"
-_NAMES = (_LOST, _ASIDE, "node.joined", "node.returned", "node.parked")
+_UNHEALTHY = "node.unhealthy"
+_HEALTHY = "node.healthy"
+_JOINED = ("node.joined", "node.returned", "node.parked")
+_NAMES = (_LOST, _ASIDE, _UNHEALTHY, _HEALTHY, *_JOINED)
 
 
 class NodeNote(NamedTuple):
-    """A head's note that a node joined or was lost, or that it gets no workers any more though it is here."""
+    """A head's note of a node, by the name of the event; `why` is empty where the event needs no reason."""
 
     allocation: int
     attempt: int
     head: str
     node: str
-    is_lost: bool
-    is_aside: bool = False
+    name: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptNodes:
-    """The nodes of an attempt, and the head that claimed it."""
+    """The nodes of an attempt, the head that claimed it, and why its claim leaves others out that are to blame."""
 
     attempt: int
     head: str
     nodes: Sequence[str]
+    blamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesBeside:
-    """The nodes that are not at work: those that could be, and those that are lost; set aside is neither."""
+    """The nodes that are not at work: those that could be, those that are lost, and those that are here and left out.
+
+    `set_aside` has the reason of each of the last, in the order of the step: it is drained, blamed, or unhealthy.
+    """
 
     spares: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
 
 class NoticeNote(NamedTuple):
@@ -96,7 +104,7 @@ class NodeNotes:
 
 
 def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote], order: Sequence[str]) -> NodesBeside:
-    """Return the nodes that are spare and those that are lost now.
+    """Return the nodes that are spare, those that are lost, and those that are set aside now.
 
     Args:
         worlds: the attempts of one allocation.
@@ -109,26 +117,35 @@ def find_nodes_beside(worlds: Sequence[AttemptNodes], notes: Iterable[NodeNote],
     claims = {world.attempt: world for world in worlds}
     joined: dict[str, int] = {}  # the attempt that was the latest one when the node joined
     lost: set[str] = set()
-    aside: set[str] = set()
+    aside: dict[str, str] = {}
+    unhealthy: dict[str, str] = {}
     world: AttemptNodes | None = None
     for attempt in sorted({*claims, *by_attempt}):
         if attempt in claims:
-            lost |= _left_out(world, claims[attempt], joined) - aside
-            world = claims[attempt]
+            world, before = claims[attempt], world
+            aside = {**{node: f"blamed: {why}" for node, why in world.blamed.items()}, **aside}
+            lost |= _left_out(before, world, joined) - aside.keys() - unhealthy.keys()
             lost.difference_update(world.nodes)
         claimed_by = claims[attempt].head if attempt in claims else None
         for note in sorted(by_attempt.get(attempt, ()), key=lambda note: note.head != claimed_by):
-            if note.is_aside:
-                aside.add(note.node)
-            elif note.is_lost:
+            if note.name == _ASIDE:
+                aside[note.node] = note.why
+            elif note.name == _UNHEALTHY:
+                unhealthy[note.node] = f"unhealthy: {note.why}"
+            elif note.name == _HEALTHY:
+                unhealthy.pop(note.node, None)
+            elif note.name == _LOST:
                 lost.add(note.node)
             else:
                 lost.discard(note.node)
                 joined[note.node] = attempt
     at_work: Collection[str] = world.nodes if world is not None else ()
-    waiting = joined.keys() - lost - aside - set(at_work)
+    waiting = joined.keys() - lost - set(at_work)
+    left_out = {**unhealthy, **aside}
     return NodesBeside(
-        spares=tuple(node for node in order if node in waiting), lost=tuple(node for node in order if node in lost)
+        spares=tuple(node for node in order if node in waiting and node not in left_out),
+        lost=tuple(node for node in order if node in lost),
+        set_aside={node: left_out[node] for node in order if node in waiting and node in left_out},
     )
 
 
@@ -145,8 +162,9 @@ def _parse(head: str, line: str) -> NodeNote | None:
         event: Any = json.loads(line)
         if event["name"] not in _NAMES:
             return None
-        name, node = event["name"], str(event["metadata"]["node"])
-        return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, name == _LOST, name == _ASIDE)
+        metadata = event["metadata"]
+        node, why = str(metadata["node"]), str(metadata.get("reason", ""))
+        return NodeNote(int(event["allocation"]), int(event["attempt"]), head, node, event["name"], why)
     except (ValueError, KeyError, TypeError):
         return None  # a torn line, or one of an older version
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_elastic.observe.diagnosis import decide_state
@@ -30,6 +30,7 @@ class Snapshot:
     is something else that a person should know. `root_cause` is the result's record of why the last attempt
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
     `between` is why the latest attempt has ended, if it has and the next one is not open yet; None if it runs.
+    `set_aside` are the nodes that are here and get no workers, with the reasons: drained, blamed, or unhealthy.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Snapshot:
     root_cause: Mapping[str, Any] | None = None
     notice: str | None = None
     between: str | None = None
+    set_aside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -187,6 +189,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         note="; ".join(filter(None, (note or _ended_note(facts, job), *facts.unreadable[:1]))) or None,
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
+        set_aside=facts.beside.set_aside,
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
 

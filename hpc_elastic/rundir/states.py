@@ -1,10 +1,12 @@
-"""The states of a run and of a worker group, apart from the records because `status` needs them alone."""
+"""The states of a run and of a worker group, and how long a blame lasts; `status` needs no more of records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
 from typing import overload
+
+FORGETS_AFTER = 3  # allocations, after which a node is blamed no more: who mends nodes has had time by then
 
 
 class RunState(str, Enum):

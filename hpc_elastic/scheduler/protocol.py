@@ -150,6 +150,9 @@ class NodeQuestions(Protocol):
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal."""
 
+    def may_answer_later(self) -> bool:
+        """Return whether what was not answered may be answered a moment later."""
+
 
 class SchedulerModule(Protocol):
     """The module `scheduler` of a scheduler's folder."""

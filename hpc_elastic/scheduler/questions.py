@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from hpc_elastic.errors import HpcElasticError
+from hpc_elastic.errors import HpcElasticError, SchedulerError
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook
 from hpc_elastic.scheduler.registry import from_node
 
@@ -29,6 +29,7 @@ class JobQuestions:
     def __init__(self, complain: Callable[[str], None] = lambda _: None) -> None:
         self._complain = complain
         self._unknown: set[str] = set()
+        self._is_lasting = False
 
     def is_over(self, job_id: str) -> bool | None:
         """Return whether nothing of this job can be running any more; None if that is unknown."""
@@ -70,6 +71,7 @@ class JobQuestions:
         try:
             requeue_job(job_id)
         except HpcElasticError as error:
+            self._look_at(error)
             return error.message
         self._keep_from(job_id, without)
         return ""
@@ -82,6 +84,7 @@ class JobQuestions:
         try:
             chained = from_node(job_id).submit_after(job_id, without.script, timeout_s=30.0)
         except HpcElasticError as error:
+            self._look_at(error)
             return "", error.message
         self._keep_from(chained, without)
         return chained, ""
@@ -120,6 +123,13 @@ class JobQuestions:
         self._complain(f"the next start, job {job_id}, may get {', '.join(without.nodes)} again: {refusal}")
         return ()
 
+    def may_answer_later(self) -> bool:
+        """Return whether what was not answered may be answered later; not if the scheduler's programs are not here."""
+        return not self._is_lasting
+
+    def _look_at(self, error: HpcElasticError) -> None:
+        self._is_lasting = isinstance(error, SchedulerError) and error.is_lasting
+
     def can_end_job(self, job_id: str) -> bool:
         """Return whether this node could end the job if its batch script had ended; takes 5 s at most."""
         return self._ask("whether it is there", lambda: from_node(job_id).can_end_job(job_id)) is True
@@ -128,6 +138,7 @@ class JobQuestions:
         try:
             answer = ask()
         except HpcElasticError as error:
+            self._look_at(error)
             if question not in self._unknown:
                 self._unknown.add(question)
                 self._complain(f"Slurm does not say {question}: {error.message}")

@@ -49,6 +49,9 @@ class Answers:
         self.without.append(without)
         return ("", self.refusal) if self.refusal else ("43", "")
 
+    def may_answer_later(self) -> bool:
+        return True
+
     def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
         return self._is_at_work
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hpc_elastic.rundir.complaint import complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NodeResult, Request, Spend, WorkerState, utc_text
 from hpc_elastic.rundir.store import append_line, read_json, read_lines, write_json
-from hpc_elastic.scheduler.protocol import JobOutlook, JobState
+from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.agent.answers import Answers
 from tests.agent.records.test_journal import HEAD, a_place, an_attempt
 from tests.observe.builders import make_failure
@@ -340,6 +341,54 @@ def test_the_result_says_that_slurm_refused_to_start_the_job_again(start: Start)
     assert "Requested operation is presently disabled" in cause
     result = read_json(start.layout.result)
     assert (result["state"], result["exit_code"], result["reason"]) == ("FAILED", 7, "time_limit")
+
+
+class Away(Answers):
+    """A scheduler that is away for some requests for another start, and says then what a refusal could be."""
+
+    def __init__(self, tries: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.tries = tries
+        self.meanwhile = meanwhile
+
+    def is_requeued(self, job_id: str, restart_count: int) -> bool | None:
+        return None if self.tries else False
+
+    def start_again(self, job_id: str, without: Exclusion) -> str:
+        self.started_again.append(job_id)
+        if not self.tries:
+            return ""
+        self.tries -= 1
+        self.meanwhile()
+        return "scontrol could not requeue job 42: Unexpected message received"
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_another_start_is_asked_for_until_a_controller_that_is_away_is_back(start: Start, tries: int) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    answers = Away(tries)
+    assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3).is_started_again
+    assert len(answers.started_again) == tries + 1
+    assert read_json(start.layout.result) is None
+
+
+def test_a_controller_that_stays_away_for_too_long_is_named_in_the_result(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    assert "Unexpected message received" in conclude(start.layout, 75, 0, Away(9), pauses_s=(0.0,) * 3).cause
+    assert read_json(start.layout.result)["state"] == "FAILED"
+
+
+def test_a_cancel_goes_before_a_start_that_is_still_asked_for(start: Start) -> None:
+    start.claim()
+    start.ask_requeue("time_limit")
+    stop = to_json(Request(kind="stop", by="ada@login1", time=""))
+    answers = Away(9, lambda: append_line(start.layout.requests, stop))
+    conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3)
+    assert answers.started_again == ["42"]
+    result = read_json(start.layout.result)
+    assert (result["state"], result["exit_code"], result["reason"]) == ("CANCELLED", 10, "stop_requested")
 
 
 @pytest.mark.parametrize(

@@ -46,22 +46,26 @@ def test_a_restart_starts_all_workers_again_and_costs_nothing(door: Door) -> Non
     run.assert_records_valid()
 
 
-def test_a_drained_node_is_replaced_by_the_spare_and_costs_nothing(door: Door) -> None:
+def test_a_drained_node_is_replaced_by_the_spare_that_is_left_and_costs_nothing(door: Door) -> None:
     door.write("train.py", SERVES)
     door.write(
         "job.yaml",
-        "name: moves\nsite: local\nnodes: {min: 2, max: 2}\nspares: 1\nworkers_per_node: 1\n"
+        "name: moves\nsite: local\nnodes: {min: 2, max: 2}\nspares: 2\nworkers_per_node: 1\n"
         "entrypoint: {script: train.py}\nrestart: {max_restarts: 0}\n",
     )
     run = door.submit("job.yaml")
     for rank in range(2):
         run.wait_for_output("attempt 1", rank=rank)
     refused = door.run("drain", "--node", "local7", exit_code=2)
-    assert "none of the run's nodes: local0, local1" in refused.stderr
+    assert "none of the run's nodes: local0, local1, local2, local3" in refused.stderr
+    told = door.run("drain", "--node", "local2").stdout
+    assert told.startswith("moves: local2, a spare, will not be used: drained by ")
+    assert "set aside      local2 (drained by " in door.run("status").stdout
+    assert "local2 is set aside already: drained by" in door.run("drain", "--node", "local2").stdout
     assert door.run("drain", "--node", "local0").stdout == "moves: attempt 2 is opened, without local0\n"
     for rank in range(2):
         run.wait_for_output("attempt 2", attempt=2, rank=rank)
-    assert set(json.loads(Path(run.layout.claim(2)).read_text())["members"]) == {"local1", "local2"}
+    assert set(json.loads(Path(run.layout.claim(2)).read_text())["members"]) == {"local1", "local3"}
     door.run("cancel")
     assert run.result()["restarts"] == 0
     run.assert_records_valid()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +13,7 @@ from tests.integration.conftest import Door
 from tests.integration.slurm_jobs import DIES, assert_over, events, start, wait_for_ranks
 from tests.integration.test_slurm_requeue import preempting, preempting_by, requeues_of
 from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.configuration import CONTROLLER
 
 pytestmark = pytest.mark.slurm
 
@@ -68,3 +72,40 @@ def test_a_scancel_of_a_requeued_job_ends_the_run_at_once(slurm_door: Door, slur
     assert assert_over(run, "CANCELLED", 10)["cause"] == "the job was cancelled while the run waited to start again"
     output, errors = following.communicate(timeout=30)
     assert following.returncode == 0, output + errors
+
+
+@contextlib.contextmanager
+def without_controller(slurm: Cluster, how: str) -> Iterator[None]:
+    """Have no controller that answers: one that accepts connections, or none at all."""
+    if how == "frozen":
+        with slurm.frozen_slurmctld():
+            yield
+        return
+    slurm.end_slurmctld()
+    slurm.kill(CONTROLLER)
+    try:
+        yield
+    finally:
+        slurm.boot(CONTROLLER)
+
+
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
+@pytest.mark.parametrize("how", ["frozen", "off"])
+def test_a_job_starts_again_although_the_controller_is_away_for_a_minute_when_it_is_asked(
+    slurm_door: Door, slurm: Cluster, how: str
+) -> None:
+    with slurm.configured(UnkillableStepTimeout=300):  # else a step that cannot report its end drains its node
+        run = start(slurm_door, DIES, ranks=2, nodes="2", workers="1")
+        stopping = slurm_door.start("stop", "--requeue", "--lead", "3s", run.job_id)
+        wait_until(lambda: any(event["name"] == "notice.given" for event in events(run)), "the workers are told")
+        with without_controller(slurm, how):
+            wait_until(lambda: requeues_of(run) == [(1, "requeue_requested")], "the requeue is recorded", within_s=40)
+            away = time.monotonic()
+            wait_until(lambda: time.monotonic() > away + 60, "a minute without a controller", within_s=70)
+            assert not run.is_over(), run.story()
+            shown = slurm_door.run("status", run.job_id, exit_code=None).stdout
+            assert "FAILED" not in shown, shown
+        wait_for_ranks(run, 2, attempt=2)
+        stopping.communicate(timeout=100)
+        slurm_door.run("cancel", run.job_id)
+        assert_over(run, "CANCELLED", 10)

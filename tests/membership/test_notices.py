@@ -125,6 +125,15 @@ def test_a_later_notice_is_not_agreed_on_for_an_attempt_that_began_with_one() ->
     assert not polls(script, 1, 3)
 
 
+def test_a_notice_whose_time_is_over_keeps_no_later_one_from_the_workers() -> None:
+    script = HeadScript(2)
+    script.run()
+    give(script, replace(GIVEN, seconds_left=5.0))
+    script.pass_time(5)
+    assert sent(give(script), GiveNotice)["node0"].notice == GIVEN
+    assert not give(script)
+
+
 def test_another_reason_counts_where_no_time_is_known() -> None:
     script = HeadScript(2)
     script.run()

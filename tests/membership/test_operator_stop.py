@@ -10,9 +10,10 @@ import pytest
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.decisions import Trigger
-from hpc_elastic.membership.messages import Assign, Finished, GiveNotice, Stop, StopManner
+from hpc_elastic.membership.messages import Assign, Finished, GiveNotice, Stop, StopManner, Terminated
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop
+from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import RunState
 from tests.membership.script import HeadScript, a_restart_plan, sent, the_result
 from tests.membership.test_head import claiming, finish_all, gathering, pausing
@@ -129,6 +130,31 @@ def test_the_end_of_the_allocation_that_comes_first_ends_as_announced(stop: Oper
     announce(script, stop)
     script.head.job_ends(trigger, "it ends", script.now)
     assert the_result(stopped(script)).reason == ("requeue_requested" if stop.is_requeue else "stop_requested")
+
+
+@pytest.mark.parametrize("trigger", [Trigger.TIME_LIMIT, Trigger.PREEMPTED])
+def test_the_end_of_the_allocation_is_written_at_once_though_a_node_fell_silent_just_before(trigger: Trigger) -> None:
+    """Slurm kills in half a minute who would wait for that node as long as before a loss ends the run."""
+    script = HeadScript(3, min_nodes=1, restart=a_restart_plan())
+    script.run()
+    script.lose(2, is_gone=False)
+    script.head.job_ends(trigger, "it ends", script.now)
+    assert the_result([*script.stopped(0), *script.stopped(1)]).reason == trigger.value
+
+
+@pytest.mark.parametrize("how", ["the clock", "a TERM"])
+def test_a_head_that_awaits_a_quorum_writes_what_it_knows_when_the_allocation_ends(how: str) -> None:
+    script = HeadScript(3, restart=a_restart_plan())
+    script.run()
+    script.lose(2, is_gone=False)
+    script.stopped(0)
+    script.stopped(1)
+    assert script.head.phase is HeadPhase.AWAITING_QUORUM
+    if how == "the clock":
+        ended = script.head.job_ends(Trigger.TIME_LIMIT, "it ends", script.now)
+    else:
+        ended = script.say(0, Terminated(signal_name="SIGTERM"))
+    assert the_result(ended).reason == "node_lost"
 
 
 def test_nothing_is_announced_when_the_run_ends() -> None:

@@ -205,7 +205,9 @@ class RunBuilder:
                 file.write(text)
         return self
 
-    def note(self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1) -> RunBuilder:
+    def note(
+        self, head: str, name: str, *nodes: str, attempt: int, allocation: int = 1, reason: str = ""
+    ) -> RunBuilder:
         """Write a head's event about each of these nodes."""
         for node in nodes:
             event = Event(
@@ -216,7 +218,7 @@ class RunBuilder:
                 attempt=attempt,
                 name=name,
                 message=f"{node} {name}",
-                metadata={"node": node},
+                metadata={"node": node, "reason": reason} if reason else {"node": node},
             )
             store.append_line(self.layout.events(head), to_json(event))
         return self

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.observe.nodes import AttemptNodes, NodeNote, NodeNotes, NodesBeside, find_nodes_beside
+from hpc_elastic.observe.nodes import AttemptNodes, NodeNote, NodeNotes, find_nodes_beside
 from hpc_elastic.rundir.layout import RunLayout
 from tests.observe.builders import RunBuilder
 
@@ -20,11 +21,19 @@ def claim(attempt: int, nodes: str) -> AttemptNodes:
 
 
 def joined(attempt: int, head: str, nodes: str) -> list[NodeNote]:
-    return [NodeNote(1, attempt, head, node, False) for node in nodes]
+    return [NodeNote(1, attempt, head, node, "node.joined") for node in nodes]
 
 
 def lost(attempt: int, head: str, nodes: str) -> list[NodeNote]:
-    return [NodeNote(1, attempt, head, node, True) for node in nodes]
+    return [NodeNote(1, attempt, head, node, "node.lost") for node in nodes]
+
+
+def aside(head: str, node: str) -> NodeNote:
+    return NodeNote(1, 1, head, node, "node.set_aside", "drained by ada")
+
+
+def health(node: str, problem: str, attempt: int = 0) -> NodeNote:
+    return NodeNote(1, attempt, "a", node, "node.unhealthy" if problem else "node.healthy", problem)
 
 
 ALL_JOIN = joined(0, "a", "abcde")
@@ -82,13 +91,13 @@ HISTORIES: dict[str, tuple[list[AttemptNodes], list[NodeNote], str, str]] = {
     ),
     "who is set aside is here, and is neither": (
         [claim(1, "abc"), claim(2, "bc")],
-        [*ALL_JOIN, NodeNote(1, 1, "a", "a", False, is_aside=True), NodeNote(1, 1, "a", "d", False, is_aside=True)],
+        [*ALL_JOIN, aside("a", "a"), aside("a", "d")],
         "e",
         "",
     ),
     "who is set aside can be lost": (
         [claim(1, "abc"), claim(2, "bc")],
-        [*ALL_JOIN, NodeNote(1, 1, "a", "b", False, is_aside=True), *lost(2, "a", "b")],
+        [*ALL_JOIN, aside("a", "b"), *lost(2, "a", "b")],
         "de",
         "ab",
     ),
@@ -109,7 +118,37 @@ def test_history(name: str, is_reversed: bool) -> None:
     if is_reversed:  # of two heads: what one head wrote stays in its order
         notes = sorted(notes, key=lambda note: note.head, reverse=True)
     found = find_nodes_beside(claims, notes, ORDER)
-    assert found == NodesBeside(spares=tuple(spares), lost=tuple(gone))
+    assert (found.spares, found.lost) == (tuple(spares), tuple(gone))
+
+
+@pytest.mark.parametrize(
+    ("claims", "notes", "spares", "left_out"),
+    [
+        ([claim(1, "abc"), claim(2, "abd")], [*ALL_JOIN, aside("a", "c")], "e", {"c": "drained by ada"}),
+        ([claim(1, "abc")], [*ALL_JOIN, health("e", "no space")], "d", {"e": "unhealthy: no space"}),
+        ([claim(1, "abc")], [*ALL_JOIN, health("e", "no space"), health("e", "", 1)], "de", {}),
+        ([claim(1, "abc")], [*ALL_JOIN, health("b", "no space", 1)], "de", {}),  # it is at work until the next attempt
+        ([claim(1, "abc"), claim(2, "acd")], [*ALL_JOIN, health("b", "slow", 1)], "e", {"b": "unhealthy: slow"}),
+        ([replace(claim(1, "abc"), blamed={"d": "an Xid"})], ALL_JOIN, "e", {"d": "blamed: an Xid"}),
+        ([replace(claim(1, "abc"), blamed={"c": "an Xid"})], ALL_JOIN, "de", {}),  # too few others were here
+        ([replace(claim(1, "abc"), blamed={"d": "an Xid"})], [*ALL_JOIN, *lost(1, "a", "d")], "e", {}),
+    ],
+    ids=[
+        "drained",
+        "unhealthy",
+        "healthy again",
+        "unhealthy and still at work",
+        "left out of the next world",
+        "blamed in an earlier allocation",
+        "blamed and used nevertheless",
+        "lost as well",
+    ],
+)
+def test_who_is_left_out_is_named_with_the_reason_and_is_no_spare(
+    claims: list[AttemptNodes], notes: list[NodeNote], spares: str, left_out: dict[str, str]
+) -> None:
+    found = find_nodes_beside(claims, notes, ORDER)
+    assert (found.spares, found.set_aside) == (tuple(spares), left_out)
 
 
 def test_notes_are_read_as_they_come_and_torn_ones_when_they_are_whole(tmp_path: Path) -> None:
@@ -124,7 +163,7 @@ def test_notes_are_read_as_they_come_and_torn_ones_when_they_are_whole(tmp_path:
         file.flush()
         assert len(reader.read(["node1"])) == 2
         file.write(line[40:] + "\n")
-    assert reader.read(["node1"])[2:] == [NodeNote(1, 0, "node1", "node2", True)]
+    assert reader.read(["node1"])[2:] == [NodeNote(1, 0, "node1", "node2", "node.lost")]
 
 
 @pytest.mark.parametrize(

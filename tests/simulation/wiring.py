@@ -93,6 +93,9 @@ class Questions:
     def start_again(self, job_id: str, without: Exclusion) -> str:
         return f"job {job_id} is simulated"
 
+    def may_answer_later(self) -> bool:
+        return False
+
     def dead_nodes(self, job_id: str, nodes: Collection[str]) -> frozenset[str]:
         """It knows of a machine without power, in half of the runs."""
         run = self._run

@@ -205,6 +205,10 @@ class Journal:
             append_line(self._layout.requests, to_json(request))
         return refusal
 
+    def may_answer_later(self) -> bool:
+        """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
+        return self._questions.may_answer_later()
+
     def _find_exclusion(self) -> Exclusion:
         """Return what the next start is to avoid: what a head has said, or else what the latest claim blames."""
         told = [each for each in self._requests() if each.kind == "requeue"]

@@ -12,6 +12,8 @@ from hpc_elastic.scheduler.slurm.output import CommandOutput
 class MissingProgramError(SchedulerError):
     """A command of Slurm is not on this machine. Exit code 4."""
 
+    is_lasting = True
+
 
 class Runner(Protocol):
     """A function that runs commands: `run_command`, or a test's substitute for Slurm."""

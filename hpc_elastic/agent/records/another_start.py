@@ -1,0 +1,48 @@
+"""Has the scheduler start a job again, however long its controller is away at that moment; blocks.
+
+A controller that is restarted, upgraded or busy answers nothing for a minute or more, and what its commands say then is
+not always that (scontrol 22.05: "Unexpected message received"). So a refusal counts only if the scheduler answers
+another question before and after it; else it is asked again. To ask twice does no harm: a job that waits to start again
+is not requeued once more, and of two jobs that were submitted in the place of one, the second is refused by the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from hpc_elastic.agent.records.journal import Journal
+
+# About ten minutes: a controller that restarts, or whose place another one takes, is back by then; the nodes idle.
+PAUSES_S = (1.0, 2.0, 5.0, *[10.0] * 60)
+
+
+def ask_for_another_start(journal: Journal, *, say: Callable[[str], None], pauses_s: Sequence[float] = PAUSES_S) -> str:
+    """Have the job started again; return why it is not, empty if it is, or was already.
+
+    Args:
+        journal: the run directory, and the scheduler.
+        say: takes a line for people, once, if the scheduler does not answer.
+        pauses_s: the pauses in seconds after each try that is not answered; after the last one this gives up.
+
+    Raises:
+        RunDirectoryError: the run directory cannot be read or written.
+    """
+    has_answered = (is_requeued := journal.is_requeued()) is not None
+    for number, pause_s in enumerate((*pauses_s, None)):
+        if is_requeued or not (refusal := journal.start_again()):
+            return ""
+        did_answer, is_requeued = has_answered, journal.is_requeued()
+        has_answered = is_requeued is not None
+        is_answer = did_answer and has_answered
+        if is_requeued:
+            return ""
+        if is_answer or pause_s is None or not journal.may_answer_later():
+            return refusal
+        journal.requests()
+        if journal.is_end_wanted:
+            return "a person has asked for the end of the run"
+        if number == 0:
+            say(f"asking until the scheduler answers whether the job starts again: {refusal}")
+        time.sleep(pause_s)
+    return refusal
