@@ -219,6 +219,38 @@ def test_cancel_during_the_grace_of_a_preemption_ends_the_run(slurm_door: Door, 
     assert run.attempts() == [1]
 
 
+@pytest.mark.every_slurm
+@pytest.mark.parametrize(
+    ("how", "saves_s", "grace_s"),
+    [
+        ("scancel", 7, 12),  # longer than the sandbox's own KillWait
+        *variants(
+            ("scancel", 20, 30), ("preemption", 20, 30), of="test_a_handler_finishes_where_slurm_gives_it_as_long"
+        ),
+    ],
+)
+def test_a_handler_finishes_where_slurm_gives_it_as_long(
+    slurm_door: Door, slurm: Cluster, how: str, saves_s: int, grace_s: int
+) -> None:
+    script = SAVES.replace("time.sleep(3)", f"time.sleep({saves_s})").replace(
+        'print("waiting"', 'os.environ["HPC_ELASTIC_ATTEMPT"] == "1" or sys.exit(0)\nprint("waiting"'
+    )
+    signals = f"signals: {{lead: {2 * grace_s}s, grace: {grace_s}s, restart_grace: 2s}}"
+    write_job(slurm_door, script, nodes="2", workers="1", more=signals)
+    with slurm.configured(KillWait=40), preempting_by(slurm, "REQUEUE", 40):
+        assert "Slurm kills" not in slurm_door.run("check", "job.yaml").stderr
+        run = slurm_door.submit("job.yaml")
+        wait_for_ranks(run, 2)
+        if how == "scancel":
+            slurm.run("scancel", run.job_id)
+            assert_over(run, "CANCELLED", 10)
+        else:
+            with preempting(slurm) as urgent:
+                slurm.wait_for_job(urgent, "RUNNING", within_s=90)
+            assert_over(run, "SUCCEEDED", 0)
+    assert [run.stdout(1, rank).split()[-1] for rank in range(2)] == ["saved", "saved"], run.story()
+
+
 def test_a_run_that_loses_too_many_nodes_goes_on_in_another_allocation(slurm_door: Door, slurm: Cluster) -> None:
     more = "requeue: {on: [node_loss]}\nelastic: {lease: 3s}\nsignals: {grace: 8s, restart_grace: 2s}"
     write_job(slurm_door, TRAINS.format(steps=150), nodes="2", workers="1", more=more)
