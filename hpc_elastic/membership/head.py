@@ -38,6 +38,7 @@ from hpc_elastic.membership.rounds import (
     HeadSettings,
     announcement,
     assignments,
+    charged_in,
     loss_note,
     observation_note,
     opening,
@@ -46,6 +47,7 @@ from hpc_elastic.membership.rounds import (
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
+from hpc_elastic.rundir.records import Charged
 
 NEVER = float("inf")
 
@@ -100,6 +102,11 @@ class Head:
     def attempt(self) -> int:
         """Return the number of the run's latest attempt; 0 before the first."""
         return self._judge.history.attempts
+
+    @property
+    def charged(self) -> Charged:
+        """Return what is charged so far, of which the latest claim may not have all."""
+        return charged_in(self._judge.history)
 
     @property
     def nodes_to_avoid(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 Theory of operation. The workers get a notice with the reason `operator`, and go on. They are stopped when the seconds
 of the announcement are over, as at a cancel; or the end comes at once, when every rank has exited 0, or 75 for "saved".
-Where no worker is at work, there is nothing to wait for. The latest announcement says what becomes of the job, the
-earliest one says when.
+Where no worker is at work, there is nothing to wait for. Of several announcements the latest that ends the run says
+what becomes of it, else the latest one; the earliest time counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class PendingStop:
 
     def announce(self, stop: OperatorStop, now: float, *, has_workers: bool) -> None:
         """Take in an announcement."""
-        self.asked = stop
+        if self.asked is None or self.asked.is_requeue or not stop.is_requeue:
+            self.asked = stop
         self.due_at = min(self.due_at, now + stop.seconds_left) if has_workers else now
 
     def take_due(self, now: float) -> OperatorStop | None:

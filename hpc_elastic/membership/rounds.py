@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
@@ -18,6 +18,7 @@ from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
 from hpc_elastic.rundir.records import (
     AttemptClaim,
+    Charged,
     FailureRecord,
     RootCause,
     RunResultRecord,
@@ -135,6 +136,34 @@ def history_after(claim: AttemptClaim) -> History:
         progress=claim.progress,
         step=claim.step,
         set_aside=claim.set_aside,
+    )
+
+
+def charged_in(history: History) -> Charged:
+    """Return what a head has charged, for the next start of the job if no claim of this one will carry it."""
+    return Charged(
+        attempt=history.attempts,
+        spend=history.spend,
+        failure_signature=history.failure_signature,
+        same_failures=history.same_failures,
+        progress=history.progress,
+        step=history.step,
+        set_aside=history.set_aside,
+    )
+
+
+def with_charged(history: History, charged: Charged | None) -> History:
+    """Return the history from the latest claim with what was charged after it; a later claim has that already."""
+    if charged is None or charged.attempt != history.attempts:
+        return history
+    return replace(
+        history,
+        spend=charged.spend,
+        failure_signature=charged.failure_signature,
+        same_failures=charged.same_failures,
+        progress=charged.progress,
+        step=charged.step,
+        set_aside=charged.set_aside,
     )
 
 

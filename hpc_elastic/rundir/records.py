@@ -31,9 +31,9 @@ class Request:
     on the node `by` that has claimed this `allocation`: agents of an earlier allocation that are still alive have to
     leave. `left` comes from a head: no worker of its allocation is left. `requeue` comes from a head: its allocation
     has ended for this `reason`, a word of `RESULT_REASONS`, and the job is to be started again, without `nodes` if the
-    scheduler can do that. A `chain` says that the job `id` waits for the end of this `allocation` to take its place.
-    `stacks` comes from a
-    person: every agent writes the stacks of its workers, and an event with this `id`.
+    scheduler can do that; `charged` is what that head had charged and no claim has. A `chain` says that the job `id`
+    waits for the end of this `allocation` to take its place. `stacks` comes from a person: every agent writes the
+    stacks of its workers, and an event with this `id`.
 
     A `notice` comes from a person or from the script: the workers are told that they will be stopped in about
     `seconds_left`, and go on. A `restart` asks for the next attempt; a `drain` asks for it without the node `node`.
@@ -55,6 +55,7 @@ class Request:
     nodes: tuple[str, ...] = ()
     seconds_left: float | None = None
     requeue: bool = False
+    charged: Charged | None = None
 
 
 NoticeReason = Literal["time_limit", "preemption", "operator"]
@@ -150,6 +151,22 @@ class SetAside:
     node: str
     why: str
     allocation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charged:
+    """What a head had charged for the end of `attempt` when its allocation ended, before the next attempt had a claim.
+
+    The other fields are those of a claim.
+    """
+
+    attempt: int
+    spend: Spend
+    failure_signature: str | None = None
+    same_failures: int = 0
+    progress: str | None = None
+    step: int | None = None
+    set_aside: tuple[SetAside, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

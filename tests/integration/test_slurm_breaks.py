@@ -10,7 +10,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.slurm_jobs import DIES, assert_over, events, start, wait_for_ranks
+from tests.integration.slurm_jobs import (
+    DIES,
+    STUBBORN,
+    assert_over,
+    events,
+    only_run,
+    sleepers,
+    start,
+    wait_for_ranks,
+    write_job,
+)
 from tests.integration.test_slurm_requeue import preempting, preempting_by, requeues_of
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.configuration import CONTROLLER
@@ -109,3 +119,84 @@ def test_a_job_starts_again_although_the_controller_is_away_for_a_minute_when_it
         stopping.communicate(timeout=100)
         slurm_door.run("cancel", run.job_id)
         assert_over(run, "CANCELLED", 10)
+
+
+UNTIL_TOLD = """
+import os, sys, time
+print("waiting", os.environ["RANK"], flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
+@pytest.mark.parametrize("how", ["frozen", "off"])
+def test_a_run_that_ends_while_the_controller_is_away_has_succeeded_for_all_who_watch_it(
+    slurm_door: Door, slurm: Cluster, how: str
+) -> None:
+    with slurm.configured(UnkillableStepTimeout=300):  # else a step that cannot report its end drains its node
+        write_job(slurm_door, UNTIL_TOLD, nodes="2", workers="1")
+        waiting = slurm_door.start("submit", "job.yaml", "--wait")
+        wait_until(slurm.job_ids, "the job is in the queue")
+        run = only_run(slurm_door, slurm.job_ids()[0])
+        wait_for_ranks(run, 2)
+        following = slurm_door.start("logs", run.job_id, "--rank", "all", "--follow")
+        with without_controller(slurm, how):
+            shown = json.loads(slurm_door.run("status", run.job_id, "--json").stdout)
+            assert (shown["state"], bool(shown["note"])) == ("RUNNING", True), shown
+            slurm_door.write("go", "")
+            assert run.wait_until_over()["state"] == "SUCCEEDED"
+            assert "SUCCEEDED" in slurm_door.run("status", run.job_id).stdout
+            output, errors = following.communicate(timeout=60)
+            assert (following.returncode, output.count("done")) == (0, 2), output + errors
+            output, errors = waiting.communicate(timeout=60)
+            assert waiting.returncode == 0, output + errors
+        assert_over(run, "SUCCEEDED", 0)
+        slurm.wait_for_job(run.job_id, "COMPLETED")
+
+
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
+def test_ranks_that_ignore_notice_and_term_delay_no_requeue_which_two_persons_ask_for(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    more = "signals: {grace: 2s, restart_grace: 1s}\nrequeue: {max: 1}"
+    run = start(slurm_door, STUBBORN, ranks=2, nodes="2", workers="1", more=more)
+    two = [slurm_door.start("stop", "--requeue", "--lead", "1s", run.job_id) for _ in range(2)]
+    for stopping in two:
+        output, errors = stopping.communicate(timeout=60)
+        assert stopping.returncode == 0, output + errors
+        assert output == f"probe: this allocation has ended, and the run is REQUEUED, job {run.job_id}\n"
+    assert requeues_of(run) == [(1, "requeue_requested")]
+    assert "is REQUEUED" in slurm_door.run("restart", run.job_id, exit_code=5).stderr
+    wait_for_ranks(run, 2, attempt=2)
+    with preempting(slurm):
+        result = assert_over(run, "FAILED", 7)
+    assert result["cause"].endswith("the one requeue of requeue.max is used up")
+    assert not sleepers(slurm, *slurm.nodes)
+
+
+FAILS = 'import sys\nprint("waiting", flush=True)\nsys.exit("no")\n'
+
+
+@pytest.mark.variant(of="test_stop_with_requeue_saves_and_goes_on_in_the_next_allocation")
+def test_a_failure_is_paid_for_though_the_allocation_ends_in_the_pause_before_its_restart(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    more = "restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}, no_progress_limit: 9}\nrequeue: {max: 5}"
+    write_job(slurm_door, FAILS, nodes="2", workers="1", more=more)
+    run = slurm_door.submit("job.yaml")
+
+    def is_over(attempt: int) -> bool:
+        return len(list(run.path.glob(f"attempts/{attempt:04}/nodes/*.json"))) == 2
+
+    wait_until(lambda: is_over(1), "the first attempt is over", within_s=90, otherwise=run.story)
+    slurm_door.run("stop", "--requeue", run.job_id)
+    wait_until(lambda: is_over(2), "the second attempt is over", within_s=90, otherwise=run.story)
+    with preempting_by(slurm, "CANCEL", 0), preempting(slurm) as urgent:
+        slurm.wait_for_job(urgent, "RUNNING")
+    wait_until(lambda: is_over(3), "the third attempt is over", within_s=90, otherwise=run.story)
+    assert [run.read(run.layout.claim(number))["spend"]["restarts"] for number in (1, 2, 3)] == [0, 1, 2]
+    assert requeues_of(run) == [(1, "requeue_requested"), (2, "preempted")]
+    slurm_door.run("cancel", run.job_id)
+    assert_over(run, "CANCELLED", 10)

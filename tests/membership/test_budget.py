@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hpc_elastic.membership.actions import Action, ClaimAttempt, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.membership.rounds import history_after
-from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.membership.rounds import history_after, with_charged
+from hpc_elastic.rundir.records import AttemptClaim, Charged
 from tests.membership.script import HeadScript, a_failure, a_restart_plan, of_kind, sent
 
 NODES = 3
@@ -22,6 +22,7 @@ class Crash(Enum):
     """Where the allocation ends, all agents at once, so that only what is on disk is left."""
 
     NEVER = "never"
+    IN_PAUSE = "the workers are gone, and the head can still say why the allocation ends"
     BEFORE_STOP = "the decision is made, and the workers still run"
     BEFORE_CLAIM = "the claim is to be written"
     AFTER_CLAIM = "the claim is on disk, and nobody has acted on it"
@@ -46,8 +47,10 @@ class Ledger:
     no_progress_limit: int
     claims: list[AttemptClaim] = field(default_factory=list)
     starts: int = 0
+    paid: int = 0  # restarts, as the head of this start knows
     answered: int = 0  # failures after which workers were started again
     has_result: bool = False
+    charged: Charged | None = None  # by the head of the latest allocation that could say why it ends
 
     def begin(self) -> HeadScript:
         """Another start of the job, in which all nodes join a head that knows what is on disk."""
@@ -56,13 +59,16 @@ class Ledger:
             self.max_restarts, no_progress_limit=self.no_progress_limit, max_node_losses=self.max_node_losses
         )
         past = history_after(self.claims[-1]) if self.claims else History()
+        past = with_charged(past, self.charged)
+        self.paid = past.spend.restarts
         return HeadScript(NODES, min_nodes=1, restart=plan, history=past, allocation=self.starts)
 
     def write(self, claim: AttemptClaim, *, is_paid: bool) -> None:
         """A claim reaches the disk."""
         before = self.claims[-1].spend if self.claims else History().spend
         assert claim.attempt == len(self.claims) + 1
-        assert claim.spend.restarts - before.restarts == int(is_paid)
+        self.paid += is_paid
+        assert claim.spend.restarts == self.paid >= before.restarts
         assert before.node_losses <= claim.spend.node_losses <= self.max_node_losses
         assert claim.spend.restarts <= self.max_restarts
         assert not is_paid or history_after(claim).same_failures < self.no_progress_limit
@@ -73,7 +79,10 @@ def act(ledger: Ledger, script: HeadScript, actions: list[Action], crash: Crash,
     """Carry out a claim or a result up to the crash; return whether the workers run now."""
     ledger.has_result |= bool(of_kind(actions, WriteResult))
     asked = of_kind(actions, ClaimAttempt)
-    if not asked or crash is Crash.BEFORE_CLAIM:
+    if asked and crash is Crash.IN_PAUSE:
+        ledger.charged = script.head.charged
+        assert ledger.charged.spend.restarts == ledger.paid + is_failure
+    if not asked or crash in (Crash.BEFORE_CLAIM, Crash.IN_PAUSE):
         return False
     ledger.write(asked[0].claim, is_paid=is_failure)
     if crash is Crash.AFTER_CLAIM:
@@ -123,14 +132,13 @@ def test_no_history_overspends_wherever_its_allocations_end(
     assert not ledger.claims or ledger.answered <= ledger.claims[-1].spend.restarts
 
 
-@given(st.integers(1, 4), st.integers(1, 5))
-def test_the_same_failure_without_progress_ends_the_run_over_any_number_of_allocations(limit: int, crash: int) -> None:
+@given(st.integers(1, 4), st.integers(1, 5), st.sampled_from([Crash.AFTER_START, Crash.IN_PAUSE, Crash.AFTER_CLAIM]))
+def test_the_same_failure_without_progress_ends_the_run_over_any_number_of_allocations(
+    limit: int, crash: int, where: Crash
+) -> None:
     """A crash loop that is preempted, or runs into its time limit, again and again does not begin anew each time."""
     ledger = Ledger(99, 99, limit)
-    events = [
-        Event("ValueError: a", 3, Crash.AFTER_START if number % crash == 0 else Crash.NEVER)
-        for number in range(limit + 1)
-    ]
+    events = [Event("ValueError: a", 3, where if number % crash == 0 else Crash.NEVER) for number in range(limit + 1)]
     play(ledger, events)
     assert ledger.has_result
     assert ledger.answered <= limit

@@ -123,6 +123,14 @@ def test_the_latest_announcement_says_what_and_the_earliest_says_when() -> None:
     assert the_result(stopped(script)).cause == "stopped by bob@login1"
 
 
+def test_a_run_whose_end_is_announced_is_not_started_again_by_a_later_request() -> None:
+    script = at_work()
+    announce(script)
+    announce(script, replace(AGAIN, by="bob@login1", seconds_left=5.0))
+    assert sent(script.pass_time(5), Stop)
+    assert the_result(stopped(script)).cause == "stopped by ada@login1"
+
+
 @pytest.mark.parametrize("stop", [STOP, AGAIN])
 @pytest.mark.parametrize("trigger", [Trigger.TIME_LIMIT, Trigger.PREEMPTED])
 def test_the_end_of_the_allocation_that_comes_first_ends_as_announced(stop: OperatorStop, trigger: Trigger) -> None:

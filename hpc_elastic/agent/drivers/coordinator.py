@@ -150,6 +150,7 @@ class Coordinator:
             note=self._note,
             attempt=lambda: self._head.attempt,
             avoid=lambda: self._head.nodes_to_avoid,
+            charged=lambda: self._head.charged,
             is_stop_requested=lambda: self._watch.is_stop_requested,
             seconds_left=lambda: NEVER if time_left is None else time_left.left(self._loop.time()),
             answers_within_s=times.scheduler_answers_within_s,

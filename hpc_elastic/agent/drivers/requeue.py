@@ -27,7 +27,7 @@ from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import Trigger
 from hpc_elastic.membership.requeue import CAUSES
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN, REQUEUED, describe_reason
-from hpc_elastic.rundir.records import RunResultRecord, RunState
+from hpc_elastic.rundir.records import Charged, RunResultRecord, RunState
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 
 TERMINATED = Trigger.TERMINATED.value
@@ -44,6 +44,7 @@ class AllocationEnd:
         note: records an event.
         attempt: returns the number of the latest attempt.
         avoid: returns the nodes that another start of the job is to avoid.
+        charged: returns what the head has charged to the run's budgets.
         is_stop_requested: returns whether a person has asked for the end.
         seconds_left: returns the time that the job has left, as far as this agent knows.
         answers_within_s: for how long the scheduler is asked.
@@ -58,6 +59,7 @@ class AllocationEnd:
         note: Callable[[Note], None],
         attempt: Callable[[], int],
         avoid: Callable[[], tuple[str, ...]],
+        charged: Callable[[], Charged],
         is_stop_requested: Callable[[], bool],
         seconds_left: Callable[[], float],
         answers_within_s: float,
@@ -68,6 +70,7 @@ class AllocationEnd:
         self._note = note
         self._attempt = attempt
         self._avoid = avoid
+        self._charged = charged
         self._is_stop_requested = is_stop_requested
         self._seconds_left = seconds_left
         self._answers_within_s = answers_within_s
@@ -134,7 +137,8 @@ class AllocationEnd:
 
     def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
         reason = self._seen if self._seen in CAUSES else REQUEUED
-        self._disk.best_effort(lambda: self._journal.note_requeue(str(reason)))
+        charged = self._charged()
+        self._disk.best_effort(lambda: self._journal.note_requeue(str(reason), charged=charged))
         return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
 
     async def _requeue(self, result: RunResultRecord, reason: str) -> RunResultRecord | tuple[ExitCode, str]:
@@ -151,8 +155,8 @@ class AllocationEnd:
             return replace(result, state=RunState.FAILED, exit_code=code, reason=reason, cause=cause, root_cause=why)
         if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
             return result  # whose writer finds the same, and steps down
-        avoid = self._avoid()
-        await self._disk.call(lambda: self._journal.note_requeue(reason, avoid))
+        avoid, charged = self._avoid(), self._charged()
+        await self._disk.call(lambda: self._journal.note_requeue(reason, avoid, charged=charged))
         cause = result.cause if reason in (NODE_LOST, ASKED_AGAIN) else words
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 

@@ -27,7 +27,7 @@ from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.requeue import find_refusal
-from hpc_elastic.membership.rounds import history_after
+from hpc_elastic.membership.rounds import history_after, with_charged
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.printable import printable_line
@@ -38,6 +38,7 @@ from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
     Budget,
+    Charged,
     Endpoint,
     Event,
     MetricData,
@@ -246,12 +247,13 @@ class Journal:
             return goes_on_in
         return self._chain.latest_attempt(above=attempts) or self._chain.next_attempt(attempts)
 
-    def note_requeue(self, reason: str, nodes: Sequence[str] = ()) -> None:
+    def note_requeue(self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None) -> None:
         """Record durably why this allocation ends, before its agents leave and the job is started again.
 
         Args:
             reason: a word of `RESULT_REASONS`.
             nodes: those that the next start is to avoid, the ones that matter most last.
+            charged: what the head has charged, which no claim may have yet; None if it is not known.
 
         Raises:
             RunDirectoryError: the run directory cannot be written.
@@ -263,6 +265,7 @@ class Journal:
             allocation=self.allocation,
             reason=reason,
             nodes=tuple(nodes),
+            charged=charged,
         )
         append_line(self._layout.requests, to_json(request))
 
@@ -290,11 +293,16 @@ class Journal:
         return self._questions.dead_nodes(self._place.job_id, nodes)
 
     def history(self) -> History:
-        """Return the run's history, from its latest attempt claim."""
+        """Return the run's history, from its latest attempt claim and what a head has charged after it.
+
+        Raises:
+            RunDirectoryError: a claim, or the requests, cannot be read.
+        """
         latest = self._chain.latest_attempt()
-        if latest is not None:
-            return history_after(latest)
-        return History(progress=self.progress())
+        if latest is None:
+            return History(progress=self.progress())
+        told = [each.charged for each in self._requests() if each.kind == "requeue" and each.charged is not None]
+        return with_charged(history_after(latest), told[-1] if told else None)
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""

@@ -24,7 +24,7 @@ from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Endpoint, RunResultRecord, RunState, Spend, World
+from hpc_elastic.rundir.records import AttemptClaim, Charged, Endpoint, RunResultRecord, RunState, Spend, World
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.plans import make_run_plan
@@ -236,6 +236,23 @@ def test_the_history_is_the_latest_claims(runs: Runs) -> None:
     after = History(attempts=1, spend=Spend(restarts=1), failure_signature="s", same_failures=1, progress="p")
     runs.journal().claim_attempt(*an_attempt(after))
     assert runs.journal().history() == replace(after, attempts=2)
+
+
+def test_what_was_charged_in_an_allocation_that_ended_before_the_next_claim_is_in_the_history(runs: Runs) -> None:
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    claim, world = an_attempt()
+    assert journal.claim_attempt(stamp(claim), world)[0]
+    charged = Charged(attempt=1, spend=Spend(restarts=2), failure_signature="ValueError", same_failures=2, step=7)
+    journal.note_requeue("preempted", charged=charged)
+    journal.note_requeue("preempted")  # by the script, which knows of nothing
+    again = runs.journal(a_place(restart_count=1))
+    again.claim_allocation(HEAD)
+    history = again.history()
+    assert (history.attempts, history.spend.restarts, history.same_failures, history.step) == (1, 2, 2, 7)
+    later, world = an_attempt(replace(history, spend=Spend(restarts=3)))
+    assert again.claim_attempt(stamp(later), world)[0]
+    assert runs.journal(a_place(restart_count=2)).history().spend == Spend(restarts=3)
 
 
 def test_the_budget_is_written_for_people_and_never_read(runs: Runs) -> None:
