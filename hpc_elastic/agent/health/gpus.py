@@ -2,16 +2,19 @@
 
 Sources. NVIDIA, "Dynamic Page Retirement" and "GPU Memory Error Management": a GPU with pages or rows that wait to be
 retired or remapped has memory that has failed, until it is reset; `nvidia-smi --help-query-gpu`,
-`--help-query-remapped-rows`, `--help-query-compute-apps`. AMD's `rocm-smi` is only asked whether it answers.
+`--help-query-remapped-rows`, `--help-query-compute-apps`. AMD's `rocm-smi` is only asked whether it answers; the pages
+are in a file of the driver: Linux, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, "gpu_vram_bad_pages Interface".
 """
 
 from __future__ import annotations
 
+import glob
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from hpc_elastic.agent.node.gpus import visible_gpus
 from hpc_elastic.agent.system.child_programs import ChildPrograms, NoAnswerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
@@ -83,7 +86,7 @@ def find_gpu_problem(
     if shutil.which(RETIRED[0]) is None:
         if shutil.which(AMD[0]) is not None:
             children.run(AMD, within_s)
-        return None
+        return find_amd_problem(environ)
     returncode, stdout = children.run(RETIRED, within_s)
     if returncode != 0:
         return f"nvidia-smi failed with exit code {returncode}"
@@ -93,6 +96,27 @@ def find_gpu_problem(
     remapped = parse_remapped(stdout) if returncode == 0 else {}  # an older driver does not know the question
     pending += [f"GPU {gpu.index} {remapped[gpu.uuid]}" for gpu in gpus if gpu.uuid in remapped]
     return f"{', '.join(pending)}; it has to be reset" if pending else None
+
+
+def find_amd_problem(environ: Mapping[str, str], *, sys: str = "/sys") -> str | None:
+    """Return which of the node's AMD GPUs have memory pages that wait to be retired, or could not be; None if none has.
+
+    The files are of all GPUs of the node, and which of them are the step's is not known: where it has not all of them,
+    nothing is found.
+    """
+    cards = sorted(glob.glob(f"{sys}/class/drm/card*/device/ras/gpu_vram_bad_pages"))
+    if visible_gpus(environ, len(cards)) != len(cards):
+        return None
+    problems = []
+    for path in cards:
+        card = path.removeprefix(f"{sys}/class/drm/").partition("/")[0]
+        with open(path, encoding="ascii", errors="replace") as file:
+            flags = {line.rpartition(":")[2].strip() for line in file}
+        if "F" in flags:
+            problems.append(f"{card} has memory pages that could not be retired")
+        elif "P" in flags:
+            problems.append(f"{card} has memory pages to be retired")
+    return f"{', '.join(problems)}; it has to be reset" if problems else None
 
 
 def list_holders(children: ChildPrograms, environ: Mapping[str, str], within_s: float) -> list[tuple[int, int]]:

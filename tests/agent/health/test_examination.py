@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.health.examination import Check, Examination, examination_of
+from hpc_elastic.agent.health.gpus import find_amd_problem
 from hpc_elastic.agent.system.child_programs import ChildPrograms, NoAnswerError
 from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
@@ -161,6 +162,40 @@ def test_the_gpus_of_the_step_are_asked_for_memory_that_has_failed(
     fake_tool(tmp_path, monkeypatch, script)
     assert find(a_plan(resources=WITH_GPUS), environ, "gpus") == expected
     assert find(a_plan(resources=ResourcesPlan()), environ, "gpus") is None
+
+
+def amd_cards(root: Path, *pages: str) -> str:
+    """A /sys with an AMD GPU for each of these contents of its file of bad pages."""
+    for number, text in enumerate(pages):
+        folder = root / f"class/drm/card{number}/device/ras"
+        folder.mkdir(parents=True)
+        (folder / "gpu_vram_bad_pages").write_text(text)
+    return str(root)
+
+
+RETIRED_PAGE, PENDING_PAGE, STUCK_PAGE = (f"0x00000001 : 0x00001000 : {flag}\n" for flag in "RPF")
+
+
+@pytest.mark.parametrize(
+    ("pages", "environ", "expected"),
+    [
+        ((), {}, None),
+        (("", RETIRED_PAGE * 3), {}, None),
+        (("", RETIRED_PAGE + PENDING_PAGE), {}, "card1 has memory pages to be retired; it has to be reset"),
+        ((PENDING_PAGE + STUCK_PAGE, ""), {}, "card0 has memory pages that could not be retired; it has to be reset"),
+        (
+            (PENDING_PAGE, ""),
+            {"ROCR_VISIBLE_DEVICES": "0,1"},
+            "card0 has memory pages to be retired; it has to be reset",
+        ),
+        ((PENDING_PAGE, ""), {"ROCR_VISIBLE_DEVICES": "1"}, None),
+        (("rubbish\n\n", ""), {}, None),
+    ],
+)
+def test_amds_pages_are_read_where_the_step_has_all_gpus_of_the_node(
+    tmp_path: Path, pages: tuple[str, ...], environ: dict[str, str], expected: str | None
+) -> None:
+    assert find_amd_problem(environ, sys=amd_cards(tmp_path, *pages)) == expected
 
 
 def test_a_driver_that_hangs_is_a_problem_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
