@@ -29,8 +29,8 @@ class Members:
         self, settings: HeadSettings, *, node_losses: int, now: float, succession: Succession | None = None
     ) -> None:
         self._settings = settings
-        self.world = succession.world if succession is not None else None
         self.roster = Roster(settings.expected)
+        self.world = succession.world if succession is not None else None
         self.losses = Losses(settings.timing, node_losses)
         self.gathering = Gathering(self.roster, settings, self.losses, now, succession)
         self.leases = Leases(self.roster, settings, now)
@@ -51,8 +51,7 @@ class Members:
         member = self.roster.get(join.node)
         if member is None:
             return actions
-        if (place := self._places.get(join.node)) is not None:  # which it need not have heard of
-            member.role, member.workers = place.role, place.workers
+        self._place(join.node)
         self._has_gathered |= welcome.gathers
         self.job_end.joined(join)
         if is_late:
@@ -110,6 +109,14 @@ class Members:
     def world(self, world: World | None) -> None:
         self._world = world
         self._places = {} if world is None else {node.node: node for node in world.nodes}
+        for node in self._places:
+            self._place(node)
+
+    def _place(self, node: str) -> None:
+        """Have a member count for the role of its place, which it need not have heard of: it may have been a spare."""
+        place, member = self._places.get(node), self.roster.get(node)
+        if place is not None and member is not None:
+            member.role, member.workers = place.role, place.workers
 
     def is_in_world(self, node: str) -> bool:
         """Return whether a node is in the latest world."""

@@ -148,11 +148,6 @@ def _choose(seats: Sequence[Seat], before: World | None, limits: NodeLimits, hea
     """
     places, newcomers = _fill_places(before.nodes if before is not None else (), seats, head)
     if before is not None:
-        # A spare that got its place in an attempt that ended before it was told of it is known by its first role.
-        places = [
-            replace(seat, role=old.role, workers=old.workers) if seat is not None and seat.node == old.node else seat
-            for seat, old in zip(places, before.nodes, strict=True)
-        ]
         _move_spares(before.nodes, places, newcomers, seats, limits)
     chosen = [seat for seat in places if seat is not None]
     sizes = Counter(seat.role for seat in chosen)

@@ -245,10 +245,9 @@ class Roster:
 
     def seat(self, world: World, roles: Collection[str]) -> None:
         """Mark the world's members of these roles as starting an attempt; the other members stay as they are."""
-        starting = {node.node: node for node in world.nodes if node.role in roles}
+        starting = {node.node for node in world.nodes if node.role in roles}
         for entry in self._entries.values():
-            if (node := starting.get(entry.node)) is not None:
-                entry.role, entry.workers = node.role, node.workers  # a spare may have the place of another role
+            if entry.node in starting:
                 entry.attempt = world.attempt
                 entry.is_in_world = True
                 entry.has_started = entry.has_ended = False

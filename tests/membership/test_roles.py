@@ -391,15 +391,11 @@ def test_a_spare_of_another_role_takes_the_place_of_a_lost_node() -> None:
     assert (assign.role, assign.first_rank, assign.role_world_size) == (TRAINER, 2, 4)
 
 
-def test_a_spare_that_was_not_told_of_its_new_role_before_the_attempt_ended_keeps_the_place() -> None:
-    seats = [replace(a_seat(node), role=TRAINER if node < 1 else READER, workers=2) for node in range(3)]
-    limits = NodeLimits(all_nodes=2, of_role={TRAINER: 1, READER: 1}, least_of_role={TRAINER: 1, READER: 1})
-    settings: Any = {"run": "run", "allocation": 1, "head": "node1", "restarts": {}, "limits": limits}
-    first = assign_worker_ranks(seats, attempt=1, **settings)
-    second = assign_worker_ranks(seats[1:], attempt=2, before=first, **settings)
-    third = assign_worker_ranks(seats[1:], attempt=3, before=second, **settings)
-    for world in (second, third):
-        assert {node.node: node.role for node in world.nodes} == {"node1": READER, "node2": TRAINER}
+def test_a_spare_keeps_the_place_of_an_attempt_that_ended_before_it_was_told_of_it() -> None:
+    script = with_spares(least={TRAINER: 2, READER: 1})
+    assert places(lose(script, 1))["node4"] == TRAINER
+    script.lose(3)  # while the claim is written
+    assert places(script.claimed()) == {"node0": TRAINER, "node4": TRAINER, "node2": READER}
 
 
 def test_a_spare_of_another_role_takes_the_place_of_a_node_that_is_blamed() -> None:
