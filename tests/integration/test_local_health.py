@@ -56,6 +56,19 @@ exec "$@"
 """
 
 
+# Runs a Python program whose clock is an hour behind: `shifted.py PYTHON OPTIONS PROGRAM...`. The kernel has one clock
+# for all processes of a machine, so this is what a node with a wrong one is here.
+SHIFTED = """
+import os, runpy, sys, time
+program = next(number for number, word in enumerate(sys.argv[2:], 2) if not word.startswith("-"))
+time_ns, seconds = time.time_ns, time.time
+time.time_ns, time.time = lambda: time_ns() - 3600 * 10**9, lambda: seconds() - 3600
+sys.argv = sys.argv[program:]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def start(
     door: Door, surroundings: str, *, on: str, nodes: str = "{min: 2, max: 3}", health: str = "{}", exit_code: int = 0
 ) -> Run:
@@ -131,6 +144,16 @@ def test_a_run_with_too_few_healthy_nodes_ends_with_code_6_and_names_them(door: 
     for node in ("local0", "local2"):
         assert f"{node} is unhealthy: scratch: {door.folder / 'scratch'} has 0 MiB free" in log
     run.assert_records_valid()
+
+
+def test_a_node_whose_clock_is_an_hour_behind_is_reported_and_takes_part(door: Door) -> None:
+    shifted = door.write("shifted.py", SHIFTED)
+    run = start(door, f"{sys.executable} {shifted}", on="2")
+    assert run.result()["nodes"] == ["local0", "local1", "local2"], run.story()
+    (event,) = events(run, "node.clock_differs")
+    assert event["metadata"]["node"] == "local2"
+    assert round(event["metadata"]["offset_s"] / 60) == -60
+    assert "the clock of local2 is 36" in Path(run.layout.agent_output("local0")).read_text()
 
 
 def test_a_check_that_is_switched_off_finds_nothing(door: Door) -> None:

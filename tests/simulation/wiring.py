@@ -16,7 +16,7 @@ from hpc_elastic.agent.net import reach
 from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import journal, retries
 from hpc_elastic.agent.records.journal import Journal
-from hpc_elastic.agent.rendezvous import search
+from hpc_elastic.agent.rendezvous import head_link, search
 from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
@@ -241,7 +241,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (store, "open", shared.open_file),
         (journal, "os", shared),
         (retries, "time", clock),
-        *((module, "time", wall) for module in (coordinator, failures, head_watch, journal, local_member)),
+        *((module, "time", wall) for module in (coordinator, failures, head_link, head_watch, journal, local_member)),
         (search, "resolve_node", lambda name, _network: Lookup(addresses=(name,))),
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),

@@ -11,7 +11,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -264,8 +264,7 @@ class LocalMember:
     def _act(self, action: Action) -> None:
         self._telemetry.saw(action)
         if isinstance(action, SendToHead):
-            message = action.message
-            self._outputs.tell(replace(message, clock_ns=time.time_ns()) if isinstance(message, Join) else message)
+            self._outputs.tell(action.message)
         elif isinstance(action, StartWorkers):
             self._outputs.say(describe_assign(action.assign), "debug")
             self._tasks.run(self._initialize_workers(action))

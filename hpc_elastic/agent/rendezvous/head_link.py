@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from typing import Protocol
 
 from hpc_elastic.agent.net.transport import Connection, ConnectionFactory, Receiver, dial
@@ -70,7 +72,7 @@ class HeadLink(Receiver):
 async def ask_to_join(
     make: ConnectionFactory, link: HeadLink, join: Join, *, address: str, port: int, timeout_s: float
 ) -> Connection:
-    """Connects to an agent and sends it the join; `link` receives the answer.
+    """Connects to an agent and sends it the join, with this node's clock; `link` receives the answer.
 
     Raises:
         OSError: nothing listens there; a TimeoutError if nothing answered.
@@ -78,5 +80,5 @@ async def ask_to_join(
         NoHandshakeError: the other side did not send enough of the handshake to tell what it is.
     """
     connection = await dial(make, link, address, port, timeout_s=timeout_s)
-    connection.send(join)
+    connection.send(replace(join, clock_ns=time.time_ns()))
     return connection
