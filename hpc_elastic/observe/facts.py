@@ -19,7 +19,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.nodes import AttemptNodes, NodeNotes, NodesBeside, find_nodes_beside
 from hpc_elastic.observe.roster import read_roster
 from hpc_elastic.rundir import store
-from hpc_elastic.rundir.allocation_ends import describe_reason
+from hpc_elastic.rundir.allocation_ends import describe_end, describe_reason
 from hpc_elastic.rundir.complaint import last_lines, read_complaint
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.record_file import ALLOCATION, ATTEMPT, PLAN, RESULT, SUBMISSION, Shape, read_record
@@ -132,7 +132,7 @@ class FactReader:
             head=own[-1].head if own else str(allocation.get("node", "")),
             beside=beside,
             has_ended=end is not None,
-            between=None if result is not None else self._between(start, attempts, end),
+            between=None if result is not None else self._between(start, attempts, requests),
             notice=self._notice(start),
             unreadable=tuple(self._unreadable),
             chained=chained,
@@ -198,13 +198,23 @@ class FactReader:
         clock = datetime.fromtimestamp(latest.time_ns / 1e9).strftime("%H:%M:%S")
         return f"{clock}: {latest.text.removeprefix('notice: ')}"
 
-    def _between(self, start: Mapping[int, str], attempts: Sequence[AttemptFacts], end: str | None) -> str | None:
-        """Return why the latest attempt has ended, as a head of this start, whose notes have been read, says."""
+    def _between(
+        self, start: Mapping[int, str], attempts: Sequence[AttemptFacts], requests: Iterable[Any]
+    ) -> str | None:
+        """Return why the latest attempt has ended, as a head of this start, whose notes have been read, says.
+
+        It has also ended if it is of an earlier start: its allocation has, whether somebody said why or not.
+        """
         if not attempts:
             return None
+        latest = attempts[-1]
+        end = end_of_allocation(requests, latest.allocation)
+        if end is not None:
+            return describe_reason(end)
+        if start and latest.allocation not in start:
+            return describe_end(latest.allocation, None)
         noted = [note for note in self._notes.failures if note.allocation in start]
-        why = next((note.text for note in reversed(noted) if note.attempt == attempts[-1].number), None)
-        return describe_reason(end) if end is not None else why
+        return next((note.text for note in reversed(noted) if note.attempt == latest.number), None)
 
     def _attempt(self, number: int) -> AttemptFacts:
         if number in self._complete:

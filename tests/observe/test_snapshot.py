@@ -280,7 +280,19 @@ def test_status_of_a_run_that_is_over_has_nothing_between_attempts(tmp_path: Pat
 def test_status_says_why_the_allocation_has_ended_until_the_next_one_opens_an_attempt(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).end_allocation(1, "time_limit")
     assert take_snapshot(run.layout, None).between == "the job's time limit was reached"
-    run.allocate(2).open_attempt(2, allocation=2)
+    run.allocate(2)  # which gathers its nodes
+    assert take_snapshot(run.layout, None).between == "the job's time limit was reached"
+    run.open_attempt(2, allocation=2)
+    assert take_snapshot(run.layout, None).between is None
+
+
+def test_no_attempt_runs_where_the_job_started_again_and_nobody_said_why(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).allocate(2)
+    assert take_snapshot(run.layout, None).between == "allocation 1 ended without a word, killed perhaps"
+
+
+def test_a_second_claim_of_the_same_start_ends_no_attempt(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").submit().allocate().open_attempt(1).allocate(2, restart_count=0)
     assert take_snapshot(run.layout, None).between is None
 
 
