@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
@@ -126,16 +126,22 @@ def spares_beside(world: World, seats: Sequence[Seat]) -> tuple[WorldSpare, ...]
     return tuple(WorldSpare(node=seat.node, node_id=seat.node_id, agent=seat.agent) for seat in spares)
 
 
-def history_after(claim: AttemptClaim) -> History:
-    """Return the history of the run up to and including the attempt of this claim, from which a head goes on."""
+def history_after(claim: AttemptClaim, charged: Charged | None = None) -> History:
+    """Return the history of the run up to and including the attempt of this claim, from which a head goes on.
+
+    Args:
+        claim: the latest one.
+        charged: what a head had charged when its allocation ended; a claim of a later attempt has that already.
+    """
+    last = charged if charged is not None and charged.attempt == claim.attempt else claim
     return History(
-        attempts=claim.attempt,
-        spend=claim.spend,
-        failure_signature=claim.failure_signature,
-        same_failures=claim.same_failures,
-        progress=claim.progress,
-        step=claim.step,
-        set_aside=claim.set_aside,
+        attempts=last.attempt,
+        spend=last.spend,
+        failure_signature=last.failure_signature,
+        same_failures=last.same_failures,
+        progress=last.progress,
+        step=last.step,
+        set_aside=last.set_aside,
     )
 
 
@@ -149,21 +155,6 @@ def charged_in(history: History) -> Charged:
         progress=history.progress,
         step=history.step,
         set_aside=history.set_aside,
-    )
-
-
-def with_charged(history: History, charged: Charged | None) -> History:
-    """Return the history from the latest claim with what was charged after it; a later claim has that already."""
-    if charged is None or charged.attempt != history.attempts:
-        return history
-    return replace(
-        history,
-        spend=charged.spend,
-        failure_signature=charged.failure_signature,
-        same_failures=charged.same_failures,
-        progress=charged.progress,
-        step=charged.step,
-        set_aside=charged.set_aside,
     )
 
 

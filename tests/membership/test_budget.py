@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpc_elastic.membership.actions import Action, ClaimAttempt, WriteResult
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.membership.rounds import history_after, with_charged
+from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.rundir.records import AttemptClaim, Charged
 from tests.membership.script import HeadScript, a_failure, a_restart_plan, of_kind, sent
 
@@ -58,8 +58,7 @@ class Ledger:
         plan = a_restart_plan(
             self.max_restarts, no_progress_limit=self.no_progress_limit, max_node_losses=self.max_node_losses
         )
-        past = history_after(self.claims[-1]) if self.claims else History()
-        past = with_charged(past, self.charged)
+        past = history_after(self.claims[-1], self.charged) if self.claims else History()
         self.paid = past.spend.restarts
         return HeadScript(NODES, min_nodes=1, restart=plan, history=past, allocation=self.starts)
 

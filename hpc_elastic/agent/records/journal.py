@@ -27,7 +27,7 @@ from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.aside import blamed_nodes
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.requeue import find_refusal
-from hpc_elastic.membership.rounds import history_after, with_charged
+from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.printable import printable_line
@@ -302,7 +302,7 @@ class Journal:
         if latest is None:
             return History(progress=self.progress())
         told = [each.charged for each in self._requests() if each.kind == "requeue" and each.charged is not None]
-        return with_charged(history_after(latest), told[-1] if told else None)
+        return history_after(latest, told[-1] if told else None)
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
