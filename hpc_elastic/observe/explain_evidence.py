@@ -43,7 +43,8 @@ def excerpts_of_rank(
     source = path if tail else output_path(layout, attempt, rank, is_stderr=True)
     tail = tail or read_end(layout, attempt, rank, is_stderr=True)
     if not (has_traceback and _last_line(callstack) in tail):
-        shown = tail if has_traceback else _up_to(message.partition("\n")[0], tail)
+        is_told = not has_traceback and text_of(error, "class") != FailureClass.EXIT_CODE.value
+        shown = _up_to(message.partition("\n")[0], tail) if is_told else tail
         title = "the end" if shown == tail else "a part"
         yield from excerpt(f"{title} of rank {rank}'s standard error", source, shown, _STDERR_LINES)
     if not tail.strip() and text_of(error, "class") == FailureClass.EXIT_CODE.value:  # it may have said why there
@@ -57,9 +58,9 @@ def _up_to(message: str, tail: str) -> str:
 
     A launcher that was the command says at length, after the traceback of its rank, that a rank has failed.
     """
-    lines = tail.splitlines()
+    lines = [line for line in tail.splitlines() if line.strip()]
     named = [number for number, line in enumerate(lines) if message and message in line]
-    is_hidden = bool(named) and named[-1] < len([line for line in lines if line.strip()]) - _STDERR_LINES
+    is_hidden = bool(named) and named[-1] < len(lines) - _STDERR_LINES
     return "\n".join(lines[: named[-1] + 1]) if is_hidden else tail
 
 

@@ -210,32 +210,29 @@ class RunBuilder:
     ) -> RunBuilder:
         """Write a head's event about each of these nodes."""
         for node in nodes:
-            event = Event(
-                time_ns=1,
-                run=self.plan.run,
-                node=head,
-                allocation=allocation,
-                attempt=attempt,
-                name=name,
-                message=f"{node} {name}",
-                metadata={"node": node, "reason": reason} if reason else {"node": node},
-            )
-            store.append_line(self.layout.events(head), to_json(event))
+            about = {"node": node, "reason": reason} if reason else {"node": node}
+            self._note(head, name, f"{node} {name}", attempt=attempt, allocation=allocation, metadata=about)
         return self
 
     def fail_attempt(self, attempt: int, why: str, *, head: str = "node1", allocation: int = 1) -> RunBuilder:
         """Write a head's event that an attempt has failed, after which it makes ready the next one."""
+        self._note(head, "attempt.failed", why, attempt=attempt, allocation=allocation, metadata={})
+        return self
+
+    def _note(
+        self, head: str, name: str, message: str, *, attempt: int, allocation: int, metadata: Mapping[str, str]
+    ) -> None:
         event = Event(
             time_ns=1,
             run=self.plan.run,
             node=head,
             allocation=allocation,
             attempt=attempt,
-            name="attempt.failed",
-            message=why,
+            name=name,
+            message=message,
+            metadata=metadata,
         )
         store.append_line(self.layout.events(head), to_json(event))
-        return self
 
     def end_allocation(self, allocation: int, reason: str) -> RunBuilder:
         """Write a head's line that an allocation has ended, after which the job is started again."""

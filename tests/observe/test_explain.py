@@ -119,6 +119,36 @@ def test_a_run_that_waits_to_start_again_does_not_run(tmp_path: Path) -> None:
     assert "runs" not in plain_explanation(found, 80)
 
 
+LAUNCHER = "\n\n".join(
+    ["starting", "[rank1]: Traceback", "[rank1]: ValueError: no", *(f"summary {n}" for n in range(12))]
+)
+
+
+def with_output(root: Path, failure_class: str, message: str, stdout: str, stderr: str) -> Explanation:
+    """A run of which rank 2 failed so, as a command without an error file of its own."""
+    run = start(root).write_rank(1, 2, stdout, stderr)
+    run.write_error(1, 2, failure_class=failure_class, message=message)
+    run.end_node(1, "node2", failure(run, 2, failure_class, message, at=75)).fail_attempt(1, "rank 2 failed")
+    return explained(run.layout)
+
+
+def test_what_a_launcher_says_after_the_traceback_does_not_hide_it(tmp_path: Path) -> None:
+    (found,) = with_output(tmp_path / "run", "exception", "ValueError: no", "", LAUNCHER).excerpts
+    assert found.title == "a part of rank 2's standard error"
+    assert found.lines == ("starting", "[rank1]: Traceback", "[rank1]: ValueError: no")
+
+
+def test_the_end_of_an_output_is_shown_of_a_script_that_exits(tmp_path: Path) -> None:
+    text = "exit code 3 means no data\n" + "more\n" * 12
+    (found,) = with_output(tmp_path / "run", "exit_code", "exit code 3", "printed", text).excerpts
+    assert (found.title, found.lines[0]) == ("the end of rank 2's standard error", "more")
+
+
+def test_what_a_script_printed_is_shown_if_it_wrote_nothing_else(tmp_path: Path) -> None:
+    (found,) = with_output(tmp_path / "run", "exit_code", "exit code 3", "step 1\nloss is nan\n", "").excerpts
+    assert (found.title, found.lines) == ("the end of rank 2's standard output", ("step 1", "loss is nan"))
+
+
 def test_a_node_that_was_lost_is_named_before_the_next_attempt_is_open(tmp_path: Path) -> None:
     run = start(tmp_path / "run").note("node1", "node.lost", "node2", attempt=1).fail_attempt(1, "node2 was lost")
     assert (explained(run.layout).lost_nodes, explained(run.layout).failure_class) == (("node2",), "node_lost")
