@@ -78,6 +78,7 @@ class AllocationEnd:
         self._loop = asyncio.get_running_loop()
         self._seen: str | None = None  # the reason that was found when the TERM arrived
         self._is_near_end = False
+        self._has_said = False
 
     async def terminated(self) -> None:
         """Finds out why a TERM came from outside, while the workers still stop."""
@@ -86,7 +87,8 @@ class AllocationEnd:
         found = None if outlook is None else self._reason_in(outlook)
         if found in (*CAUSES, REQUEUED):
             self._seen = found
-        self._say_stopping(found)
+        if not self._has_said:
+            self._say_stopping(found)
 
     def stopping(self, reason: str) -> None:
         """Records that this agent's own clock stops the run."""
@@ -97,6 +99,8 @@ class AllocationEnd:
         """Returns the result to write; or the exit code and the cause with which the agents leave without one."""
         if result.reason == TERMINATED:
             reason = await self._find_reason()
+            if not self._has_said:  # the workers were gone before the scheduler had answered the first time
+                self._say_stopping(reason)
             if reason is None and not self._is_stop_requested():
                 return ExitCode.REQUEUE, "stopped by the scheduler, which does not say whether the job starts again"
         else:
@@ -161,6 +165,7 @@ class AllocationEnd:
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 
     def _say_stopping(self, reason: str | None) -> None:
+        self._has_said = True
         words = {None: "unknown", TERMINATED: "a TERM from outside"}.get(reason) or describe_reason(str(reason))
         text = f"stopping: {words}"
         metadata = {"reason": reason or "unknown"}

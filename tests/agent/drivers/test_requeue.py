@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,26 @@ def test_a_term_of_the_scheduler_leaves_the_run_without_a_result(
     assert reasons(tmp_path) == [reason]
     assert stops(tmp_path) == [reason]
     assert read_json(RunLayout(tmp_path).result) is None
+
+
+def test_why_a_run_stops_is_recorded_though_its_workers_are_gone_before_slurm_has_answered(tmp_path: Path) -> None:
+    answers = ending_by(PREEMPTED)
+    is_over, asked = threading.Event(), itertools.count()
+    answer_at_once = answers.outlook
+
+    def outlook(job_id: str) -> JobOutlook | None:
+        if next(asked) == 0:
+            is_over.wait(30)
+        return answer_at_once(job_id)
+
+    answers.outlook = outlook  # type: ignore[method-assign]
+
+    async def scene(made: Scene) -> None:
+        assert (await terminate(made)).exit_code == 75
+        is_over.set()
+
+    play(tmp_path, scene, answers=answers, times=QUICK)
+    assert stops(tmp_path) == ["preempted"]
 
 
 def test_a_term_that_slurm_does_not_explain_cancels_the_run(tmp_path: Path) -> None:
