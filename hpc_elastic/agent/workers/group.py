@@ -21,7 +21,7 @@ from hpc_elastic.agent.workers.heartbeats import Heartbeats
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import Explained, StopTimes, WorkerExit, Workers
 from hpc_elastic.agent.workers.log_destinations import choose_destinations
-from hpc_elastic.agent.workers.log_marks import LogMarks, start_marks
+from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
@@ -110,7 +110,7 @@ class LocalWorkers:
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
         self._pipes: LogPipes | None = None
-        self._marks: LogMarks | None = None
+        self._marks = LogMarks()
         self._orders: dict[int, WorkerOrder] = {}
         self._pids: dict[int, int] = {}
         self._failing: dict[int, Word] = {}  # by local rank: what failed workers said of the exception that ended them
@@ -156,9 +156,7 @@ class LocalWorkers:
         if tee is not None:
             await self._thread.call(tee.close)
         await self._close_pipes()
-        marks, self._marks = self._marks, None
-        if marks is not None:
-            await self._thread.call(marks.close)
+        self._marks.stop()
         return unkillable
 
     async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:
@@ -211,7 +209,7 @@ class LocalWorkers:
         if self.stalls is not None:
             await self.stalls.close()
         self.heartbeats.close()
-        await asyncio.gather(self._store.close(), self._start.close())
+        await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close))
 
     async def _initialize_workers(self, assign: Assign) -> None:
         self._pids.clear()
@@ -232,7 +230,7 @@ class LocalWorkers:
             self._notice_signal.begin()
         if self.stalls is not None:
             self.stalls.begin(orders, self._workers.running, role=self._facts(assign).role)
-        self._marks = start_marks(self._plan.logs, self._layout, orders, node=self._allocation.node)
+        follow_logs(self._marks, self._plan.logs, self._layout, orders, node=self._allocation.node)
         self._tee = start_tee(self._plan.logs, self._layout, orders, node=self._allocation.node)
         # Collects the reference cycles of the attempt before now, when nothing waits for the agent. They are few, and
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,41 +32,76 @@ CLOSED_WITHIN_S = 2.0
 
 
 class LogMarks:
-    """Follows the sizes of files in a thread of its own.
+    """Follows the sizes of the logs of one attempt after the other, in a thread that starts with the first of them.
+
+    Nothing waits for a mark but `close`: a restart must not wait for a disk.
 
     Args:
-        path: the file of the marks.
-        files: the logs, by the names that they have in the marks.
         pause_s: the first pause between two looks.
     """
 
-    def __init__(self, path: str, files: Mapping[str, str], *, pause_s: float = SHORTEST_PAUSE_S) -> None:
-        self._path = path
-        self._files = files
+    def __init__(self, *, pause_s: float = SHORTEST_PAUSE_S) -> None:
         self._pause_s = pause_s
-        self._sizes: dict[str, int] = {}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="log marks", daemon=True)
-        self._thread.start()
+        self._orders: queue.SimpleQueue[_Logs | None] = queue.SimpleQueue()  # None: the thread ends
+        self._thread: threading.Thread | None = None
+
+    def follow(self, path: str, files: Mapping[str, str]) -> None:
+        """Write marks of these logs from now on, and the last mark of the ones before.
+
+        Args:
+            path: the file of the marks.
+            files: the logs, by the names that they have in the marks.
+        """
+        self._orders.put(_Logs(path, files))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log marks", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Write the last mark of the logs that are followed."""
+        if self._thread is not None:
+            self._orders.put(_Logs("", {}))
 
     def close(self) -> None:
         """Write the last mark and end the thread."""
-        self._is_over.set()
-        self._thread.join(CLOSED_WITHIN_S)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._orders.put(None)
+            thread.join(CLOSED_WITHIN_S)
 
     def _run(self) -> None:
-        count = 0
-        while not self._is_over.wait(self._pause_s):
-            count += self._mark()
-            if count >= MARKS_AT_A_PAUSE:
-                count, self._pause_s = 0, min(LONGEST_PAUSE_S, self._pause_s * 2)
-        self._mark()
+        logs: _Logs | None = _Logs("", {})
+        while logs is not None:
+            logs = self._follow(logs)
 
-    def _mark(self) -> bool:
+    def _follow(self, logs: _Logs) -> _Logs | None:
+        """Write marks until there are other logs to follow, and return these."""
+        count, pause_s = 0, self._pause_s
+        while True:
+            try:
+                following = self._orders.get(timeout=pause_s if logs.files else None)
+            except queue.Empty:
+                count += logs.mark()
+                if count >= MARKS_AT_A_PAUSE:
+                    count, pause_s = 0, min(LONGEST_PAUSE_S, pause_s * 2)
+            else:
+                logs.mark()
+                return following
+
+
+class _Logs:
+    """The logs of an attempt, and how long they were at the last mark."""
+
+    def __init__(self, path: str, files: Mapping[str, str]) -> None:
+        self.files = files
+        self._path = path
+        self._sizes: dict[str, int] = {}
+
+    def mark(self) -> bool:
         """Append a mark if a file has changed; return whether there was one."""
         changed = {}
         time_ns = time.time_ns()  # before the look: what a mark covers was written before its time, or right after
-        for name, path in self._files.items():
+        for name, path in self.files.items():
             with contextlib.suppress(OSError):
                 size = os.stat(path).st_size
                 if size != self._sizes.get(name, 0):
@@ -76,12 +112,15 @@ class LogMarks:
         return bool(changed)
 
 
-def start_marks(logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str) -> LogMarks | None:
-    """Start the marks of an attempt's workers on this node; None if none of them writes to files of its own."""
+def follow_logs(
+    marks: LogMarks, logs: LogsPlan, layout: RunLayout, orders: Sequence[WorkerOrder], *, node: str
+) -> None:
+    """Have marks written of the logs of an attempt's workers on this node, if any of them has files of its own."""
     files: dict[str, str] = {}
     for order in orders if logs.per == "rank" else ():
         if order.destinations.redirected & Std.OUT:
             files[f"{order.rank}.stdout"] = layout.stdout(order.attempt, order.rank)
         if order.destinations.redirected & Std.ERR:
             files[f"{order.rank}.stderr"] = layout.stderr(order.attempt, order.rank)
-    return LogMarks(layout.log_marks(orders[0].attempt, node), files) if files else None
+    if files:
+        marks.follow(layout.log_marks(orders[0].attempt, node), files)
