@@ -31,6 +31,7 @@ LAYERS = {
     "hpc_elastic.membership": "membership",
     "hpc_elastic.agent": "agent",
     "hpc_elastic.worker": "worker",
+    "hpc_elastic.memory": "worker",
     "hpc_elastic.observe": "observe",
     "hpc_elastic.api": "api",
     "hpc_elastic.integrations": "integrations",

@@ -31,6 +31,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import HeldState
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_join, a_restart_plan
@@ -102,6 +103,9 @@ class PretendedWorkers:
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """They ask for no notice."""
+
+    async def held_states(self) -> tuple[HeldState, ...]:
+        return ()
 
     def pids(self) -> dict[str, int]:
         return {str(self._rank): os.getpid()}

@@ -10,6 +10,7 @@ from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.rundir.records import FailureRecord, NoticeReason, RunState, SetAside, Spend
+from hpc_elastic.rundir.state_records import ChosenState
 
 
 class Trigger(str, Enum):
@@ -72,6 +73,7 @@ class History:
     progress: str | None = None
     step: int | None = None  # the furthest that a heartbeat named in an attempt that failed
     set_aside: tuple[SetAside, ...] = ()  # the nodes that are blamed, the latest last
+    states: tuple[ChosenState, ...] = ()  # with which the latest attempt began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -307,9 +307,14 @@ class Head:
         self._members.begin(now)
         self._barriers.begin(now)
         self._resume_at = -NEVER
-        parts = assignments(world, world_digest, judge.history.spend.restarts, self._notices.opened(now))
+        restarts, notice = judge.history.spend.restarts, self._notices.opened(now)
+        parts = assignments(world, world_digest, restarts, notice, judge.states)
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
-        told = [*opening(world, judge.because, judge.before), *sends, *self._members.welcome_spares()]
+        told = [
+            *opening(world, judge.because, judge.before, judge.told_of_states),
+            *sends,
+            *self._members.welcome_spares(),
+        ]
         return told + self._grow(now)
 
     def superseded(self, reason: str) -> list[Action]:

@@ -21,6 +21,7 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
+from hpc_elastic.membership.held_states import choose_states
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
@@ -40,6 +41,7 @@ from hpc_elastic.rundir.records import (
     SetAside,
     World,
 )
+from hpc_elastic.rundir.state_records import ChosenState
 
 # Events that are the cause themselves, whatever workers fail after them.
 _CLASSES = {
@@ -132,6 +134,10 @@ class Judge:
         self.before: World | None = None  # the world before the latest one
         self.root_cause: RootCause | None = None  # of the end of the latest attempt, once it is known
         self._standing: Seen | None = None  # the event that the decision that stands is about
+        self._has_failed_again = False  # the latest attempt ended as the one before it
+        self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
+        self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
+        self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
@@ -268,6 +274,7 @@ class Judge:
         """Charge a restart to the budget, once the workers are stopped for it."""
         history = self.history
         self.history = replace(decision.history, attempts=history.attempts, set_aside=history.set_aside)
+        self._has_failed_again = _is_same_failure(history, decision.history, self.root_cause)
         self.because = decision.reason
 
     def succeeds(self, succession: Succession, absent: tuple[str, ...], now: float) -> Finish | None:
@@ -302,11 +309,21 @@ class Judge:
         why, self.root_cause = self.root_cause, None  # what is seen while the claim is made ends the attempt it is for
         claim, world = open_attempt(self._settings, self.history, seats, self.because, self.before, roles, why)
         members.world = world = replace(members.job_end.noted_in(world), spares=spares_beside(world, everybody))
-        return with_candidates(claim, world), world
+        return with_candidates(self._with_states(claim, world), world), world
+
+    def _with_states(self, claim: AttemptClaim, world: World) -> AttemptClaim:
+        """Return the claim with the training states in memory with which its roles begin."""
+        held = {member.node: member.held for member in self._members.roster}
+        distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
+        choice = choose_states(world, claim.roles, held, distrusted=distrusted)
+        self.told_of_states, self._has_failed_again = choice.lines, False
+        running = (state for state in self.history.states if not set(state.roles) <= set(claim.roles))
+        self.states, self._claimed_states = choice.states, (*choice.states, *running)
+        return replace(claim, states=self._claimed_states)
 
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
-        self.history = replace(self.history, attempts=attempt)
+        self.history = replace(self.history, attempts=attempt, states=self._claimed_states)
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
@@ -319,6 +336,16 @@ class Judge:
         members, decision = self._members, self.verdict.decision
         running = tuple(members.roster.unfinished.of())
         return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
+
+
+def _is_same_failure(before: History, after: History, cause: RootCause | None) -> bool:
+    """Return whether an attempt has failed as the one before it, for a reason that can be in the state it began with.
+
+    A signal from outside is none.
+    """
+    is_failure = after.spend.restarts > before.spend.restarts and after.failure_signature is not None
+    is_outside = cause is not None and cause.failure_class == FailureClass.SIGNAL.value
+    return is_failure and not is_outside and after.failure_signature == before.failure_signature
 
 
 def _cause_in(seen: Seen, decision: RestartWorkers | Finish, attempt: int) -> RootCause | None:

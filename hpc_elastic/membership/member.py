@@ -52,6 +52,7 @@ from hpc_elastic.membership.reports import failure_note, node_result
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
+from hpc_elastic.rundir.state_records import HeldState
 
 
 class MemberPhase(str, Enum):
@@ -347,6 +348,7 @@ class Member:
         store_port: int,
         step: int | None = None,
         waiting: Collection[int] = (),
+        held: tuple[HeldState, ...] = (),
     ) -> list[Action]:
         """Handle the end of a stop: no worker of the attempt is left, except those that survived KILL.
 
@@ -356,11 +358,12 @@ class Member:
             store_port: the port for the next attempt's store, if this node is to serve it.
             step: the furthest step that a worker's heartbeat named, None if none did.
             waiting: the global ranks that waited for others in a collective when the stop began, as far as known.
+            held: the training states in memory that all workers of this node hold.
         """
         if self.phase is not MemberPhase.STOPPING or attempt != self.attempt:
             return []
         self._unkillable, self._step, self._waiting = unkillable, step, format_ranks(waiting)
-        self.join = replace(self.join, store_port=store_port)
+        self.join = replace(self.join, store_port=store_port, held=held)
         return self._after_stop()
 
     def _after_stop(self) -> list[Action]:
@@ -385,6 +388,7 @@ class Member:
             succeeded=self._global_ranks(self._exits.ended_well_here),
             step=self._step,
             waiting=self._waiting,
+            held=self.join.held,
         )
         return [*actions, SendToHead(message=stopped)]
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint, FailureRecord
+from hpc_elastic.rundir.state_records import HeldState, StateVersion
 
 
 class StopManner(str, Enum):
@@ -27,6 +28,7 @@ class Join:
     `unhealthy` says what this node's health checks found, if anything: it could be head, but is to have no workers.
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
+    `held`: the training states in the memory of this node.
     `clock_ns`: this node's clock as the message left, in nanoseconds since 1970; 0 if it is not told. Only what is told
     to people depends on it.
     """
@@ -45,6 +47,7 @@ class Join:
     number: int = 0
     unhealthy: str | None = None
     clock_ns: int = 0
+    held: tuple[HeldState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,8 @@ class Assign:
     `master` is the store of the node's role, which this node serves if `serves_store`;
     `is_failure_ignored`: the role goes on without a worker that failed. `world_digest` is the
     SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far. `notice` is
-    the one that stands, which the workers hear of at their first call.
+    the one that stands, which the workers hear of at their first call. `state` is the training state in memory with
+    which the workers begin; None: with none.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -139,6 +143,7 @@ class Assign:
     head: str
     restarts: int = 0
     notice: NoticeGiven | None = None
+    state: StateVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +271,8 @@ class Stopped:
     `unkillable` are the processes that survived KILL. `store_port` is the port for the next attempt's store, if this
     node is to serve it. `succeeded` are the global ranks that had exited 0, as a set of ranks such as `0-6,8`. `step`
     is the furthest step that a heartbeat of the node's ranks named in the attempt, None if none did. `waiting` are the
-    global ranks that waited for others in a collective when their stacks were taken, as a set of ranks.
+    global ranks that waited for others in a collective when their stacks were taken, as a set of ranks. `held` are the
+    training states in the memory of this node, checked since the workers have ended.
     """
 
     KIND: ClassVar[str] = "stopped"
@@ -277,6 +283,7 @@ class Stopped:
     succeeded: str = ""
     step: int | None = None
     waiting: str = ""
+    held: tuple[HeldState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.rundir.records import World
+from hpc_elastic.rundir.state_records import HeldState
 
 NODES_NAMED = 8  # at most so many names in one line
 
@@ -19,9 +20,10 @@ NODES_NAMED = 8  # at most so many names in one line
 class RosterEntry:
     """A joined agent, and its lease by the head's clock.
 
-    `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them until
-    the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has exited 0.
-    `store_port`: the node's port for the next attempt's store. `was_unhealthy`: it is or has been unhealthy.
+    `attempt` is the attempt that the agent's workers belong to. `is_in_world`: the agent has workers, or had them
+    until the decision on which the head acts. `has_started`: each worker has its process; `has_ended`: one has
+    exited 0. `store_port`: the node's port for the next attempt's store; `held`: the training states in its memory.
+    `was_unhealthy`: it is or has been unhealthy.
     """
 
     join: Join
@@ -34,12 +36,14 @@ class RosterEntry:
     has_started: bool = False
     has_ended: bool = False
     was_unhealthy: bool = False
+    held: tuple[HeldState, ...] = ()
     workers: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.node = self.join.node  # read so often that a property would cost noticeable time
         self.role = self.join.role
         self.workers = self.join.workers
+        self.held = self.join.held
 
 
 class Awaited:
@@ -267,6 +271,7 @@ class Roster:
         elif isinstance(message, Stopped):
             self.unstopped.discard(member)
             member.store_port = message.store_port
+            member.held = message.held
 
     def unseat(self, roles: Collection[str] | None) -> None:
         """Mark the members of these roles, or, for None, of all, as having no workers left."""

@@ -10,6 +10,7 @@ from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
+from hpc_elastic.membership.held_states import state_for
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
@@ -26,6 +27,7 @@ from hpc_elastic.rundir.records import (
     World,
     WorldSpare,
 )
+from hpc_elastic.rundir.state_records import ChosenState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ def history_after(claim: AttemptClaim, charged: Charged | None = None) -> Histor
         progress=last.progress,
         step=last.step,
         set_aside=last.set_aside,
+        states=claim.states,
     )
 
 
@@ -197,8 +200,11 @@ def loss_note(node: str, why: str, attempt: int) -> Note:
     return Note(name="node.lost", message=f"{node}: {why}", attempt=attempt, metadata={"node": node})
 
 
-def opening(world: World, because: str, before: World | None = None) -> list[Action]:
-    """Return the log lines and events of an attempt that opens; `before` is the world before it, if there was one."""
+def opening(world: World, because: str, before: World | None = None, states: Sequence[str] = ()) -> list[Action]:
+    """Return the log lines and events of an attempt that opens.
+
+    `before` is the world before it, if there was one; `states` are the lines about training states in memory.
+    """
     starting = starting_roles(world)
     nodes = [node.node for node in world.nodes if node.role in starting]
     ranks = sum(role.size for role in world.roles if role.role in starting)
@@ -208,7 +214,20 @@ def opening(world: World, because: str, before: World | None = None) -> list[Act
     metadata = {"nodes": nodes, "roles": list(starting)}
     note = Note(name="attempt.opened", message=text, attempt=world.attempt, metadata=metadata)
     succeeded = _succeeded(world, before) if before is not None and before.head != world.head else []
-    return [*succeeded, Log(text=text), note, *(_swap(world, *swap) for swap in find_swaps(before, world))]
+    said = [_about_state(world, line) for line in states]
+    lines = [Log(text=event.message) for event in said]
+    return [
+        *succeeded,
+        Log(text=text),
+        note,
+        *lines,
+        *said,
+        *(_swap(world, *swap) for swap in find_swaps(before, world)),
+    ]
+
+
+def _about_state(world: World, line: str) -> Note:
+    return Note(name="state.chosen", message=f"attempt {world.attempt}: {line}", attempt=world.attempt)
 
 
 def _succeeded(world: World, before: World) -> list[Action]:
@@ -244,11 +263,16 @@ def observation_note(failure: FailureRecord, attempt: int) -> list[Action]:
 
 
 def assignments(
-    world: World, world_digest: str, restarts: int = 0, notice: NoticeGiven | None = None
+    world: World,
+    world_digest: str,
+    restarts: int = 0,
+    notice: NoticeGiven | None = None,
+    states: Sequence[ChosenState] = (),
 ) -> dict[str, Assign]:
     """Return each starting node's own part of the world by node, in the order of the group ranks.
 
-    `restarts` is how many restarts the run has used; `notice` is the one that stands.
+    `restarts` is how many restarts the run has used; `notice` is the one that stands; `states` are the training states
+    in memory with which roles begin.
     """
     roles = {role.role: role for role in world.roles}
     parts = {}
@@ -273,6 +297,7 @@ def assignments(
             head=world.head,
             restarts=restarts,
             notice=notice,
+            state=state_for(states, role.role),
         )
     return parts
 

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from hpc_elastic.errors import RendezvousCause
+from hpc_elastic.rundir.state_records import ChosenState
 from hpc_elastic.rundir.states import RunState as RunState
 from hpc_elastic.rundir.states import WorkerState as WorkerState
 from hpc_elastic.rundir.submissions import FORMAT_VERSION as FORMAT_VERSION
@@ -179,7 +180,8 @@ class AttemptClaim:
     progress, and `step` the furthest step that a heartbeat has named, at the latest failure. `candidates` is None where
     an older version wrote the claim: then `world.json` says the same. `root_cause` is why the attempt before ended,
     None for the first one, and where no failure ended it. `set_aside` are the nodes that are blamed for earlier
-    failures, the latest last.
+    failures, the latest last. `states` are the training states in memory with which the roles begin that can; the
+    other roles begin with none.
     """
 
     format_version: int = FORMAT_VERSION
@@ -199,6 +201,7 @@ class AttemptClaim:
     set_aside: tuple[SetAside, ...] = ()
     candidates: Candidates | None = None
     root_cause: RootCause | None = None
+    states: tuple[ChosenState, ...] = ()
     time: str
 
 

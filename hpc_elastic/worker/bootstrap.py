@@ -1,14 +1,14 @@
 """Prepares a worker process and then runs the user's program in it.
 
     PYTHON <package>/launch.py hpc_elastic.worker.bootstrap --parent PID [--deadline DESCRIPTOR]
-        [--heartbeat DESCRIPTOR --stack DESCRIPTOR]
+        [--heartbeat DESCRIPTOR --stack DESCRIPTOR] [--state DESCRIPTOR --node-state DESCRIPTOR]
         (--script PATH | --module NAME | --command PROGRAM | --function FILE) [--] ARGUMENTS...
 
 A spawned worker is started by this command; a fork of the fork server calls `run`. The agent, process PID, has made the
 session, the environment, the working directory and the three standard files. Here the process ties its
-life to the agent's, ends if the node's deadline has passed meanwhile, takes its slot of the heartbeats' memory,
-and then is, for the code it runs, what `python PATH`, `python -m NAME` or `PROGRAM` would be;
-or, as in `python -c`, it calls the run's function. An exception that ends it is written to
+life to the agent's, ends if the node's deadline has passed meanwhile, takes its slot of the heartbeats' memory
+and the memory for its training states, and then is, for the code it runs, what `python PATH`, `python -m NAME` or
+`PROGRAM` would be; or, as in `python -c`, it calls the run's function. An exception that ends it is written to
 `TORCHELASTIC_ERROR_FILE` before Python prints it, and told to the agent then. What ends a process
 otherwise, `sys.exit`, `os._exit` or a signal (SIGINT too, which Python makes a KeyboardInterrupt of), is
 the agent's to record; of `sys.exit` and KeyboardInterrupt it is told, because a stop may come before their end.
@@ -21,9 +21,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hpc_elastic import state_memory
 from hpc_elastic.cpu_binding import bind_this_process
 from hpc_elastic.heartbeat_memory import NOTICE_SIGNAL, VARIABLE
-from hpc_elastic.worker import heartbeat_writer, main_module
+from hpc_elastic.worker import heartbeat_writer, main_module, rank_state
 from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
 from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
@@ -53,13 +54,18 @@ class Ties:
     """What ties a worker to its agent: the agent's process id (0: not checked), and descriptors, None: not given.
 
     `deadline` is of the memory with the node's deadline, `heartbeat` of that of its workers' heartbeats, `stack` of the
-    file for this worker's stacks.
+    file for this worker's stacks, `state` of the memory for its training states, `node_state` of that of local rank 0.
     """
 
     parent: int
     deadline: int | None = None
     heartbeat: int | None = None
     stack: int | None = None
+    state: int | None = None
+    node_state: int | None = None
+
+
+_OPTIONS = ("--deadline", "--heartbeat", "--stack", "--state", "--node-state")  # as Ties names them, in this order
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
@@ -69,16 +75,20 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Ties, Target]:
         SystemExit: the command line is not of that form.
     """
     rest = list(arguments)
-    found = {name: take_number(rest, name) for name in ("--parent", "--deadline", "--heartbeat", "--stack")}
-    parent, kind = found["--parent"], "".join(rest[:1])
+    parent = take_number(rest, "--parent")
+    found = {_field_of(name): take_number(rest, name) for name in _OPTIONS}
+    kind = "".join(rest[:1])
     if parent is None or kind not in KINDS or len(rest) < 2:
-        options = "[--deadline DESCRIPTOR] [--heartbeat DESCRIPTOR] [--stack DESCRIPTOR]"
+        options = " ".join(f"[{name} DESCRIPTOR]" for name in _OPTIONS)
         form = f"--parent PID {options} {'|'.join(KINDS)} X"
         sys.exit(f"hpc-elastic: the worker bootstrap was given {list(arguments)}, not {form}")
     _, name, *words = rest
     words = words[1:] if words[:1] == ["--"] else words
-    ties = Ties(parent=parent, deadline=found["--deadline"], heartbeat=found["--heartbeat"], stack=found["--stack"])
-    return ties, Target(kind=kind, name=name, arguments=tuple(words))
+    return Ties(parent=parent, **found), Target(kind=kind, name=name, arguments=tuple(words))
+
+
+def _field_of(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def take_number(words: list[str], option: str) -> int | None:
@@ -92,7 +102,7 @@ def take_number(words: list[str], option: str) -> int | None:
 
 def format_arguments(ties: Ties, target: Target) -> list[str]:
     """Return the arguments of `launch.py` that start such a worker."""
-    given = {"--deadline": ties.deadline, "--heartbeat": ties.heartbeat, "--stack": ties.stack}
+    given = {name: getattr(ties, _field_of(name)) for name in _OPTIONS}
     options = [word for name, number in given.items() if number is not None for word in (name, str(number))]
     return [
         "hpc_elastic.worker.bootstrap",
@@ -137,6 +147,7 @@ def run(target: Target, ending: Ending, ties: Ties) -> int:
     bind_this_process(os.environ)
     reporter = ErrorReporter.from_environment(os.environ)
     take_heartbeat(target, ties)
+    take_state(target, ties)
     ending.begin()
     if target.kind == "--command":
         return become(target.name, target.arguments, reporter)
@@ -168,6 +179,18 @@ def take_heartbeat(target: Target, ties: Ties) -> None:
     os.close(ties.heartbeat)
     write_stacks_at_signal(ties.stack, slot)
     ignore_in_children(slot[NOTICE_SIGNAL])
+
+
+def take_state(target: Target, ties: Ties) -> None:
+    """Let this process keep its training state in memory; a command gets the descriptors, and a variable for them."""
+    if ties.state is None or ties.node_state is None:
+        return
+    if target.kind == "--command":
+        for descriptor in (ties.state, ties.node_state):
+            os.set_inheritable(descriptor, True)
+        os.environ[state_memory.VARIABLE] = f"{ties.state}:{ties.node_state}"
+        return
+    rank_state.begin(ties.state, ties.node_state)
 
 
 def _run_script(path: str, reporter: ErrorReporter, ending: Ending) -> None:

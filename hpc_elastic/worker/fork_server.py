@@ -12,7 +12,8 @@ the frames of `hpc_elastic.frames`.
                        "seconds": 1.9, "imported": 1800}
     agent -> server   {"do": "worker", "parent": PID, "kind": "script" | "module", "target": ..., "arguments": [...],
                        "environment": {...}, "directory": ..., "stdout": "file" | "null" | "inherit", "stderr": ...,
-                       "heartbeat": "file" | "none", "stack": "file" | "none"}
+                       "heartbeat": "file" | "none", "stack": "file" | "none",
+                       "state": "file" | "none", "node_state": "file" | "none"}
                       with a descriptor for each "file"
     agent -> server   {"do": "store", "parent": PID}     with the store host's end of its link
     server -> agent   {"pid": 123} | {"errno": 2, "message": "No such file or directory", "filename": ... | null}
@@ -210,12 +211,19 @@ class ForkServer:
         }
         after_fork.take_standard_files([null, choose[order["stdout"]](), choose[order["stderr"]]()])
         os.close(null)
-        heartbeat, stack = (
+        heartbeat, stack, state, node_state = (
             # A copy: `serve` closes those that came with the order.
             fcntl.fcntl(next(left), fcntl.F_DUPFD_CLOEXEC, 3) if order.get(name) == "file" else None
-            for name in ("heartbeat", "stack")
+            for name in ("heartbeat", "stack", "state", "node_state")
         )
-        ties = bootstrap.Ties(parent=order["parent"], deadline=self._deadline, heartbeat=heartbeat, stack=stack)
+        ties = bootstrap.Ties(
+            parent=order["parent"],
+            deadline=self._deadline,
+            heartbeat=heartbeat,
+            stack=stack,
+            state=state,
+            node_state=node_state,
+        )
         self._agent.close()
         os.chdir(order["directory"])
         after_fork.set_environment(order["environment"], self._preloaded.environment)
@@ -226,7 +234,7 @@ class ForkServer:
         after_fork.renew_interpreter_state()
         self._signals.restore()
         if must_import:
-            for descriptor in (ties.deadline, ties.heartbeat, ties.stack):
+            for descriptor in (ties.deadline, ties.heartbeat, ties.stack, ties.state, ties.node_state):
                 if descriptor is not None:
                     os.set_inheritable(descriptor, True)
             return lambda: become_spawned(options, bootstrap.format_arguments(ties, target))

@@ -15,6 +15,7 @@ from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
+from tests.simulation.draw_states import draw_states
 from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -36,12 +37,14 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--alone", action="store_true", help="scenarios in which one thing goes wrong")
     parser.add_argument("--health", action="store_true", help="scenarios in which nodes are unhealthy")
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
+    parser.add_argument("--states", action="store_true", help="scenarios in which ranks save their states in memory")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
     kinds = {"starts": draw_second_start, "machines": draw_machines, "spares": draw_spares, "alone": draw_alone}
     kinds["health"] = draw_health
     kinds["notices"] = draw_notices
+    kinds["states"] = draw_states
     make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)

@@ -115,6 +115,7 @@ class Rules:
             first = run.disk.allocations[claim.allocation - 1].node
             require(first == agent.name, f"{agent.name} opens allocation {claim.allocation}, which {first} has claimed")
         self._check_spend(claim, before)
+        run.states.claimed(agent, claim, world, before)
         require(bool(claim.roles), f"nobody starts in attempt {number}")
         require(len(world.nodes) <= run.scenario.max_nodes, f"{len(world.nodes)} nodes are in the world")
         for role in run.scenario.roles:

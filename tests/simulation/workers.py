@@ -17,7 +17,9 @@ from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import HeldState
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
+from tests.simulation.states import NodeStates
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -65,6 +67,7 @@ class Workers:
         self._sent: int | None = None
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
+        self.states = NodeStates(agent)
         self._hurry = asyncio.Event()
         self._is_quiet = asyncio.Event()
 
@@ -101,11 +104,13 @@ class Workers:
 
     def _spawn(self, assign: Assign) -> None:
         self._latest = []
+        self.states.begin(assign)
         for local_rank in range(assign.workers):
             rank, now = assign.first_rank + local_rank, self._run.clock.now
             worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
             self.alive[local_rank] = worker
             self._draw_fate(worker)
+            self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
             if self._run.polls.are_played:
                 self._latest.append(worker)
                 self._poll_later(worker, self._dice("polls", assign.attempt, local_rank))
@@ -158,6 +163,9 @@ class Workers:
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         if self._notice == (attempt, WAIT):
             self._notice = (attempt, first.polls)
+
+    async def held_states(self) -> tuple[HeldState, ...]:
+        return self.states.verify()
 
     def pids(self) -> dict[str, int]:
         return {str(worker.rank): 100 + worker.rank for worker in self.alive.values()}

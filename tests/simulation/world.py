@@ -28,6 +28,7 @@ from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
+from tests.simulation.states import StatesSeen
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
 from tests.simulation.witness import Witness
@@ -56,6 +57,7 @@ class SimulatedRun:
         self.conduct = Conduct(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
+        self.states = StatesSeen(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]

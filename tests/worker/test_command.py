@@ -60,5 +60,6 @@ def test_command_ends_as_in_a_shell_if_it_cannot_start(
 def test_bootstrap_rejects_arguments_that_are_not_an_agents(runner: Runner) -> None:
     outcome = runner.run_worker("--shell", "x")
     assert outcome.exit_code == 1
-    options = "[--deadline DESCRIPTOR] [--heartbeat DESCRIPTOR] [--stack DESCRIPTOR]"
+    names = ("--deadline", "--heartbeat", "--stack", "--state", "--node-state")
+    options = " ".join(f"[{name} DESCRIPTOR]" for name in names)
     assert f"--parent PID {options} --script|--module|--command|--function X" in outcome.stderr

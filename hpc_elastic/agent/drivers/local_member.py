@@ -332,12 +332,13 @@ class LocalMember:
                 await self._find_failed_inside()
             if self._is_suspect and action.manner is StopManner.RESTART:
                 await self._examine_unless_fenced()
+            held = await self._group.held_states()
         finally:
             self._stopping = None
             self._is_fenced.clear()
         self._fenced_by = NEVER
         port, step, waiting = self._group.store_port, self.furthest_step(), self.waiting_ranks()
-        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting))
+        self._do(lambda _: self._member.workers_stopped(action.attempt, unkillable, port, step, waiting, held))
 
     async def _find_failed_inside(self) -> None:
         """Report each worker that the stop ended as failed whose program had failed before: it was a wrapper only.

@@ -10,62 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 
 from hpc_elastic.agent.system.kernel_log import read_kernel_log
+from hpc_elastic.cgroup_memory import NO_LIMIT, find_levels, parse_cgroup, parse_mounts
 from hpc_elastic.failures.evidence import MemoryUse
 
-_NO_LIMIT = 1 << 60  # version 1 says 9223372036854771712 for "no limit"
 _KILL = re.compile(r"oom_memcg=([^,\n]*),task_memcg=[^,\n]*,task=.*,pid=(\d+),")  # linux/mm/oom_kill.c, since 4.19
 _KILLED = re.compile(r"Killed process (\d+) ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryMount:
-    """Where a hierarchy of memory cgroups is mounted: its version, its mount point, and which cgroup is at its root."""
-
-    version: int
-    point: str
-    root: str
-
-
-def parse_mounts(text: str) -> list[MemoryMount]:
-    """Return the memory hierarchies of a `/proc/PID/mountinfo`, version 1 first."""
-    mounts = []
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        version = 2 if kind[0] == "cgroup2" else 1 if kind[0] == "cgroup" and "memory" in kind[2].split(",") else 0
-        if version:
-            mounts.append(MemoryMount(version=version, point=_unescape(fields[4]), root=_unescape(fields[3])))
-    return sorted(mounts, key=lambda mount: mount.version)
-
-
-def _unescape(path: str) -> str:
-    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), path)
-
-
-def parse_cgroup(text: str, version: int) -> str | None:
-    """Return the memory cgroup that a `/proc/PID/cgroup` names, None if it names none of this version."""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if (version == 1 and "memory" in controllers.split(",")) or (
-            version == 2 and number == "0" and not controllers
-        ):
-            return path
-    return None
-
-
-def find_levels(mount: MemoryMount, path: str) -> list[str]:
-    """Return the directories of a cgroup and of its ancestors, from the innermost out; [] if they cannot be seen."""
-    root = mount.root.rstrip("/")
-    if ".." in path.split("/") or not (path == root or path.startswith(root + "/")):
-        return []
-    names = [name for name in path[len(root) :].split("/") if name]
-    return ["/".join([mount.point, *names[:count]]) for count in range(len(names), -1, -1)]
 
 
 class MemoryWatch:
@@ -142,7 +93,7 @@ class MemoryWatch:
 
     def _limit(self, version: int, level: str) -> int | None:
         limit = _number(self._read(f"{level}/{'memory.limit_in_bytes' if version == 1 else 'memory.max'}"))
-        return limit if limit is not None and limit < _NO_LIMIT else None
+        return limit if limit is not None and limit < NO_LIMIT else None
 
     def _read_peak(self, version: int, level: str) -> int | None:
         return _number(self._read(f"{level}/{'memory.max_usage_in_bytes' if version == 1 else 'memory.peak'}"))

@@ -135,8 +135,11 @@ class ForkServerLink:
             "stderr": stderr if isinstance(stderr, str) else "file",
             "heartbeat": "none" if order.heartbeat is None else "file",
             "stack": "none" if order.heartbeat is None else "file",
+            "state": "none" if order.state is None else "file",
+            "node_state": "none" if order.state is None else "file",
         }
         files = [] if order.heartbeat is None else [order.heartbeat.memory, order.heartbeat.stack]
+        files += [] if order.state is None else [order.state.own, order.state.node]
         streams = [stream for stream in (stdout, stderr) if isinstance(stream, int)]
         return self._fork(request, [*streams, *files])
 

@@ -24,6 +24,7 @@ from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
+from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.store_link import StoreLink
@@ -36,6 +37,7 @@ from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.state_records import HeldState
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
@@ -87,6 +89,7 @@ class LocalWorkers:
         self._thread = thread
         self._say = say
         self._on_exit = on_exit
+        self._on_broken = on_broken
         self._may_start = may_start
         self._start_again_s = start_again_s
         self._stop_asked = asyncio.Event()
@@ -107,6 +110,7 @@ class LocalWorkers:
         )
         self.heartbeats = Heartbeats(notice_signal=int(self._notice_signal.number or 0))
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
+        self._states = RankStates(say)
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
         self._pipes: LogPipes | None = None
@@ -176,6 +180,10 @@ class LocalWorkers:
         self._is_hurried.set()
         self._workers.hurry()
 
+    async def held_states(self) -> tuple[HeldState, ...]:
+        """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._states.verify)
+
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""
         return {str(self._orders[local_rank].rank): pid for local_rank, pid in self._pids.items()}
@@ -209,6 +217,7 @@ class LocalWorkers:
         if self.stalls is not None:
             await self.stalls.close()
         self.heartbeats.close()
+        self._states.close()
         await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close))
 
     async def _initialize_workers(self, assign: Assign) -> None:
@@ -216,7 +225,12 @@ class LocalWorkers:
         self._failing.clear()
         self._ended_by_stop.clear()
         await self._close_pipes()
-        self._orders = {order.local_rank: order for order in self._build_orders(assign)}
+        try:
+            self._orders = {order.local_rank: order for order in self._build_orders(assign)}
+        except StateNotHereError as error:  # the workers elsewhere begin with it, so these may not begin without
+            self._orders = {}
+            self._on_broken(str(error))
+            return
         await self._unless_stopped(self._start.ready())
         if assign.serves_store and not self._stop_asked.is_set():
             listener, self._listener = self._listener, self._next_listener(assign.attempt)
@@ -295,6 +309,7 @@ class LocalWorkers:
             self.heartbeats.hold_for_notice(assign.attempt, assign.notice)
             self.heartbeats.name_notice(assign.attempt, FROM_THE_FIRST)
         files = self.heartbeats.begin(range(assign.first_rank, assign.first_rank + assign.workers), assign.attempt)
+        states = self._states.begin(assign)
         for local_rank in range(assign.workers):
             environment = worker_environment(os.environ, plan, assign, facts, local_rank) | self._last_words.variables
             rank = assign.first_rank + local_rank
@@ -313,6 +328,7 @@ class LocalWorkers:
                     directory=worker_directory(plan, environment),
                     destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
                     heartbeat=files[local_rank],
+                    state=states[local_rank],
                 )
             )
         pipes = self._pipes = start_pipes(plan.logs, self._layout, orders, node=self._allocation.node, say=self._say)

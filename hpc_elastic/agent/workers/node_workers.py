@@ -8,6 +8,7 @@ from hpc_elastic.agent.workers.spawn import WorkerOrder
 from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
+from hpc_elastic.rundir.state_records import HeldState
 
 
 class NodeWorkers(Protocol):
@@ -51,6 +52,9 @@ class NodeWorkers(Protocol):
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """Let the waiting calls go on; those with these numbers and above hear of the notice."""
+
+    async def held_states(self) -> tuple[HeldState, ...]:
+        """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""

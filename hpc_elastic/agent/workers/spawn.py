@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from hpc_elastic.agent.system.children import Child, adopt_process
 from hpc_elastic.agent.workers.heartbeats import HeartbeatFiles
 from hpc_elastic.agent.workers.log_destinations import LogDestinations
+from hpc_elastic.agent.workers.rank_states import StateFiles
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.plan.roles import EntrypointKind
 from hpc_elastic.plan.std_streams import Std
@@ -42,8 +43,9 @@ class WorkerOrder:
     """The values with which one worker is started.
 
     `target` is the path of a script, the name of a module, the program of a command, or the file that holds a function.
-    `heartbeat` are the descriptors for its heartbeats and stacks, which the worker inherits. `output` is where its
-    redirected streams go; None: to files of its own. `has_folder` says that the rank's folder is made at its start.
+    `heartbeat` are the descriptors for its heartbeats and stacks, `state` those for its training states in memory; the
+    worker inherits them. `output` is where its redirected streams go; None: to files of its own. `has_folder` says that
+    the rank's folder is made at its start.
     """
 
     rank: int
@@ -56,6 +58,7 @@ class WorkerOrder:
     directory: str
     destinations: LogDestinations = field(default_factory=LogDestinations)
     heartbeat: HeartbeatFiles | None = None
+    state: StateFiles | None = None
     output: RankOutput | None = None
     has_folder: bool = True
 
@@ -130,6 +133,9 @@ class Spawner:
         if (files := order.heartbeat) is not None:
             ties += ["--heartbeat", str(files.memory), "--stack", str(files.stack)]
             inherited += [files.memory, files.stack]
+        if (states := order.state) is not None:
+            ties += ["--state", str(states.own), "--node-state", str(states.node)]
+            inherited += [states.own, states.node]
         process = subprocess.Popen(
             [*self._bootstrap, *ties, f"--{order.kind}", order.target, "--", *order.arguments],
             env=order.environment,

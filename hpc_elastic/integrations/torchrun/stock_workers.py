@@ -17,6 +17,7 @@ from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.rundir.state_records import HeldState
 
 RESTARTS = "a worker failed, and its torchrun restarts"
 
@@ -120,6 +121,10 @@ class StockWorkers:
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """Do nothing: no call waits."""
+
+    async def held_states(self) -> tuple[HeldState, ...]:
+        """Return nothing: torchrun starts the workers, and gives them no memory of ours."""
+        return ()
 
     def pids(self) -> dict[str, int]:
         """Return the process id of torchrun, which stands for its workers: they start only after this call."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.system.memory import MemoryMount, MemoryWatch, find_levels, parse_cgroup, parse_mounts
+from hpc_elastic.agent.system.memory import MemoryWatch
+from hpc_elastic.cgroup_memory import MemoryMount, find_levels, parse_cgroup, parse_mounts
 from hpc_elastic.failures.evidence import MemoryUse
 
 MIB = 1 << 20

@@ -1,0 +1,139 @@
+"""Where a rank's training state lies in memory that outlives it: the layout that the rank and its agent share.
+
+Each local rank has a file in memory without a name, which the agent makes and keeps from attempt to attempt. Its first
+page is numbers of 64 bits: what the agent says, and a header for each of two slots. The slots themselves lie far
+apart in the file, at `SLOT_STRIDE`, so that each can grow; what is not written takes no memory.
+
+A slot is written in this order: its header's `SEQUENCE` becomes 0, the state is copied, the header is filled, and
+`SEQUENCE`, the commit word, is written last. A rank that is killed at any point leaves a slot that is complete or that
+does not count. The checksum of the state follows when a thread has computed it (`CRC_OF` names the commit that it is
+for): it is there against damaged memory, not against torn writes.
+
+Of each number there is one writer: the agent of those before the slots, but for `PID`; the rank of the slots. The agent
+clears slots only while no worker runs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from dataclasses import dataclass
+
+VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE, two descriptors; of `command:` entrypoints only
+MEMORY_NAME = "hpc-elastic-state"
+SLOTS = 2  # the newest state and the one before, of which the older is overwritten
+SLOT_STRIDE = 1 << 40
+CONTROL_BYTES = 4096
+
+# The numbers of the agent.
+LAYOUT = 0  # the version of this layout
+PID = 1  # the process that saves, 0 as long as there is none
+ATTEMPT = 2
+LOAD_FROM = 3  # NOTHING, OWN, or NODE: the memory of the node's local rank 0, whose state all ranks share
+LOAD_SLOT = 4
+LIMIT = 5  # how many bytes this rank's slots may take together
+PERCENT = 6  # the share of the node's memory that the states of all its ranks may take
+TOTAL = 7  # the bytes of which that is a share
+LOCAL_RANK = 8
+NOTHING, OWN, NODE = -1, 0, 1
+LAYOUT_VERSION = 1
+
+# The numbers of a slot's header.
+FIRST_SLOT = 64
+SLOT_NUMBERS = 16
+SEQUENCE = 0  # the commit word: the how manieth save this is, 0 if the slot holds nothing
+SAVED_IN = 1  # the attempt
+STEP = 2
+LENGTH = 3  # in bytes
+IS_REPLICATED = 4
+CHECK = 5  # the checksum of the numbers above
+CRC = 6  # of the state
+CRC_OF = 7  # the commit that `CRC` is for
+ALLOCATED = 8  # how many bytes of the slot are backed by memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """A complete state in a slot; `crc` is None if its rank ended before it was computed."""
+
+    slot: int
+    sequence: int
+    attempt: int
+    step: int
+    length: int
+    is_replicated: bool
+    crc: int | None
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The attempt in which it was saved, and its step: what it is compared by."""
+        return self.attempt, self.step
+
+
+def create_memory(local_rank: int) -> int:
+    """Create the memory of a local rank, without a state, and return its descriptor, which the caller owns."""
+    descriptor = os.memfd_create(MEMORY_NAME)
+    os.truncate(descriptor, CONTROL_BYTES)
+    numbers = map_control(descriptor)
+    numbers[LOCAL_RANK], numbers[LOAD_FROM] = local_rank, NOTHING
+    numbers[LAYOUT] = LAYOUT_VERSION
+    return descriptor
+
+
+def map_control(descriptor: int) -> memoryview:
+    """Return the numbers of the first page.
+
+    Raises:
+        OSError, ValueError: the descriptor is not of such a memory.
+    """
+    return memoryview(mmap.mmap(descriptor, CONTROL_BYTES)).cast("q")
+
+
+def slot_header(numbers: memoryview, slot: int) -> memoryview:
+    """Return the numbers of a slot's header."""
+    begin = FIRST_SLOT + slot * SLOT_NUMBERS
+    return numbers[begin : begin + SLOT_NUMBERS]
+
+
+def slot_offset(slot: int) -> int:
+    """Return where a slot begins in the file."""
+    return (slot + 1) * SLOT_STRIDE
+
+
+def header_check(header: memoryview, sequence: int) -> int:
+    """Return the checksum of what a header says of its state."""
+    words = (sequence, header[SAVED_IN], header[STEP], header[LENGTH], header[IS_REPLICATED])
+    return zlib.crc32(b"".join(word.to_bytes(8, "little", signed=True) for word in words))
+
+
+def read_slots(numbers: memoryview) -> list[SlotState]:
+    """Return the complete states of a memory, the newest first; a header that is damaged does not count."""
+    found = []
+    for slot in range(SLOTS):
+        header = slot_header(numbers, slot)
+        sequence = header[SEQUENCE]
+        if sequence <= 0 or header[CHECK] != header_check(header, sequence):
+            continue
+        if not 0 < header[LENGTH] <= header[ALLOCATED] <= SLOT_STRIDE:
+            continue
+        found.append(
+            SlotState(
+                slot=slot,
+                sequence=sequence,
+                attempt=header[SAVED_IN],
+                step=header[STEP],
+                length=header[LENGTH],
+                is_replicated=bool(header[IS_REPLICATED]),
+                crc=header[CRC] if header[CRC_OF] == sequence else None,
+            )
+        )
+    return sorted(found, key=lambda state: state.version, reverse=True)
+
+
+def is_state_memory(descriptor: int) -> bool:
+    """Return whether a descriptor, which an environment variable names, is really that of such a memory."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"/memfd:{MEMORY_NAME}")
+    except OSError:
+        return False

@@ -1,0 +1,251 @@
+"""Writes a rank's training state into the memory that its agent keeps, and reads the one that it is to go on with.
+
+Theory of operation. `hpc_elastic.state_memory` has the layout. A save overwrites the older of two states, and commits
+the new one when it is copied. Ranks that synchronise their gradients are never more than one save apart, so there is
+always a step that all of them hold: the one that the slowest saved last. The agents find it when the workers have
+ended, the head chooses it for the next attempt, and each rank is told in which slot its own lies.
+
+The checksum is computed by a thread after the commit, because it takes longer than the copy. A save never waits for
+another process. It waits for that thread only if it is to overwrite what the thread still reads.
+
+A process that was forked from the rank, such as one that loads data, has no memory: it neither saves nor loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import sys
+import threading
+import zlib
+from typing import Any
+
+from hpc_elastic.cgroup_memory import MemoryRoom, read_room
+from hpc_elastic.state_memory import (
+    ALLOCATED,
+    ATTEMPT,
+    CHECK,
+    CRC,
+    CRC_OF,
+    IS_REPLICATED,
+    LENGTH,
+    LIMIT,
+    LOAD_FROM,
+    LOAD_SLOT,
+    LOCAL_RANK,
+    NODE,
+    NOTHING,
+    PERCENT,
+    PID,
+    SAVED_IN,
+    SEQUENCE,
+    SLOTS,
+    STEP,
+    TOTAL,
+    VARIABLE,
+    header_check,
+    is_state_memory,
+    map_control,
+    read_slots,
+    slot_header,
+    slot_offset,
+)
+from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
+
+GROWS_BY = 2 * 1024 * 1024
+KEPT_FREE = 0.02  # of the memory: what a save leaves free
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_MIB = 1024 * 1024
+
+_state: RankState | None = None
+_has_looked = False
+
+
+class _DoesNotFitError(Exception):
+    """There is no room for a state; the message has the numbers."""
+
+
+class RankState:
+    """The memory of this process's rank, for one attempt.
+
+    Args:
+        own: the descriptor of the rank's own memory, which stays open.
+        node: that of the node's local rank 0, which stays open.
+    """
+
+    def __init__(self, own: int, node: int) -> None:
+        self._own, self._node = own, node
+        self._numbers = map_control(own)
+        self._numbers[PID] = os.getpid()
+        self._maps: dict[int, tuple[mmap.mmap, int]] = {}  # by slot: the mapping, and its address
+        self._checks: dict[int, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._has_complained = False
+
+    def load(self) -> tuple[Any, int] | tuple[None, None]:
+        """Return the state that the head chose for this attempt, and its step; (None, None) if it chose none."""
+        if (source := self._numbers[LOAD_FROM]) == NOTHING:
+            return None, None
+        descriptor, slot = self._node if source == NODE else self._own, self._numbers[LOAD_SLOT]
+        header = slot_header(map_control(descriptor), slot)
+        sequence, length, step = header[SEQUENCE], header[LENGTH], header[STEP]
+        if not sequence:
+            raise StateError("memory.load: the state was overwritten; call it before this attempt's second save")
+        state = decode_state(memoryview(mmap.mmap(descriptor, length, offset=slot_offset(slot))))
+        if header[SEQUENCE] != sequence:  # a rank of this node has saved twice before this one has read
+            raise StateError(f"memory.load: step {step} was overwritten meanwhile; call it before the first save")
+        return state, step
+
+    def save(self, step: int, state: object, *, is_replicated: bool) -> None:
+        """Copy a state into the older slot, unless this attempt has saved the step already, or it does not fit.
+
+        Raises:
+            StateError: the state holds something that cannot be kept.
+            ValueError: this attempt has saved a later step.
+        """
+        with self._lock:
+            newest = next((each for each in read_slots(self._numbers) if each.attempt == self._numbers[ATTEMPT]), None)
+            if newest is not None and step < newest.step:
+                raise ValueError(f"memory.save: found step {step}, expected one after {newest.step}, the latest")
+            if newest is not None and step == newest.step:
+                return
+            if is_replicated and self._numbers[LOCAL_RANK] != 0:
+                return
+            encoded = encode_state(state)
+            try:
+                self._write(step, encoded, is_replicated=is_replicated)
+            except _DoesNotFitError as error:
+                self._complain(str(error))
+
+    def _write(self, step: int, encoded: Encoded, *, is_replicated: bool) -> None:
+        held = read_slots(self._numbers)
+        free = [slot for slot in range(SLOTS) if slot not in {each.slot for each in held}]
+        slot = free[0] if free else held[-1].slot
+        if (check := self._checks.pop(slot, None)) is not None:
+            check.join()
+        header = slot_header(self._numbers, slot)
+        sequence = 1 + max(slot_header(self._numbers, each)[SEQUENCE] for each in range(SLOTS))
+        address = self._reserve(slot, encoded.length)
+        header[SEQUENCE] = header[CRC_OF] = 0  # a later save may have the number of one that the agent has cleared
+        encoded.write(address)
+        header[SAVED_IN], header[STEP], header[LENGTH] = self._numbers[ATTEMPT], step, encoded.length
+        header[IS_REPLICATED] = is_replicated
+        header[CHECK] = header_check(header, sequence)
+        header[SEQUENCE] = sequence
+        memory = memoryview(self._maps[slot][0])[: encoded.length]
+        check = threading.Thread(
+            target=_check, args=(memory, header, sequence), name="hpc-elastic-checksum", daemon=True
+        )
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, or there can be no more threads
+            check.start()
+            self._checks[slot] = check
+
+    def _reserve(self, slot: int, length: int) -> int:
+        """Return the address of a slot that has at least `length` bytes of memory.
+
+        Raises:
+            _DoesNotFitError: there is no room.
+        """
+        header = slot_header(self._numbers, slot)
+        if length > header[ALLOCATED]:
+            self._grow(slot, length)
+        if slot not in self._maps or len(self._maps[slot][0]) != header[ALLOCATED]:
+            memory = mmap.mmap(self._own, header[ALLOCATED], offset=slot_offset(slot))
+            with contextlib.suppress(OSError):  # an older kernel: the first save touches each page
+                memory.madvise(_POPULATE_WRITE)
+            self._maps[slot] = memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        return self._maps[slot][1]
+
+    def _grow(self, slot: int, length: int) -> None:
+        header = slot_header(self._numbers, slot)
+        wanted = -(-length // GROWS_BY) * GROWS_BY
+        others = sum(slot_header(self._numbers, each)[ALLOCATED] for each in range(SLOTS) if each != slot)
+        # The second copy is asked for with the first: one alone would be lost in the middle of the next save.
+        needed = wanted + max(others, wanted)
+        limit = self._numbers[LIMIT]
+        if needed > limit:
+            share = f"{self._numbers[PERCENT]} % of {_mebibytes(self._numbers[TOTAL])}"
+            raise _DoesNotFitError(
+                f"two copies of a state of {_mebibytes(length)} need {_mebibytes(needed)}, and this rank's part of the "
+                f"{share} that states may take is {_mebibytes(limit)}"
+            )
+        more = wanted - header[ALLOCATED]
+        _check_room(length, more if others else more + wanted, read_room())
+        end = slot_offset(slot) + wanted
+        try:
+            if os.fstat(self._own).st_size < end:
+                os.ftruncate(self._own, end)
+            os.posix_fallocate(self._own, slot_offset(slot), wanted)
+        except OSError as error:
+            raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
+        header[ALLOCATED] = wanted
+
+    def _complain(self, text: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            line = f"hpc-elastic: memory.save: {text}; training goes on without states in memory"
+            print(line, file=sys.stderr, flush=True)
+
+
+def _check_room(length: int, more: int, room: MemoryRoom) -> None:
+    if more > room.free - int(KEPT_FREE * room.total):
+        raise _DoesNotFitError(
+            f"a state of {_mebibytes(length)} needs {_mebibytes(more)} more, and {_mebibytes(room.free)} of "
+            f"{_mebibytes(room.total)} are free"
+        )
+
+
+def _check(memory: memoryview, header: memoryview, sequence: int) -> None:
+    """Compute the checksum of a state, beside the training: zlib lets other threads run meanwhile."""
+    header[CRC] = zlib.crc32(memory)
+    header[CRC_OF] = sequence
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / _MIB:.1f} MiB" if count < 100 * _MIB else f"{count / _MIB:.0f} MiB"
+
+
+def begin(own: int, node: int) -> None:
+    """Use the memories with these descriptors, which no program that this process starts inherits."""
+    global _state, _has_looked
+    for descriptor in (own, node):
+        os.set_inheritable(descriptor, False)
+    _state, _has_looked = RankState(own, node), True
+
+
+def rank_state() -> RankState | None:
+    """Return the memory of this process's rank, None outside of a run and in a process that a rank has forked."""
+    return _find() if _state is None else _state
+
+
+def _find() -> RankState | None:
+    """Look once for the memory that the environment names; None if another process of the rank saves."""
+    global _has_looked
+    if _has_looked:
+        return None
+    _has_looked = True
+    words = os.environ.pop(VARIABLE, "").split(":")
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        return None
+    own, node = map(int, words)
+    if not (is_state_memory(own) and is_state_memory(node)):
+        return None
+    try:
+        pid = map_control(own)[PID]
+        if pid not in (0, os.getpid()) and os.path.exists(f"/proc/{pid}"):
+            return None
+        begin(own, node)
+    except (OSError, ValueError):
+        return None
+    return _state
+
+
+def _forget() -> None:
+    """Have no memory in a process that was forked: it is not the rank."""
+    global _state, _has_looked
+    _state, _has_looked = None, True
+
+
+os.register_at_fork(after_in_child=_forget)

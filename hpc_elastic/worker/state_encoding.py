@@ -1,0 +1,261 @@
+"""Turns a training state into bytes and back: safetensors' layout, with the tree of the state as JSON beside it.
+
+The bytes are those of a safetensors file: the length of a JSON header in eight bytes, the header, and the tensors one
+behind the other (https://github.com/huggingface/safetensors). What is no tensor, and where each tensor belongs, stands
+as JSON text under `tree` in the header's `__metadata__`. Nothing is pickled, so that reading a state runs no code.
+
+torch and numpy are taken from `sys.modules`: a state holds tensors of theirs only where they are imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LENGTH_BYTES = 8
+SHORT_BYTES = 256  # longer ones go beside the tensors
+_EXPECTED = "expected dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes or None"
+
+# safetensors' names of types; a type that it has no name for is stored as bytes, and the tree says what it is.
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "complex64": "C64",
+}
+_NUMPY_KINDS = "biufcSUmM"  # what an array of these kinds holds is its bytes
+
+
+class StateError(TypeError):
+    """A state holds something that cannot be kept, or bytes are no state; the message says where."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The bytes of one tensor, and how they are written to an address."""
+
+    name: str
+    kind: str  # safetensors'
+    shape: tuple[int, ...]
+    size: int
+    alignment: int
+    write: Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A state that is ready to be written: its header, and what follows."""
+
+    header: bytes
+    pieces: list[_Piece] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """How many bytes the state takes."""
+        return LENGTH_BYTES + len(self.header) + sum(piece.size for piece in self.pieces)
+
+    def write(self, address: int) -> None:
+        """Write the state to memory at this address, which has `length` bytes."""
+        head = len(self.header).to_bytes(LENGTH_BYTES, "little") + self.header
+        ctypes.memmove(address, head, len(head))
+        address += len(head)
+        for piece in self.pieces:
+            if piece.size:
+                piece.write(address)
+            address += piece.size
+
+
+def encode_state(state: object) -> Encoded:
+    """Return a state in the form in which it is written; tensors are not copied yet.
+
+    Raises:
+        StateError: something in the state cannot be kept; the message names its place.
+    """
+    encoder = _Encoder()
+    tree = encoder.encode(state, "state")
+    # As safetensors orders them: then each tensor is aligned, and a reader need not know where the gaps are.
+    pieces = sorted(encoder.pieces, key=lambda piece: -piece.alignment)
+    header: dict[str, Any] = {"__metadata__": {"tree": json.dumps(tree, separators=(",", ":"))}}
+    offset = 0
+    for piece in pieces:
+        offsets = [offset, offset + piece.size]
+        header[piece.name] = {"dtype": piece.kind, "shape": list(piece.shape), "data_offsets": offsets}
+        offset += piece.size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return Encoded(header=text + b" " * (-len(text) % 8), pieces=pieces)
+
+
+def decode_state(data: memoryview) -> Any:
+    """Return the state in these bytes, as a copy.
+
+    Raises:
+        StateError: the bytes are no state, or it holds tensors of a library that is not imported.
+    """
+    try:
+        start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+        header = json.loads(bytes(data[LENGTH_BYTES:start]))
+        tree = json.loads(header.pop("__metadata__")["tree"])
+        spans = {}
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            spans[name] = data[start + begin : start + end]
+        return _decode(tree, spans)
+    except (ValueError, KeyError, IndexError, AttributeError) as error:
+        raise StateError(f"memory.load: found bytes that are no state ({type(error).__name__}: {error})") from error
+
+
+class _Encoder:
+    """Collects the tensors of a state while its tree is made."""
+
+    def __init__(self) -> None:
+        self.pieces: list[_Piece] = []
+        self._torch: Any = sys.modules.get("torch")
+        self._numpy: Any = sys.modules.get("numpy")
+
+    def encode(self, value: Any, path: str) -> Any:
+        """Return a value of the tree as JSON: what JSON has as it is, everything else as an object with one key."""
+        kind = type(value)
+        if value is None or kind in (bool, int, str, float):
+            return value
+        if kind is list:
+            return [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)]
+        if isinstance(value, Mapping):
+            return {"d": [[self._key(key, path), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()]}
+        if isinstance(value, tuple):
+            return {"t": [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)]}
+        if kind in (bytes, bytearray):
+            return self._bytes(bytes(value), path)
+        if self._torch is not None and isinstance(value, self._torch.Tensor):
+            return self._tensor(value, path)
+        if self._numpy is not None and isinstance(value, (self._numpy.ndarray, self._numpy.generic)):
+            return self._array(value, path)
+        raise StateError(f"memory.save: {path}: found {_name_of(kind)}; {_EXPECTED}")
+
+    def _key(self, key: Any, path: str) -> Any:
+        if key is None or type(key) in (bool, int, float, str):
+            return key
+        if type(key) is tuple:
+            return {"t": [self._key(item, path) for item in key]}
+        raise StateError(f"memory.save: {path}: found the key {key!r}, expected a string or a number")
+
+    def _bytes(self, value: bytes, path: str) -> Any:
+        if len(value) <= SHORT_BYTES:
+            return {"b": base64.b64encode(value).decode()}
+
+        def write(address: int) -> None:
+            ctypes.memmove(address, value, len(value))
+
+        return {"y": self._piece(path, "U8", (len(value),), len(value), 1, write)}
+
+    def _tensor(self, tensor: Any, path: str) -> Any:
+        torch = self._torch
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            tip = "; its .to_local() can be saved" if hasattr(tensor, "to_local") else ""
+            raise StateError(f"memory.save: {path}: found a {_name_of(type(tensor))}, expected a plain tensor{tip}")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+            what = "quantized" if tensor.layout is torch.strided and tensor.is_quantized else str(tensor.layout)
+            what = "meta" if tensor.device.type == "meta" else what
+            raise StateError(f"memory.save: {path}: found a {what} tensor, expected a dense one that holds its numbers")
+        dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
+        name, shape = _NAMES.get(dtype), tuple(tensor.shape)
+        source = tensor.detach().resolve_conj().resolve_neg()
+
+        def write(address: int) -> None:
+            if source.device.type == "cpu" and source.is_contiguous():
+                ctypes.memmove(address, source.data_ptr(), size)
+            else:
+                buffer = (ctypes.c_char * size).from_address(address)
+                torch.frombuffer(buffer, dtype=torch.uint8).view(source.dtype).view(source.shape).copy_(source)
+
+        stored = shape if name else (size,)
+        piece = self._piece(path, name or "U8", stored, size, tensor.element_size(), write)
+        return {"T": [piece, dtype, list(shape)]}
+
+    def _array(self, value: Any, path: str) -> Any:
+        numpy = self._numpy
+        is_scalar = isinstance(value, numpy.generic)
+        if value.dtype.kind not in _NUMPY_KINDS:
+            raise StateError(f"memory.save: {path}: found a numpy array of {value.dtype}, expected one of numbers")
+        array = numpy.ascontiguousarray(value)
+        name = _NAMES.get(array.dtype.name) if array.dtype.isnative else None
+        stored = tuple(value.shape) if name else (array.nbytes,)
+
+        def write(address: int) -> None:
+            ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+        piece = self._piece(path, name or "U8", stored, array.nbytes, max(1, array.dtype.itemsize), write)
+        return {"S" if is_scalar else "N": [piece, array.dtype.str, list(value.shape)]}
+
+    def _piece(
+        self, path: str, kind: str, shape: tuple[int, ...], size: int, alignment: int, write: Callable[[int], None]
+    ) -> str:
+        name = f"{len(self.pieces)} {path}"
+        self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, write=write))
+        return name
+
+
+def _decode(node: Any, spans: Mapping[str, memoryview]) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, spans) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((kind, value),) = node.items()
+    if kind == "d":
+        return {_decode(key, spans): _decode(item, spans) for key, item in value}
+    if kind == "t":
+        return tuple(_decode(item, spans) for item in value)
+    if kind == "b":
+        return base64.b64decode(value)
+    if kind == "y":
+        return bytes(spans[value])
+    if kind == "T":
+        return _decode_tensor(spans, *value)
+    if kind in ("N", "S"):
+        return _decode_array(spans, *value, is_scalar=kind == "S")
+    raise ValueError(f"no part of a state is of kind {kind!r}")
+
+
+def _decode_tensor(spans: Mapping[str, memoryview], name: str, dtype: str, shape: list[int]) -> Any:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        raise StateError("memory.load: found a state with tensors of torch; import torch before")
+    tensor, span = torch.empty(shape, dtype=getattr(torch, dtype)), spans[name]
+    size = tensor.numel() * tensor.element_size()
+    if size != len(span):
+        raise ValueError(f"{name} has {len(span)} bytes, not {size}")
+    if size:
+        ctypes.memmove(tensor.data_ptr(), _address_of(span), size)
+    return tensor
+
+
+def _decode_array(spans: Mapping[str, memoryview], name: str, dtype: str, shape: list[int], *, is_scalar: bool) -> Any:
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        raise StateError("memory.load: found a state with arrays of numpy; import numpy before")
+    array = numpy.frombuffer(bytes(spans[name]), dtype=dtype).reshape(shape)
+    return array[()] if is_scalar else array.copy()
+
+
+def _address_of(span: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(span))
+
+
+def _name_of(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

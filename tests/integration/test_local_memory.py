@@ -1,0 +1,82 @@
+"""Training whose state is in memory, on this machine: ranks are killed, and no step that all had saved is repeated."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration import memory_trainer
+from tests.integration.conftest import Door, Run
+
+pytestmark = pytest.mark.local
+
+KILLS = 8
+
+
+def train(door: Door, name: str, *arguments: str, max_restarts: int = 50) -> Run:
+    result = door.folder / name
+    listed = ", ".join(json.dumps(argument) for argument in (str(result), *arguments))
+    door.write(
+        "job.yaml",
+        f"""
+name: {name}
+site: local
+nodes: 2
+workers_per_node: 1
+time: 10m
+entrypoint: {{script: {memory_trainer.__file__}, args: [{listed}]}}
+restart: {{max_restarts: {max_restarts}}}
+""",
+    )
+    return door.submit("job.yaml")
+
+
+def begins(run: Run) -> dict[int, set[int]]:
+    """At which step the ranks of each attempt began."""
+    found: dict[int, set[int]] = {}
+    for path in run.path.glob("attempts/*/ranks/*/stdout.log"):
+        for line in path.read_text().splitlines():
+            begun = json.loads(line)
+            found.setdefault(begun["attempt"], set()).add(begun["first"])
+    return dict(sorted(found.items()))
+
+
+def chosen(run: Run) -> list[str]:
+    lines = [line for path in run.path.glob("nodes/*/events.jsonl") for line in path.read_text().splitlines()]
+    events = [event for event in map(json.loads, lines) if event["name"] == "state.chosen"]
+    return [event["message"] for event in sorted(events, key=lambda event: event["attempt"])]
+
+
+def test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one(door: Door) -> None:
+    undisturbed = train(door, "undisturbed", "0")
+    assert undisturbed.wait_until_over()["state"] == "SUCCEEDED", undisturbed.story()
+    assert chosen(undisturbed) == []
+    killed = train(door, "killed", str(KILLS))
+    result = killed.wait_until_over()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", KILLS + 1), killed.story()
+    firsts = begins(killed)
+    assert all(len(steps) == 1 for steps in firsts.values()), "two steps in one attempt"
+    done = [next(iter(firsts[attempt])) for attempt in range(1, KILLS + 2)]
+    for before, after in itertools.pairwise(done):
+        last = before + memory_trainer.SAVES_BETWEEN_KILLS - 1  # that the rank which died had saved
+        assert after in (last - 1, last), done
+    assert _weights(door, "killed") == _weights(door, "undisturbed")
+    assert len(chosen(killed)) == KILLS
+    killed.assert_nothing_left()
+
+
+def test_all_ranks_load_from_disk_if_the_same_failure_comes_after_a_load_from_memory(door: Door) -> None:
+    run = train(door, "stuck", "0", "--fails-at", "5", max_restarts=2)
+    assert run.wait_until_over()["state"] == "FAILED"
+    assert begins(run) == {1: {0}, 2: {4}, 3: {0}}
+    assert chosen(run) == [
+        "attempt 2: all ranks can go on at step 4, which is in memory",
+        "attempt 3: all ranks load from disk: the same failure came again after step 4 was loaded from memory",
+    ]
+
+
+def _weights(door: Door, name: str) -> str:
+    return Path(door.folder / name).read_text()

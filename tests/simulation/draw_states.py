@@ -1,0 +1,27 @@
+"""Draws scenarios in which the ranks save their states in memory."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from tests.simulation.draw import draw
+from tests.simulation.draw_spares import draw_spares
+from tests.simulation.scenario import Scenario
+
+
+def draw_states(seed: int) -> Scenario:
+    """The scenario of a seed: what another drawing has for it, with ranks that save."""
+    dice = random.Random(f"states/{seed}")
+    scenario = (draw_spares if dice.random() < 0.4 else draw)(seed)
+    roles = tuple(
+        replace(role, work_s=max(role.work_s, 2.0), failure_chance=max(role.failure_chance, dice.choice([0.0, 0.3])))
+        for role in scenario.roles
+    )
+    return replace(
+        scenario,
+        roles=roles,
+        save_s=dice.choice([0.05, 0.2, 0.2, 1.0]),
+        are_replicated=dice.random() < 0.5,
+        damage_chance=dice.choice([0.0, 0.0, 0.1]),
+    )

@@ -1,0 +1,75 @@
+"""Bugs in how the state of an attempt is chosen, kept and checked, each of which the rules of `states` must find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from hpc_elastic.membership import judge as judge_module
+from hpc_elastic.membership.held_states import Held, StateChoice, choose_states
+from hpc_elastic.rundir.records import World
+from hpc_elastic.rundir.state_records import StateVersion
+from tests.simulation import states as states_module
+from tests.simulation.plant import Plant
+from tests.simulation.states import NodeStates, Saved, version_of
+from tests.simulation.workers import Worker
+
+
+def _of_the_first_node(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
+    """What one node holds is taken for what all hold."""
+    names = [node.node for node in world.nodes if held.get(node.node)]
+    return choose_states(world, roles, {node.node: held[names[0]] for node in world.nodes} if names else held, **more)
+
+
+def _of_any_rank(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
+    """A state goes to whoever has a part now."""
+    freed = {node: tuple(replace(each, part=None) for each in states) for node, states in held.items()}
+    return choose_states(world, roles, freed, **more)
+
+
+def _the_oldest(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
+    oldest = {node: states and (min(states, key=lambda each: each.version),) for node, states in held.items()}
+    return choose_states(world, roles, oldest, **more)
+
+
+def _forgets_nothing(self: NodeStates, but: StateVersion | None) -> None:
+    """What was saved after the step that is loaded stays ..."""
+
+
+def _only_the_step(self: NodeStates, worker: Worker, step: int) -> StateVersion:
+    """... and cannot be told from what the attempt saves at the same step."""
+    return StateVersion(attempt=1, step=step)
+
+
+def _overwrites_the_newest(self: NodeStates, slots: list[Saved | None]) -> int:
+    free = [number for number, each in enumerate(slots) if each is None]
+    return free[0] if free else max(range(len(slots)), key=lambda number: version_of(slots[number]))
+
+
+def _ignores_damage(self: NodeStates, saved: Saved) -> bool:
+    return False
+
+
+STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
+    "one node's state is taken for everybody's": [(judge_module, "choose_states", _of_the_first_node)],
+    "a state is given to other ranks than its own": [(judge_module, "choose_states", _of_any_rank)],
+    "the oldest state is chosen": [(judge_module, "choose_states", _the_oldest)],
+    "steps of two attempts are the same": [
+        (NodeStates, "_forget", _forgets_nothing),
+        (NodeStates, "_version", _only_the_step),
+    ],
+    "one slot": [(states_module, "SLOTS", 1)],
+    "the newest state is overwritten": [(NodeStates, "_victim", _overwrites_the_newest)],
+    "checksums are ignored": [(NodeStates, "_is_found_damaged", _ignores_damage)],
+}
+
+
+class PlantedState(Plant):
+    """States that have this bug."""
+
+    def __init__(self, bug: str) -> None:
+        self._bug = bug
+
+    def places(self) -> list[tuple[Any, str, Any]]:
+        return STATE_BUGS[self._bug]

@@ -1,0 +1,233 @@
+"""The training states in memory of simulated nodes, and the rules for which of them an attempt may begin with.
+
+Ranks save in step, as training does that synchronises: no rank saves a step before all that share its store have saved
+the one before. A kill may come in the middle of a save, and then the slot that was written to holds nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.held_states import part_of
+from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rundir.records import AttemptClaim, World
+from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+    from tests.simulation.workers import Worker
+    from tests.simulation.world import SimulatedRun
+
+SLOTS = 2
+COPY_S = 0.02
+TRIES_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What is in a slot. `rank` and `history` say whose it truly is: the attempts that led to it."""
+
+    version: StateVersion
+    rank: int
+    history: tuple[int, ...]
+    is_damaged: bool = False
+
+
+class NodeStates:
+    """The slots of one agent's local ranks; they are gone with the agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._run = agent.run
+        self._slots: dict[int, list[Saved | None]] = {}
+        self._part = ""
+        self._loaded: dict[int, Saved] = {}
+
+    @property
+    def _is_replicated(self) -> bool:
+        return self._run.scenario.are_replicated
+
+    # What the agent does.
+
+    def begin(self, assign: Assign) -> None:
+        """As `agent.workers.rank_states.RankStates.begin`."""
+        self._part = part_of(assign)
+        self._slots = {rank: self._slots.get(rank, [None] * SLOTS) for rank in range(assign.workers)}
+        self._loaded = {}
+        for local_rank in range(assign.workers):
+            source = 0 if self._is_replicated else local_rank
+            found = next((each for each in self._slots[source] if each and each.version == assign.state), None)
+            require(assign.state is None or found is not None, f"{self._agent.name} has not got {assign.state}")
+            if found is not None:
+                self._loaded[local_rank] = found
+        self._forget(assign.state)
+        for local_rank in range(assign.workers):
+            self._run.states.begins(assign, assign.first_rank + local_rank, self._loaded.get(local_rank))
+
+    def _forget(self, but: StateVersion | None) -> None:
+        for slots in self._slots.values():
+            slots[:] = [each if each is not None and each.version == but else None for each in slots]
+
+    def verify(self) -> tuple[HeldState, ...]:
+        """As `RankStates.verify`."""
+        for slots in self._slots.values():
+            slots[:] = [None if each is not None and self._is_found_damaged(each) else each for each in slots]
+        return self._in_all(list(self._slots.values()))
+
+    def _is_found_damaged(self, saved: Saved) -> bool:
+        return saved.is_damaged
+
+    def truth(self) -> tuple[HeldState, ...]:
+        """What all local ranks hold undamaged, whether or not anybody has looked."""
+        slots_of_ranks = self._slots.values()
+        return self._in_all([[each for each in slots if each and not each.is_damaged] for slots in slots_of_ranks])
+
+    def _in_all(self, slots_of_ranks: Iterable[Iterable[Saved | None]]) -> tuple[HeldState, ...]:
+        held = [{each.version for each in slots if each is not None} for slots in slots_of_ranks]
+        if self._is_replicated:
+            held = held[:1]
+        part = None if self._is_replicated else self._part
+        common = sorted(set.intersection(*held)) if held else []
+        return tuple(HeldState(attempt=each.attempt, step=each.step, part=part) for each in common)
+
+    # What the ranks do.
+
+    def work(self, worker: Worker, dice: random.Random) -> None:
+        """A rank has begun."""
+        if (every_s := self._run.scenario.save_s) is not None:
+            loaded = self._loaded.get(worker.local_rank)
+            step = loaded.version.step if loaded is not None else 0
+            history = (*(loaded.history if loaded is not None else ()), worker.attempt)
+            self._save_later(worker, step + 1, history, every_s, dice)
+
+    def _save_later(
+        self, worker: Worker, step: int, history: tuple[int, ...], after_s: float, dice: random.Random
+    ) -> None:
+        pause_s = after_s * dice.uniform(0.5, 1.5)
+        self._run.clock.after(pause_s, lambda: self._save(worker, step, history, dice))
+
+    def _is_alive(self, worker: Worker) -> bool:
+        return self._agent.workers.alive.get(worker.local_rank) is worker
+
+    def _save(self, worker: Worker, step: int, history: tuple[int, ...], dice: random.Random) -> None:
+        every_s = self._run.scenario.save_s
+        if not self._is_alive(worker) or every_s is None:
+            return
+        if not self._run.states.may_save(worker, step):
+            self._save_later(worker, step, history, TRIES_AGAIN_S, dice)
+            return
+        if self._is_replicated and worker.local_rank:
+            self._run.states.saved(worker, step)
+            self._save_later(worker, step + 1, history, every_s, dice)
+            return
+        slots = self._slots[worker.local_rank]
+        slot = self._victim(slots)
+        slots[slot] = None
+        is_damaged = dice.random() < self._run.scenario.damage_chance
+        version = self._version(worker, step)
+        saved = Saved(version=version, rank=worker.rank, history=history, is_damaged=is_damaged)
+
+        def commit() -> None:
+            if self._is_alive(worker) and self._slots.get(worker.local_rank) is slots:
+                slots[slot] = saved
+                self._run.states.saved(worker, step)
+                self._save_later(worker, step + 1, history, every_s, dice)
+
+        self._run.clock.after(COPY_S, commit)
+
+    def _version(self, worker: Worker, step: int) -> StateVersion:
+        return StateVersion(attempt=worker.attempt, step=step)
+
+    def _victim(self, slots: list[Saved | None]) -> int:
+        """As `worker.rank_state`: a free slot, else the one with the older state."""
+        free = [number for number, each in enumerate(slots) if each is None]
+        return free[0] if free else min(range(len(slots)), key=lambda number: version_of(slots[number]))
+
+
+def version_of(saved: Saved | None) -> StateVersion:
+    return StateVersion(attempt=0, step=0) if saved is None else saved.version
+
+
+class StatesSeen:
+    """What the ranks of a run have saved and begun with, and the rules for it."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._last: dict[tuple[str, int], dict[int, int]] = {}  # by group and attempt: by rank, the latest step saved
+        self._begun: dict[tuple[str, int], tuple[int, Saved | None]] = {}
+        self.loads = 0  # attempts that began with a state in memory
+
+    def _group(self, role: str) -> str:
+        """Who begins with the same step: the roles that restart together, or one that does not."""
+        return "*" if self._run.scenario.role(role).restart == "restart_all" else role
+
+    def begins(self, assign: Assign, rank: int, saved: Saved | None) -> None:
+        """A rank begins with this state."""
+        key = (self._group(assign.role), assign.attempt)
+        other, found = self._begun.setdefault(key, (rank, saved))
+        self.loads += rank == other and saved is not None
+        what = f"ranks {other} and {rank} begin attempt {assign.attempt} with {found} and {saved}"
+        require((found is None) == (saved is None), f"{what}: one in memory, one on disk")
+        if saved is None or found is None:
+            return
+        require(not saved.is_damaged, f"rank {rank} begins with a damaged state")
+        require((saved.version, saved.history) == (found.version, found.history), f"{what}: two steps")
+        is_its_own = saved.rank == rank or self._run.scenario.are_replicated
+        require(is_its_own, f"rank {rank} begins with the state of rank {saved.rank}")
+
+    def may_save(self, worker: Worker, step: int) -> bool:
+        """Whether all ranks that share this one's store have saved the step before, if they have begun after it."""
+        world, group = self._run.disk.worlds[worker.attempt], self._group(worker.role)
+        ranks = [each.rank for each in world.ranks if self._group(each.role) == group]
+        last = self._last.get((group, worker.attempt), {})
+        loaded = self._begun[group, worker.attempt][1]
+        first = 1 + (loaded.version.step if loaded is not None else 0)
+        return step <= first or all(last.get(rank, 0) >= step - 1 for rank in ranks)
+
+    def saved(self, worker: Worker, step: int) -> None:
+        """A rank has committed a state."""
+        self._last.setdefault((self._group(worker.role), worker.attempt), {})[worker.rank] = step
+
+    def claimed(self, head: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
+        """An attempt is claimed: each group begins with the newest state that all of its nodes hold."""
+        if self._run.scenario.save_s is None:
+            return
+        chosen = {role: state.version for state in claim.states for role in state.roles}
+        tried = {state.version for state in before.states} if before is not None else set()
+        for group in {self._group(role) for role in claim.roles}:
+            names = [node.node for node in world.nodes if self._group(node.role) == group]
+            newest = max(self._common(head, world, names), default=None)
+            found = next(chosen.get(role) for role in claim.roles if self._group(role) == group)
+            is_given_up = found is None and newest in tried
+            text = f"attempt {claim.attempt} begins {group} with {found}, and all its nodes hold {newest}"
+            require(found == newest or is_given_up, text)
+            if before is not None and not is_given_up:
+                self._check_survived(world, group, before, found)
+
+    def _check_survived(self, world: World, group: str, before: AttemptClaim, found: StateVersion | None) -> None:
+        """Nothing that all ranks had saved is lost, if no node and no state was."""
+        earlier = self._run.disk.worlds[before.attempt]
+        is_same_world = before.allocation == world.allocation and earlier.ranks == world.ranks
+        if not is_same_world or self._run.scenario.damage_chance:
+            return
+        ranks = [each.rank for each in earlier.ranks if self._group(each.role) == group]
+        attempt = next(each.attempt for each in earlier.roles if self._group(each.role) == group)
+        last = self._last.get((group, attempt), {})
+        step = min(last.get(rank, 0) for rank in ranks)
+        text = f"attempt {world.attempt} begins with {found}, and all ranks had saved step {step} of attempt {attempt}"
+        require(step == 0 or (found is not None and found >= StateVersion(attempt=attempt, step=step)), text)
+
+    def _common(self, head: Agent, world: World, names: Iterable[str]) -> set[StateVersion]:
+        fitting = []
+        for name in names:
+            node = next(each for each in world.nodes if each.node == name)
+            role = next(each for each in world.roles if each.role == node.role)
+            first = world.ranks[node.first_rank].role_rank
+            shape = f"{node.first_rank}+{node.workers}/{len(world.ranks)} {first}/{role.size} {node.role}"
+            held = self._run.peer(head, name).workers.states.truth()
+            fitting.append({each.version for each in held if each.part in (None, shape)})
+        return set.intersection(*fitting) if fitting else set()

@@ -1,0 +1,41 @@
+"""States in memory in simulated runs: all ranks begin with the newest step that all of them hold, or with none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.draw_states import draw_states
+from tests.simulation.planted_states import STATE_BUGS, PlantedState
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
+
+SEEDS = range(400)
+
+
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_ranks_save"))
+def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
+    loads = 0
+    for seed in seeds:
+        run = SimulatedRun(draw_states(seed))
+        try:
+            run.play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --states --seed {seed}`"
+            )
+        loads += run.states.loads
+    assert loads > len(seeds) / 5, "hardly any attempt began with a state in memory"
+
+
+def shows(seed: int, bug: str) -> bool:
+    try:
+        SimulatedRun(draw_states(seed), PlantedState(bug)).play()
+    except BrokenRuleError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("bug", STATE_BUGS)
+def test_a_planted_bug_of_states_is_found(bug: str) -> None:
+    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"

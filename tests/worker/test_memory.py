@@ -1,0 +1,296 @@
+"""`memory.save` and `memory.load` in workers of every kind, with the agent's side of the memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from hpc_elastic import memory
+from hpc_elastic.agent.workers.rank_states import RankStates, StateFiles, StateNotHereError
+from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.state_memory import LIMIT, VARIABLE, map_control, read_slots, slot_offset
+from hpc_elastic.worker.state_encoding import decode_state
+from tests.worker.conftest import LAUNCH, Outcome, Runner
+
+PART = "2+2/4 2/4 default"
+LOAD = "from hpc_elastic import memory\nprint(memory.load())"
+WAIT = """
+import threading
+for thread in threading.enumerate():
+    if thread.name == "hpc-elastic-checksum": thread.join()
+"""
+
+
+def save(step: int) -> str:
+    state = f"{{'rank': os.environ['LOCAL_RANK'], 'w': [{step}, 2.5]}}"
+    return f"import os\nfrom hpc_elastic import memory\nmemory.save({step}, {state})\n"
+
+
+def assign(attempt: int, state: StateVersion | None = None) -> Assign:
+    return Assign(
+        attempt=attempt,
+        group_rank=1,
+        group_world_size=2,
+        first_rank=2,
+        workers=2,
+        world_size=4,
+        role="default",
+        first_role_rank=2,
+        role_world_size=4,
+        master=Endpoint(address="127.0.0.1", port=1),
+        serves_store=False,
+        is_failure_ignored=False,
+        world_digest="",
+        head="node0",
+        state=state,
+    )
+
+
+class Node:
+    """The agent's side of two ranks; each worker that runs here is one of them."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.said: list[str] = []
+        self.states = RankStates(self.said.append)
+        self.files: list[StateFiles] = []
+
+    def begin(self, attempt: int, state: StateVersion | None = None) -> None:
+        self.files = self.states.begin(assign(attempt, state))
+
+    def command(
+        self, local_rank: int, kind: str, target: str, *arguments: str, python: Sequence[str] = (sys.executable,)
+    ) -> list[str]:
+        files = self.files[local_rank]
+        options = ["--parent", "0", "--state", str(files.own), "--node-state", str(files.node), kind, target, "--"]
+        return [*python, str(LAUNCH), "hpc_elastic.worker.bootstrap", *options, *arguments]
+
+    def start(self, local_rank: int, command: list[str], **environment: str) -> subprocess.Popen[str]:
+        files = self.files[local_rank]
+        return subprocess.Popen(
+            command,
+            cwd=self.runner.directory,
+            env={**self.runner.environment, "LOCAL_RANK": str(local_rank), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[files.own, files.node],
+        )
+
+    def run(self, local_rank: int, source: str, python: Sequence[str] = (sys.executable,)) -> Outcome:
+        script = str(self.runner.write("script.py", source))
+        return outcome_of(self.start(local_rank, self.command(local_rank, "--script", script, python=python)))
+
+    def run_both(self, source: str) -> list[str]:
+        return [self.run(local_rank, source).stdout for local_rank in (0, 1)]
+
+
+def outcome_of(process: subprocess.Popen[str]) -> Outcome:
+    stdout, stderr = process.communicate(timeout=60)
+    return Outcome(process.returncode, stdout, stderr)
+
+
+def held(*steps: tuple[int, int], part: str | None = PART) -> tuple[HeldState, ...]:
+    return tuple(HeldState(attempt=attempt, step=step, part=part) for attempt, step in steps)
+
+
+@pytest.fixture
+def node(runner: Runner) -> Iterator[Node]:
+    made = Node(runner)
+    made.begin(1)
+    yield made
+    made.states.close()
+
+
+def test_a_state_outlives_its_worker_and_each_rank_gets_its_own(node: Node) -> None:
+    source = save(1) + save(2) + save(3) + "import signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    assert [node.run(rank, source).exit_code for rank in (0, 1)] == [-signal.SIGKILL] * 2
+    assert node.states.verify() == held((1, 3), (1, 2))
+    node.begin(2, StateVersion(attempt=1, step=2))
+    assert node.run_both(LOAD) == [f"({{'rank': '{rank}', 'w': [2, 2.5]}}, 2)\n" for rank in (0, 1)]
+    assert node.states.verify() == held((1, 2))
+
+
+def test_only_what_all_ranks_of_the_node_hold_is_reported(node: Node) -> None:
+    node.run(0, save(1) + save(2))
+    assert node.states.verify() == ()
+    node.run(1, save(1))
+    assert node.states.verify() == held((1, 1))
+
+
+def test_nothing_is_loaded_and_nothing_is_kept_if_the_attempt_begins_without_a_state(node: Node) -> None:
+    node.run_both(save(1))
+    node.begin(2)
+    assert node.run_both(LOAD) == ["(None, None)\n"] * 2
+    assert node.states.verify() == ()
+
+
+def test_an_attempt_cannot_begin_with_a_state_that_is_not_here(node: Node) -> None:
+    node.run_both(save(1))
+    with pytest.raises(StateNotHereError, match="the state of step 9 that the attempt goes on with is not here"):
+        node.begin(2, StateVersion(attempt=1, step=9))
+
+
+def test_a_later_attempt_may_save_an_earlier_step(node: Node) -> None:
+    node.run_both(save(9))
+    node.begin(2, StateVersion(attempt=1, step=9))
+    node.run_both(save(4))
+    assert node.states.verify() == held((2, 4), (1, 9))
+
+
+def test_a_replicated_state_is_kept_once_and_loaded_by_every_rank(node: Node) -> None:
+    node.run_both("from hpc_elastic import memory\nmemory.save(7, 'same', replicated=True)")
+    assert node.states.verify() == held((1, 7), part=None)
+    assert read_slots(map_control(node.files[1].own)) == []
+    node.begin(2, StateVersion(attempt=1, step=7))
+    assert node.run_both(LOAD) == ["('same', 7)\n"] * 2
+
+
+def test_a_step_that_is_saved_already_is_not_saved_again_and_an_earlier_one_is_refused(node: Node) -> None:
+    source = """
+from hpc_elastic import memory
+memory.save(5, 'first')
+memory.save(5, 'second')
+try:
+    memory.save(4, 'third')
+except ValueError as error:
+    print(error)
+"""
+    assert node.run_both(source)[0] == "memory.save: found step 4, expected one after 5, the latest\n"
+    node.begin(2, StateVersion(attempt=1, step=5))
+    assert node.run_both(LOAD) == ["('first', 5)\n"] * 2
+
+
+@pytest.mark.parametrize("step", [1.5, True, None, "7"])
+def test_a_step_that_is_no_whole_number_is_refused(step: Any) -> None:
+    with pytest.raises(TypeError, match=r"memory\.save: found step .*, expected a whole number"):
+        memory.save(step, {})
+
+
+def test_a_state_that_is_too_large_is_not_kept_and_one_line_says_so(node: Node) -> None:
+    map_control(node.files[0].own)[LIMIT] = 5 << 20
+    source = "from hpc_elastic import memory\nfor step in range(3): memory.save(step, bytes(3 << 20))\nprint('goes on')"
+    outcome = node.run(0, source)
+    assert (outcome.exit_code, outcome.stdout, outcome.stderr.count("\n")) == (0, "goes on\n", 1)
+    assert outcome.stderr.startswith(
+        "hpc-elastic: memory.save: two copies of a state of 3.0 MiB need 8.0 MiB, and this rank's part of the 40 % of"
+    )
+    assert "that states may take is 5.0 MiB; training goes on without" in outcome.stderr
+
+
+def test_a_state_may_grow_and_shrink(node: Node) -> None:
+    node.run_both("from hpc_elastic import memory\nfor step in range(1, 8): memory.save(step, bytes((step % 4) << 20))")
+    assert node.states.verify() == held((1, 7), (1, 6))
+    node.begin(2, StateVersion(attempt=1, step=7))
+    assert node.run_both("from hpc_elastic import memory\nprint(memory.load()[0] == bytes(3 << 20))") == ["True\n"] * 2
+
+
+@pytest.mark.parametrize("offset", [12, 3 << 19])
+def test_a_damaged_state_is_forgotten_and_one_line_says_so(offset: int, node: Node) -> None:
+    node.run_both("from hpc_elastic import memory\nfor step in (1, 2): memory.save(step, bytes(2 << 20))\n" + WAIT)
+    newest = read_slots(map_control(node.files[1].own))[0]
+    byte = os.pread(node.files[1].own, 1, slot_offset(newest.slot) + offset)
+    os.pwrite(node.files[1].own, bytes([byte[0] ^ 1]), slot_offset(newest.slot) + offset)
+    assert node.states.verify() == held((1, 1))
+    assert node.said == ["rank 3: its state of step 2 in memory is damaged, and is not used"]
+
+
+def test_an_old_checksum_is_not_taken_for_that_of_a_new_state(node: Node) -> None:
+    """The agent has cleared the slot meanwhile, and the new state has the number that the old one had."""
+    node.run_both(save(1) + WAIT)
+    node.begin(2)
+    no_thread = "import threading\nthreading.Thread.start = lambda self: None\n"
+    node.run_both(no_thread + save(2))
+    assert node.states.verify() == held((2, 2))
+
+
+def test_a_worker_that_is_killed_at_any_moment_leaves_complete_states_only(node: Node) -> None:
+    """A state says of itself which step it is, in every part of it."""
+    source = """
+import torch
+from hpc_elastic import memory
+step = 0
+print("begins", flush=True)
+while True:
+    step += 1
+    memory.save(step, [torch.full((300_000,), step) for _ in range(4)])
+"""
+    script, dice = str(node.runner.write("script.py", source)), random.Random(7)
+    for attempt in range(1, 9):
+        node.begin(attempt)
+        process = node.start(0, node.command(0, "--script", script))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begins\n"
+        threading.Event().wait(dice.uniform(0.01, 0.07))  # any moment will do
+        process.kill()
+        process.communicate()
+        for state in read_slots(map_control(node.files[0].own)):
+            data = bytearray(os.pread(node.files[0].own, state.length, slot_offset(state.slot)))
+            loaded: list[torch.Tensor] = decode_state(memoryview(data))
+            assert {int(value) for tensor in loaded for value in (tensor.min(), tensor.max())} == {state.step}
+    assert read_slots(map_control(node.files[0].own)), "no state was saved in time"
+
+
+def test_a_process_that_a_rank_forks_neither_saves_nor_loads(node: Node) -> None:
+    source = """
+import os
+from hpc_elastic import memory
+memory.save(1, "the rank's")
+if os.fork() == 0:
+    memory.save(2, "the child's")
+    print(memory.load(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert node.run_both(source) == ["(None, None)\n"] * 2
+    assert node.states.verify() == held((1, 1))
+
+
+def test_a_program_that_a_rank_starts_inherits_nothing_of_it(node: Node) -> None:
+    look = node.runner.write(
+        "look.py",
+        "import os\nfd = '/proc/self/fd/'\nprint([n for n in os.listdir(fd) if 'memfd' in os.path.realpath(fd + n)])",
+    )
+    source = f"import subprocess, sys\nsubprocess.run([sys.executable, {str(look)!r}], close_fds=False)"
+    assert node.run(0, source).stdout == "[]\n"
+
+
+def test_a_script_imports_memory_where_nothing_of_ours_is_installed(node: Node) -> None:
+    outcome = node.run(0, LOAD, python=(sys.executable, "-I", "-S"))
+    assert (outcome.stdout, outcome.stderr) == ("(None, None)\n", "")
+
+
+def test_a_program_of_a_command_saves_and_passes_nothing_on(node: Node) -> None:
+    source = f"import os\nfrom hpc_elastic import memory\nmemory.save(3, 'x')\nprint({VARIABLE!r} in os.environ)"
+    script = str(node.runner.write("own.py", source))
+    command = node.command(0, "--command", sys.executable, script)
+    outcome = outcome_of(node.start(0, command, PYTHONPATH=str(LAUNCH.parents[1])))
+    assert (outcome.exit_code, outcome.stdout) == (0, "False\n"), outcome.stderr
+    assert [state.step for state in read_slots(map_control(node.files[0].own))] == [3]
+
+
+def test_fifty_attempts_leave_no_descriptor(node: Node) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for attempt in range(2, 52):
+        node.begin(attempt)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_random_generators_go_on_where_they_were() -> None:
+    random.seed(3)
+    torch.manual_seed(3)
+    state = memory.random_state()
+    first = (random.random(), torch.rand(2).tolist())
+    memory.set_random_state(state)
+    assert (random.random(), torch.rand(2).tolist()) == first

@@ -1,0 +1,149 @@
+"""States as bytes: safetensors' layout, every type comes back, and what cannot be kept is named by its place."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.worker.state_encoding import StateError, decode_state, encode_state
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(max_size=600)
+KEYS = st.text() | st.integers(min_value=2) | st.none()
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(KEYS, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def as_bytes(state: object) -> bytearray:
+    encoded = encode_state(state)
+    data = bytearray(encoded.length)
+    encoded.write(ctypes.addressof(ctypes.c_char.from_buffer(data)))
+    return data
+
+
+def round_trip(state: object) -> Any:
+    return decode_state(memoryview(as_bytes(state)))
+
+
+@given(TREES)
+def test_a_tree_comes_back_as_it_was(tree: object) -> None:
+    assert repr(round_trip(tree)) == repr(tree)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+        *(torch.float8_e5m2, torch.float8_e4m3fn),
+    ],
+)
+def test_a_tensor_of_any_type_comes_back_bit_by_bit(dtype: torch.dtype) -> None:
+    raw = torch.arange(96, dtype=torch.uint8) % 2
+    tensor = raw.view(dtype).reshape(2, -1)
+    found = round_trip({"w": tensor})["w"]
+    assert (found.dtype, found.shape) == (dtype, tensor.shape)
+    assert torch.equal(found.flatten().view(torch.uint8), raw)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        *(torch.tensor(3.5), torch.empty(0, 4), torch.arange(12).reshape(3, 4).t(), torch.arange(10)[::3]),
+        *(torch.nn.Parameter(torch.ones(3)), torch.ones(2, requires_grad=True) * 2),
+        torch.tensor([1 + 2j]).conj(),
+    ],
+)
+def test_a_tensor_of_any_shape_comes_back(tensor: torch.Tensor) -> None:
+    found = round_trip([tensor])[0]
+    assert type(found) is torch.Tensor
+    assert found.is_contiguous()
+    assert torch.equal(found, tensor.detach())
+
+
+def test_what_is_loaded_does_not_share_memory_with_the_state() -> None:
+    data = as_bytes(torch.ones(4))
+    found = decode_state(memoryview(data))
+    data[-16:] = bytes(16)
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+def test_the_states_of_an_optimizer_and_a_module_come_back() -> None:
+    module = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(3)).sum().backward()
+    optimizer.step()
+    found = round_trip({"model": OrderedDict(module.state_dict()), "optimizer": optimizer.state_dict()})
+    twin = torch.nn.Linear(3, 2)
+    again = torch.optim.AdamW(twin.parameters())
+    twin.load_state_dict(found["model"])
+    again.load_state_dict(found["optimizer"])
+    assert torch.equal(twin.weight, module.weight)
+    assert str(again.state_dict()) == str(optimizer.state_dict())
+
+
+def test_the_bytes_are_laid_out_as_safetensors_asks() -> None:
+    """Its reader refuses gaps, overlaps and a header that is not aligned."""
+    data = as_bytes({"a": torch.ones(3, dtype=torch.int8), "b": torch.ones(2, dtype=torch.float64), "c": b"x" * 300})
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    assert size % 8 == 0
+    assert list(header.pop("__metadata__")) == ["tree"]
+    spans = sorted(entry["data_offsets"] for entry in header.values())
+    assert [begin for begin, _ in spans] == [0, *(end for _, end in spans[:-1])]
+    assert spans[-1][1] == len(data) - 8 - size
+    assert [entry["dtype"] for entry in header.values()] == ["F64", "I8", "U8"]
+
+
+class _Own:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            {"optimizer": {"state": [{"fn": _Own()}]}},
+            "state['optimizer']['state'][0]['fn']: found tests.worker.test_state_encoding._Own; expected dicts",
+        ),
+        ({"f": print}, "state['f']: found builtin_function_or_method; expected dicts"),
+        ({_Own: 1}, "found the key <class"),
+        ({"e": {1, 2}}, "state['e']: found set; expected dicts"),
+        ({"s": torch.eye(2).to_sparse()}, "state['s']: found a torch.sparse_coo tensor, expected a dense one"),
+        ({"m": torch.ones(2, device="meta")}, "state['m']: found a meta tensor, expected a dense one"),
+        (({"x": 1 + 2j},), "state[0]['x']: found complex; expected dicts"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_place(state: object, message: str) -> None:
+    with pytest.raises(StateError) as caught:
+        encode_state(state)
+    assert str(caught.value).startswith("memory.save: state")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
+def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
+    with pytest.raises(StateError, match="found bytes that are no state"):
+        decode_state(memoryview(bytearray(data)))
+
+
+def test_importing_memory_imports_neither_torch_nor_numpy() -> None:
+    source = (
+        "import sys; from hpc_elastic import memory; print(memory.load(), memory.save(1, {'a': [1]}), "
+        "sorted(memory.random_state()), {'torch', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "(None, None) None ['python'] set()\n"
