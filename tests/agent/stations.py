@@ -34,6 +34,7 @@ from hpc_elastic.plan.launch_plan import ElasticPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import HeldState
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.membership.script import a_join
@@ -70,6 +71,9 @@ class FakeWorkers:
 
     def hurry(self) -> None:
         """Do nothing: these workers end at once anyway."""
+
+    async def held_states(self) -> tuple[HeldState, ...]:
+        return ()
 
     def pids(self) -> dict[str, int]:
         return dict.fromkeys(map(str, self._ranks), os.getpid())
