@@ -13,12 +13,13 @@
 # make fuzz       mutated answers of Slurm, 100,000 of each that was captured, and as many error files of workers; make fuzz COUNT=1000 for less
 # make faults     a table of failures, each made for real: of how many the right class, culprit and cause are told, a quarter of an hour
 # make kills      200 random SIGKILLs among 8 ranks in a collective, each of which must be named; KILLS=40 for less
-# make soak       all seven: simulate, fuzz, soak-local, soak-restarts, soak-guard, soak-slurm and soak-stops
+# make soak       all eight: simulate, fuzz, soak-local, soak-restarts, soak-guard, soak-slurm, soak-stops and soak-states
 # make soak-local   real runs on this machine with 200 random faults, about 20 minutes; FAULTS=1000 for a night
 # make soak-restarts   runs that crash 1,000 times and must hold no more at the end than after 50; CYCLES=100 for less
 # make soak-guard   1,000 agents frozen, killed or without their guard while they start workers; TRIALS=50 for less
 # make soak-slurm   real runs on a Slurm here with 200 random faults, about an hour; SLURM=26.05 on another version
 # make soak-stops   100 runs on a Slurm here, each stopped once in one of twelve ways, about 40 minutes; STOPS=20 for less
+# make soak-states   a training whose state is in memory, of which 200 ranks are killed: no step lost, the same weights; KILLS=20 for less
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
@@ -47,7 +48,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-states bench bench-recovery plots clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -98,6 +99,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --starts --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --machines --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --states --first $(FIRST) --count $$(($(N) / 10))
 
 explore: .venv/.installed
 	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES)
@@ -117,7 +119,7 @@ faults: .venv/.installed
 kills: .venv/.installed
 	$(BIN)/python -m tests.faults.kills --count $(KILLS) --seed $(SEED)
 
-soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm soak-stops
+soak: simulate fuzz soak-local soak-restarts soak-guard soak-slurm soak-stops soak-states
 
 soak-local: .venv/.installed
 	$(BIN)/python -m tests.soak --first $(FIRST) --faults $(FAULTS)
@@ -134,6 +136,11 @@ soak-slurm: .venv/.installed
 
 soak-stops: .venv/.installed
 	$(BIN)/python -m tests.soak.stops --first $(FIRST) --stops $(STOPS) --slurm $(SLURM)
+
+soak-states: .venv/.installed
+	$(BIN)/python -m tests.soak.saved_steps --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.soak.saved_steps --kills $(KILLS) --seed $(SEED) --replicated
+	$(BIN)/python -m tests.soak.saved_steps --kills $(KILLS) --seed $(SEED) --ddp
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.command_line --json docs/benchmarks/command_line.json

@@ -91,7 +91,7 @@ def kill_savers(door: Door, kills: int, seed: int, options: Sequence[str]) -> Ou
     finally:
         kill_everything(run)
     wrong = [] if (result["state"], result["attempts"]) == ("SUCCEEDED", kills + 1) else [f"{result}"]
-    wrong += _lost_steps(folder, kills)
+    wrong += lost_steps(folder, kills)
     (reference / "end").write_text(str(end))
     undisturbed = _submit(door, "undisturbed", reference, options, most=1)
     try:
@@ -170,8 +170,8 @@ def _is_saving(pid: int) -> bool:
     return False
 
 
-def _lost_steps(folder: Path, kills: int) -> list[str]:
-    """What is wrong with the steps at which the attempts began."""
+def lost_steps(folder: Path, kills: int) -> list[str]:
+    """Return what is wrong with the steps at which the attempts began, in lines."""
     wrong, begun = [], _begun(folder)
     counts = Counter((each["attempt"], each["rank"]) for each in begun)
     wrong += [f"attempt {attempt}: rank {rank} began {n} times" for (attempt, rank), n in counts.items() if n != 1]

@@ -4,8 +4,8 @@
 
 FOLDER/end has the step after which it ends; FOLDER/saved.RANK gets each step that a rank has saved, FOLDER/begun a line
 for each rank and attempt, and FOLDER/weights.RANK a digest in the end. Gradients are averaged parameter by parameter,
-because DistributedDataParallel (`--ddp`) puts them into other buckets from its second step on, in which gloo adds them
-in another order.
+or by DistributedDataParallel (`--ddp`) with buckets that stay as they are: usually it arranges them anew after its
+first step, in another order, and then gloo adds the gradients of more than two ranks in another order too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(SIZE, SIZE), torch.nn.ReLU(), torch.nn.Linear(SIZE, SIZE))
-    forward = DistributedDataParallel(model) if "--ddp" in options else model
+    forward = DistributedDataParallel(model, find_unused_parameters=True) if "--ddp" in options else model
     optimizer = torch.optim.AdamW(model.parameters())
     own = torch.zeros(BALLAST) + rank * ("--replicated" not in options)  # what differs between ranks, if anything may
     state, step = memory.load()

@@ -182,6 +182,8 @@ class LocalWorkers:
 
     async def held_states(self) -> tuple[HeldState, ...]:
         """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""
+        if not self._states.has_some:  # as in most runs, whose restarts wait for no other thread
+            return ()
         return await asyncio.get_running_loop().run_in_executor(None, self._states.verify)
 
     def pids(self) -> dict[str, int]:

@@ -62,6 +62,7 @@ class RankStates:
         self._numbers: list[memoryview] = []
         self._part = ""
         self._first_rank = 0
+        self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
 
     def begin(self, assign: Assign) -> list[StateFiles]:
         """Prepare the memories for an attempt, and return what each worker inherits.
@@ -79,11 +80,12 @@ class RankStates:
         while len(self._files) < assign.workers:
             self._files.append(create_memory(len(self._files)))
             self._numbers.append(map_control(self._files[-1]))
-        room = read_room()
+        if not self._memory:
+            self._memory = read_room().total
         for numbers in self._numbers:
             numbers[PID], numbers[ATTEMPT], numbers[LOAD_FROM] = 0, assign.attempt, NOTHING
-            numbers[TOTAL], numbers[PERCENT] = room.total, SHARE
-            numbers[LIMIT] = room.total * SHARE // 100 // assign.workers
+            numbers[TOTAL], numbers[PERCENT] = self._memory, SHARE
+            numbers[LIMIT] = self._memory * SHARE // 100 // assign.workers
         self._choose(assign.state)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
 
@@ -104,12 +106,17 @@ class RankStates:
             if state is not None:
                 numbers[LOAD_SLOT], numbers[LOAD_FROM] = state.slot, OWN
 
+    @property
+    def has_some(self) -> bool:
+        """Whether there is a state that all local ranks hold, damaged or not."""
+        return bool(self._held())
+
     def verify(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete and undamaged; forget those that are damaged.
 
         No worker may run. It reads every such state once, one thread a rank, and takes 0.35 s a GB.
         """
-        if not self._held():
+        if not self.has_some:
             return ()
         with ThreadPoolExecutor(max_workers=min(len(self._files), os.cpu_count() or 1)) as threads:
             list(threads.map(self._verify_rank, range(len(self._files))))
