@@ -208,7 +208,7 @@ class _Cursor:
     def advance(self, until: float | None, use: TimeUse, attempt: int) -> None:
         if until is None:
             return
-        until = min(max(until, self.at), self.end)
+        until = min(until, self.end)
         if until > self.at:
             span = TimeSpan(begin=self.at, end=until, use=use, attempt=attempt, allocation=self._number)
             self._spans.append(span)

@@ -53,9 +53,10 @@ def assert_as_the_trainer_says(run: Run, folder: Path, *, within_s: float) -> di
     assert seconds[TimeUse.AGAIN] == pytest.approx(again, abs=within_s), (seconds, run.story())
     parts = [sum(each["seconds"].values()) for each in spent["allocations"]]
     assert sum(parts) == pytest.approx(sum(seconds.values()), abs=0.01)
-    whole = moment(run.result()["ended"]) - moment(run.read(run.layout.allocation(1))["time"])
-    between = spent["queued_s"] if len(parts) > 1 else 0.0
-    assert sum(parts) == pytest.approx(whole - between, rel=0.01, abs=between and 1.0), (seconds, whole)
+    claimed = moment(run.read(run.layout.allocation(1))["time"])
+    between = spent["queued_s"] - (claimed - moment(run.read(run.layout.submission)["submitted"]))
+    whole = moment(run.result()["ended"]) - claimed
+    assert sum(parts) + between == pytest.approx(whole, rel=0.01), (seconds, whole)
     return seconds
 
 
