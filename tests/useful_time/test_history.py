@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpc_elastic.rundir.records import utc_text
 from hpc_elastic.useful_time.division import TimeUse, divide, totals
 from hpc_elastic.useful_time.history import RunRecords, find_history
 from tests.useful_time.made_runs import BEGIN, MadeAllocation, MadeAttempt, MadeRun, Telling
@@ -175,3 +176,74 @@ def test_records_that_are_missing_are_no_time() -> None:
     told = Telling(made(MadeAttempt()))
     records = replace(told.records(), events=[], attempts=[], result=None)
     assert {use for use, value in spent(records).items() if value} <= {TimeUse.STARTING, TimeUse.WAITING}
+
+
+def test_a_clock_that_only_a_later_head_has_compared_is_corrected() -> None:
+    """Head b is 1,000 s ahead of head a, and node c 50 s ahead of b."""
+    at = BEGIN + 1000 + 20
+    attempt = {"attempt": 1, "allocation": 2, "head": "b", "members": ["b", "c"], "time": utc_text(at)}
+    ended = {"ended": utc_text(at + 30), "written_by": "b"}
+
+    def event(name: str, by: str, seconds: float, /, **metadata: Any) -> dict[str, Any]:
+        about = {"allocation": 2, "attempt": 1, "metadata": metadata}
+        return {"name": name, "time_ns": int((at + seconds) * 1e9), "node": by, **about}
+
+    claim = {"job_id": "1", "restart_count": 0, "allocation": 1, "node": "a", "time": utc_text(BEGIN)}
+    later = {**claim, "restart_count": 1, "allocation": 2, "node": "b", "time": utc_text(at)}
+    records = RunRecords(
+        allocations=[claim, later],
+        attempts=[attempt],
+        events=[
+            {**event("node.clock_differs", "a", -1000, node="b", offset_s=1000.0), "allocation": 1},
+            event("node.clock_differs", "b", 0, node="c", offset_s=50.0),
+            event("attempt.started", "c", 60),
+        ],
+        result=ended,
+    )
+    assert spent(records)[TimeUse.STARTING] == pytest.approx(10)
+
+
+def test_an_allocation_ends_at_the_latest_when_the_next_one_begins() -> None:
+    told = Telling(MadeRun(allocations=(MadeAllocation(), MadeAllocation())))
+    late = {**told.events[0], "time_ns": int((told.end + 1e5) * 1e9), "name": "node.lost"}
+    history = find_history(replace(told.records(), events=[*told.events, late]))
+    assert history.allocations[0].end <= history.allocations[1].begin
+
+
+def test_a_requeue_that_a_head_recorded_ends_the_allocation() -> None:
+    told = Telling(MadeRun(allocations=(MadeAllocation(leave_s=20), MadeAllocation())))
+    ending = next(event for event in told.events if event["name"] == "run.ending")
+    told.requests.insert(0, {**told.requests[0], "kind": "requeue", "time": utc_text(ending["time_ns"] / 1e9)})
+    told.events[:] = [event for event in told.events if event is not ending]
+    assert spent(told.records())[TimeUse.ENDED] == pytest.approx(told.truth[TimeUse.ENDED], abs=0.1)
+
+
+def test_two_claims_of_one_start_are_one_allocation() -> None:
+    """The first claim's head died before it opened an attempt."""
+    told = Telling(made(MadeAttempt()))
+    first = told.allocations[0]
+    told.allocations.append({**first, "allocation": 2})
+    for record in [*told.attempts, *told.events]:
+        record["allocation"] = 2
+    history = find_history(told.records())
+    assert len(history.allocations) == 1
+    assert spent(told.records()) == pytest.approx(told.truth, abs=0.1)
+
+
+def test_numbers_of_thousands_of_digits_are_not_known() -> None:
+    told = Telling(made(MadeAttempt(), MadeAttempt()))
+    huge = {"name": "steps.done", "node": "z", "allocation": 1, "attempt": 1}
+    events = [
+        {**huge, "time_ns": 10**4000, "metadata": {}},
+        {**huge, "time_ns": int(BEGIN * 1e9), "metadata": {"step": 10**4000, "step_time_ns": 10**4000}},
+        {**huge, "time_ns": int(BEGIN * 1e9), "metadata": {"step": 10**4000, "step_time_ns": int(BEGIN * 1e9)}},
+    ]
+    assert spent(replace(told.records(), events=[*told.events, *events])) == pytest.approx(told.truth, abs=0.1)
+
+
+def test_what_follows_the_last_step_before_a_cut_is_lost() -> None:
+    first = MadeAllocation(attempts=(MadeAttempt(steps=20, lost_s=30, end="stopped"),), leave_s=0)
+    told = Telling(MadeRun(allocations=(first, MadeAllocation())))
+    told.events[:] = [event for event in told.events if (event["name"], event["allocation"]) != ("run.ending", 1)]
+    told.events[:] = [event for event in told.events if (event["name"], event["allocation"]) != ("failure.observed", 1)]
+    assert spent(told.records())[TimeUse.RESTARTING] == pytest.approx(30.5, abs=1)

@@ -60,11 +60,11 @@ def test_the_uses_of_a_run_directory_are_the_true_ones(tmp_path: Path, told: Tel
 def test_only_some_nodes_of_a_large_attempt_are_read(tmp_path: Path, told: Telling) -> None:
     layout = write(tmp_path, told, members=1250)
     before = read_useful_time(layout).seconds
-    other = Path(layout.events("n600"))
+    other = Path(layout.events("n5"))
     other.parent.mkdir(parents=True)
     moment = told.events[0]["time_ns"]
     step = {"step": 10**6, "step_time_ns": moment}
-    event = {"name": "steps.done", "time_ns": moment, "node": "n600", "allocation": 1, "attempt": 1, "metadata": step}
+    event = {"name": "steps.done", "time_ns": moment, "node": "n5", "allocation": 1, "attempt": 1, "metadata": step}
     other.write_text(json.dumps(event))
     assert read_useful_time(layout).seconds == before
 
