@@ -31,6 +31,8 @@ REASON = 8  # of the notice: its place in REASONS
 STOPS_NS = 9  # when the workers are stopped, by CLOCK_MONOTONIC; 0: that is not known
 SAVING = 10  # how many blocks of `saving` the rank is in
 NOTICE_SIGNAL = 11  # the signal that the agent sends at a notice, 0 if job.yaml asks for none
+FIRST_STEP = 12  # of the first heartbeat that named a step
+FIRST_NS = 13  # when that was, by CLOCK_MONOTONIC; 0: none has
 SLOT_NUMBERS = 16
 
 NO_STEP = -(2**63)

@@ -22,6 +22,7 @@ LAYERS = {
     "hpc_elastic.plan": "plan",
     "hpc_elastic.rundir": "rundir",
     "hpc_elastic.failures": "failures",
+    "hpc_elastic.useful_time": "useful_time",
     "hpc_elastic.job": "job",
     "hpc_elastic.site": "site",
     "hpc_elastic.resolve": "resolve",
@@ -43,6 +44,7 @@ MAY_IMPORT = {
     "plan": "base",
     "rundir": "base plan",
     "failures": "base rundir",
+    "useful_time": "base rundir",
     "job": "base plan",
     "site": "base plan job",
     "resolve": "base plan job site",
@@ -51,14 +53,15 @@ MAY_IMPORT = {
     "elastic": "base plan rundir",
     "membership": "base plan rundir failures elastic",
     # The scheduler: whether an older allocation still lives.
-    "agent": "base plan rundir failures scheduler elastic membership",
+    "agent": "base plan rundir failures useful_time scheduler elastic membership",
     "worker": "base plan rundir failures",
-    "observe": "base plan rundir failures scheduler",
-    "api": "base plan rundir failures job site resolve render scheduler observe",
+    "observe": "base plan rundir failures useful_time scheduler",
+    "api": "base plan rundir failures useful_time job site resolve render scheduler observe",
     "integrations": (
-        "base plan rundir failures job site resolve render scheduler elastic membership agent worker observe api"
+        "base plan rundir failures useful_time job site resolve render scheduler elastic membership agent worker "
+        "observe api"
     ),
-    "cli": "base plan rundir failures job site resolve render scheduler observe api",
+    "cli": "base plan rundir failures useful_time job site resolve render scheduler observe api",
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -108,7 +111,7 @@ PURE = (
     *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
     *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.printable", "hpc_elastic.failures"),
     *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
-    "hpc_elastic.rundir.submissions",
+    *("hpc_elastic.rundir.submissions", "hpc_elastic.useful_time.division", "hpc_elastic.useful_time.history"),
     *(
         "hpc_elastic.job.parameters",
         "hpc_elastic.job.spec",

@@ -28,6 +28,7 @@ from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.samples import SampleFile, Sampler
+from hpc_elastic.agent.records.step_notes import StepNotes
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.signals import AgentSignals
@@ -46,6 +47,7 @@ from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 
 DISK_DRAINS_WITHIN_S = 30.0
+METRICS_EVERY_S = 60.0
 
 
 class Supervisor:
@@ -111,6 +113,7 @@ class Supervisor:
         if self._part.member.join.is_launch_host:
             self._disk.best_effort(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())
+        self._tasks.run(self._refresh_metrics())
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
         await self._shut_down()
@@ -195,6 +198,12 @@ class Supervisor:
             progress=self._group.heartbeats.read,
         )
         self._sampler.start()
+        self._telemetry.steps = StepNotes(self._group.heartbeats.read, self._note, later=self._loop.call_later)
+
+    async def _refresh_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_EVERY_S)
+            self._telemetry.refresh()
 
     def _move_deadline(self) -> None:
         self._guard.set_deadline(self._part.guard_deadline())
@@ -213,6 +222,8 @@ class Supervisor:
     async def _shut_down(self) -> None:
         """End all parts in order: membership first, in which a local head ends after its members, the threads last."""
         self._sampler.stop()
+        if self._telemetry.steps is not None:
+            self._telemetry.steps.end()
         await self._part.close()
         await self._group.shut_down()
         await self._part.member.close()

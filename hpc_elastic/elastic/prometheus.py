@@ -34,6 +34,8 @@ RUN_FAMILIES = {
 }
 STATE_FAMILY = Family("gauge", "1 for the state that the worker group is in.")
 DURATION_FAMILY = Family("gauge", "How long a step of the agent took the last time.")
+TIME_FAMILY = Family("gauge", "Seconds of the run's allocations by what they were spent on; the queue is in none.")
+SHARE_FAMILY = Family("gauge", "Share of the run's allocations in which steps were done for the first time.")
 STEPS_FAMILY = Family("counter", "Steps of the agent, by whether they did what they should.")
 
 
@@ -60,8 +62,23 @@ class RoleSample:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def render_textfile(samples: list[RoleSample]) -> str:
-    """Return the whole file: each family once, with its help and type, then a line for each role."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSample:
+    """What a run's time was spent on: seconds by the word for it, and the useful share, None if there is no time."""
+
+    run: str
+    node: str
+    seconds: Mapping[str, float]
+    share: float | None
+
+
+def render_textfile(samples: list[RoleSample], spent: TimeSample | None = None) -> str:
+    """Return the whole file: each family once, with its help and type, then a line for each role.
+
+    Args:
+        samples: one for each role.
+        spent: what the time of the whole run was spent on, if that is known.
+    """
     blocks = [
         (f"workers_{name}", family, [line for sample in samples for line in _value_lines(sample, name)])
         for name, family in RUN_FAMILIES.items()
@@ -71,6 +88,11 @@ def render_textfile(samples: list[RoleSample]) -> str:
         ("step_duration_seconds", DURATION_FAMILY, [line for sample in samples for line in _duration_lines(sample)]),
         ("steps_total", STEPS_FAMILY, [line for sample in samples for line in _count_lines(sample)]),
     ]
+    if spent is not None:
+        whose = {"run": spent.run, "node": spent.node}
+        uses = [(_label_text({**whose, "use": use}), round(seconds, 3)) for use, seconds in spent.seconds.items()]
+        share = [] if spent.share is None else [(_label_text(whose), round(spent.share, 6))]
+        blocks += [("time_use_seconds", TIME_FAMILY, uses), ("useful_time_ratio", SHARE_FAMILY, share)]
     return "".join(_block(PREFIX + name, family, lines) for name, family, lines in blocks if lines)
 
 
@@ -103,7 +125,10 @@ def _count_lines(sample: RoleSample) -> Iterator[tuple[str, float]]:
 
 
 def _labels(sample: RoleSample, **more: str) -> str:
-    labels = {"run": sample.run, "role": sample.role, "node": sample.node, **more}
+    return _label_text({"run": sample.run, "role": sample.role, "node": sample.node, **more})
+
+
+def _label_text(labels: Mapping[str, str]) -> str:
     return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 

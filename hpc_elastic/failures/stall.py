@@ -13,12 +13,15 @@ class HeartbeatState:
     """A rank's heartbeats: its latest step (None: it named none), the seconds since the latest, and how many so far.
 
     `age_s` is None before the first one. `is_saving`: the rank is in a block of `saving`, in which it makes none.
+    `first_step` is that of the first heartbeat that named one, and `first_age_s` the seconds since then.
     """
 
     step: int | None
     age_s: float | None
     count: int
     is_saving: bool = False
+    first_step: int | None = None
+    first_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

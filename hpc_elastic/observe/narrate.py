@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from hpc_elastic.observe.facts import AttemptFacts
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir.states import RunState
+from hpc_elastic.useful_time.division import TimeUse
+from hpc_elastic.useful_time.reading import UsefulTime
 
 WAITING = ("PENDING", "REQUEUED")  # the states in which the job is in the queue
 _NODES_SHOWN = 6
@@ -137,3 +139,15 @@ def describe_duration(seconds: float) -> str:
     return " ".join(
         f"{number} {unit}" for number, unit in parts[first : first + 2] if number or unit == parts[first][1]
     )
+
+
+def describe_useful_time(useful_time: UsefulTime) -> str:
+    """Return the useful share of a run's allocations and the largest of what else their time went to; one sentence."""
+    seconds, share = useful_time.seconds, useful_time.share
+    if share is None:
+        return ""
+    whole = sum(seconds.values())
+    others = sorted(((used, use) for use, used in seconds.items() if use is not TimeUse.TRAINING), reverse=True)
+    told = [f"{use.value} {100 * used / whole:.0f} %" for used, use in others if used >= 0.005 * whole]
+    known = "" if useful_time.has_repeats else "; repeated steps are not known without heartbeat(step)"
+    return f"{100 * share:.0f} % of {describe_duration(whole)}{''.join(f', {each}' for each in told)}{known}"

@@ -17,6 +17,7 @@ from hpc_elastic.observe.narrate import (
     describe_parameters,
     describe_set_aside,
     describe_state,
+    describe_useful_time,
     of_limit,
     unix_time,
     where_to_look,
@@ -26,6 +27,7 @@ from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.observe.text import NARROW, readable_time, state_style, wrap
 from hpc_elastic.printable import printable, printable_line
 from hpc_elastic.rundir.states import RunState
+from hpc_elastic.useful_time.reading import UsefulTime
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,7 +38,9 @@ _WIDE = 100
 LIST_HEADER = ("NAME", "STATE", "JOB", "SUBMITTED", "ATTEMPTS", "RUN DIRECTORY")
 
 
-def status_rows(snapshot: Snapshot, pace: Pace = NO_PACE, now: float | None = None) -> list[tuple[str, str]]:
+def status_rows(
+    snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None, now: float | None = None
+) -> list[tuple[str, str]]:
     """Return the label and the text of each line of `status`; `now` is in Unix seconds, by default by this clock."""
     workers = f"{count(snapshot.workers, 'worker')} on " if snapshot.workers else ""
     code = f", exit code {snapshot.exit_code}" if snapshot.exit_code is not None else ""
@@ -62,16 +66,17 @@ def status_rows(snapshot: Snapshot, pace: Pace = NO_PACE, now: float | None = No
         ("submitted", readable_time(snapshot.submitted)),
         ("ended", readable_time(snapshot.ended)),
         ("elapsed", _elapsed(snapshot, time.time() if now is None else now)),
+        ("useful time", "" if useful_time is None else describe_useful_time(useful_time)),
         ("run directory", snapshot.run_dir),
     ]
     rows += [("next" if number == 0 else "", line) for number, line in enumerate(where_to_look(snapshot))]
     return [(label, printable(text)) for label, text in rows if text]
 
 
-def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE) -> str:
+def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None) -> str:
     """Return `status` as text, wrapped between words to `width` columns; paths and commands are never broken."""
     lines = [printable_line(snapshot.name)]
-    for label, text in status_rows(snapshot, pace):
+    for label, text in status_rows(snapshot, pace, useful_time):
         is_for_copying = label in _FOR_COPYING
         if width < NARROW:
             lines += [label] * bool(label) + ([f"  {text}"] if is_for_copying else wrap(text, width, "  "))
@@ -82,7 +87,7 @@ def plain_status(snapshot: Snapshot, width: int, pace: Pace = NO_PACE) -> str:
     return "\n".join(lines)
 
 
-def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE) -> RenderableType:
+def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE, useful_time: UsefulTime | None = None) -> RenderableType:
     """Return `status` for a terminal."""
     from rich.console import Group
     from rich.table import Table
@@ -91,7 +96,7 @@ def rich_status(snapshot: Snapshot, pace: Pace = NO_PACE) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for label, text in status_rows(snapshot, pace):
+    for label, text in status_rows(snapshot, pace, useful_time):
         grid.add_row(label, Text(text, style=state_style(snapshot.state) if label == "state" else ""))
     return Group(Text(printable_line(snapshot.name), style="bold"), grid)
 

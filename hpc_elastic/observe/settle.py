@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 
-from hpc_elastic.codec import to_json
+from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.observe.diagnosis import MissingResult
 from hpc_elastic.observe.facts import Facts
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import RunResultRecord, utc_text
+from hpc_elastic.rundir.records import RunResultRecord, TimeSpent, utc_text
+from hpc_elastic.useful_time.reading import read_useful_time
 
 
 def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
@@ -24,7 +26,9 @@ def settle(layout: RunLayout, facts: Facts, missing: MissingResult) -> bool:
     Raises:
         RunDirectoryError: the directory cannot be written.
     """
-    if not store.claim(layout.result, to_json(_result(facts, missing, time.time()))):
+    result = _result(facts, missing, time.time())
+    spent = read_useful_time(layout, result=to_json(result)).to_json()
+    if not store.claim(layout.result, to_json(replace(result, useful_time=from_json(TimeSpent, spent)))):
         return False
     with contextlib.suppress(RunDirectoryError):  # only for a script that is run by hand later
         store.write_bytes(layout.exit_code, f"{int(missing.exit_code)}\n".encode())

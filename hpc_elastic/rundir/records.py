@@ -370,6 +370,32 @@ class NodeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationTime:
+    """What the time of one allocation was spent on: seconds by use, and the share of training, None without any."""
+
+    allocation: int
+    seconds: Mapping[str, float]
+    useful_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """What the time of a run's allocations was spent on (`hpc_elastic.useful_time`).
+
+    `seconds` is by use, over all allocations; `useful_share` is the share of training, None if there is no time.
+    `queued_s` is how long the job waited for its allocations, which are without it. `has_steps`: ranks named their
+    steps in heartbeats. `are_repeats_known`: steps that were done again are told from new ones.
+    """
+
+    useful_share: float | None
+    seconds: Mapping[str, float]
+    queued_s: float | None
+    has_steps: bool
+    are_repeats_known: bool
+    allocations: tuple[AllocationTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResultRecord:
     """`result.json`: how the run ended; `failures` is by global rank, of the last attempt.
 
@@ -377,7 +403,7 @@ class RunResultRecord:
     and workers that the agents stopped are in neither. `return_values` names files, as a NodeResult's does.
     `reason` is one word of `RESULT_REASONS`; `cause` is the line for people; `restarts` counts the
     worker failures that were answered with a restart; `written_by` is a node, `script` or `login`. `root_cause` is why
-    the last attempt failed, None if it did not.
+    the last attempt failed, None if it did not. `useful_time` is what its time was spent on, None in old runs.
     """
 
     format_version: int = FORMAT_VERSION
@@ -395,6 +421,7 @@ class RunResultRecord:
     ended: str
     written_by: str
     root_cause: RootCause | None = None
+    useful_time: TimeSpent | None = None
 
     def is_failed(self) -> bool:
         """Return whether the state is FAILED, as torch's; a run that was cancelled neither failed nor succeeded."""

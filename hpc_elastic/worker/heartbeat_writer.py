@@ -18,6 +18,8 @@ from time import monotonic_ns
 from hpc_elastic.heartbeat_memory import (
     BEATS_FROM,
     COUNT,
+    FIRST_NS,
+    FIRST_STEP,
     PID,
     SLOT_NUMBERS,
     STEP,
@@ -55,6 +57,9 @@ def heartbeat(step: int | None = None) -> None:
             slot[STEP] = step
         except (TypeError, ValueError):
             raise TypeError(f"heartbeat: found step {step!r}, expected a whole number") from None
+        if not slot[FIRST_NS]:
+            slot[FIRST_STEP] = step
+            slot[FIRST_NS] = monotonic_ns()
     slot[TIME_NS] = monotonic_ns()
     slot[COUNT] += 1
     if slot[BEATS_FROM] and at_notice is not None:

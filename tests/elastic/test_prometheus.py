@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hpc_elastic.elastic import WorkerState
 from hpc_elastic.elastic.metrics import run_metrics, state_metrics
-from hpc_elastic.elastic.prometheus import RoleSample, render_textfile
+from hpc_elastic.elastic.prometheus import RoleSample, TimeSample, render_textfile
 
 
 def sample(*, role: str = "trainer", run: str = "digits", node: str = "node1") -> RoleSample:
@@ -85,6 +85,18 @@ def test_roles_share_each_family() -> None:
 
 def test_what_is_not_known_yet_has_no_family() -> None:
     assert render_textfile([RoleSample(run="digits", role="trainer", node="node1")]) == ""
+
+
+def test_the_time_of_the_run_has_a_line_for_each_use_and_no_role() -> None:
+    spent = TimeSample(run="digits", node="node1", seconds={"training": 12.5, "stalled": 0.0}, share=0.75)
+    families = parse(render_textfile([], spent))
+    uses = families["hpc_elastic_time_use_seconds"]
+    assert uses.type == "gauge"
+    assert [(each.labels, each.value) for each in uses.samples] == [
+        ({"run": "digits", "node": "node1", "use": "training"}, 12.5),
+        ({"run": "digits", "node": "node1", "use": "stalled"}, 0.0),
+    ]
+    assert value(families["hpc_elastic_useful_time_ratio"], run="digits") == 0.75
 
 
 any_text = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters='\n\r\t"\\'), min_size=1)

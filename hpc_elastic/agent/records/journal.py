@@ -46,6 +46,7 @@ from hpc_elastic.rundir.records import (
     Request,
     RunResultRecord,
     RunState,
+    TimeSpent,
     World,
     utc_text,
 )
@@ -63,6 +64,7 @@ from hpc_elastic.rundir.store import (
 )
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
+from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -389,6 +391,7 @@ class Journal:
         """
         standing = self._chain.result()
         if standing is None:
+            spent = self._time_spent(result)  # before the look at the claims, between which and the result nothing is
             if result.state is not RunState.SUCCEEDED:
                 later = self.goes_on_elsewhere(result.attempts)
             else:
@@ -397,13 +400,21 @@ class Journal:
                 return later
             complete = with_runs_values(self._plan, self._layout, result, self._chain.latest_world)
             stamped = replace(complete, ended=utc_text(time.time()))
-            claim(self._layout.result, to_json(stamped))
+            claim(self._layout.result, to_json(replace(stamped, useful_time=spent)))
             standing = self._chain.result()
         if standing is None:
             raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
         if not os.path.exists(self._layout.exit_code):  # the result's writer may have died before this file
             write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
         return standing.exit_code, standing.cause
+
+    def _time_spent(self, result: RunResultRecord) -> TimeSpent:
+        ending = replace(result, ended=utc_text(time.time()))
+        return from_json(TimeSpent, read_useful_time(self._layout, result=to_json(ending)).to_json())
+
+    def useful_time(self) -> UsefulTime:
+        """Return what the run's time was spent on, until now or the run's end."""
+        return read_useful_time(self._layout, now=time.time())
 
     def write_node_result(self, result: NodeResult, *, started: float) -> None:
         """Write this node's part in an attempt, with what its workers returned; `started` is in Unix seconds."""

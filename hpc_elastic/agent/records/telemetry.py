@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from hpc_elastic.agent.records.journal import Journal
+from hpc_elastic.agent.records.step_notes import StepNotes
 from hpc_elastic.agent.records.textfile import Textfile
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.elastic.events import (
@@ -37,7 +38,7 @@ from hpc_elastic.elastic.events import (
 )
 from hpc_elastic.elastic.group import NodeRanks, WorkerGroup
 from hpc_elastic.elastic.metrics import METRIC_GROUP, run_metrics, state_metrics, step_metrics
-from hpc_elastic.elastic.prometheus import RoleSample, render_textfile
+from hpc_elastic.elastic.prometheus import RoleSample, TimeSample, render_textfile
 from hpc_elastic.elastic.spec import planned_spec
 from hpc_elastic.errors import ExitCode, RunDirectoryError
 from hpc_elastic.membership.actions import (
@@ -111,6 +112,7 @@ class Telemetry:
         self._durations_ms: dict[str, float] = {}
         self._counts: dict[str, tuple[int, int]] = {}
         self._run_values: dict[str, dict[str, float]] = {}  # by role
+        self.steps: StepNotes | None = None  # is told when workers begin and end, if it is set
         self._began = now()
         self._begin("run", "initialize_workers", "rendezvous")
 
@@ -162,6 +164,10 @@ class Telemetry:
             self._put(values, role=role.name)
         self._write_textfile()
 
+    def refresh(self) -> None:
+        """Write the text file anew, for what changes by time alone."""
+        self._write_textfile()
+
     # Steps.
 
     def _assigned(self, assign: Assign) -> None:
@@ -185,6 +191,8 @@ class Telemetry:
         self.group = self.group.started(pids)
         self._end("start_workers", "initialize_workers", "restart_workers")
         self._begin("monitor_workers")
+        if self.steps is not None:
+            self.steps.begin(result.attempt, is_traced=self.group.workers[0].role_rank == 0)
         moment, source = self._moment(), EventSource.WORKER
         self._append_events(
             [
@@ -211,6 +219,8 @@ class Telemetry:
             errors = {rank: _raw_error(path) for rank, path in paths.items()}
             self._journal.append_events(worker_events(group, moment, result, errors=errors))
 
+        if self.steps is not None:
+            self.steps.end()
         self._disk.best_effort(write)
         self._enter(result.state)
 
@@ -286,8 +296,14 @@ class Telemetry:
     def _write_textfile(self) -> None:
         textfile = self._textfile
         if textfile is not None and self._journal.is_head:
-            text = render_textfile(self._samples())
-            self._disk.best_effort(lambda: textfile.replace(text))
+            samples = self._samples()
+            self._disk.best_effort(lambda: textfile.replace(render_textfile(samples, self._time_sample())))
+
+    def _time_sample(self) -> TimeSample:
+        """Return what the run's time was spent on so far; blocks."""
+        spent = self._journal.useful_time()
+        seconds = {use.key: seconds for use, seconds in spent.seconds.items()}
+        return TimeSample(run=self._plan.run, node=self._place.node, seconds=seconds, share=spent.share)
 
     def _samples(self) -> list[RoleSample]:
         run, node, own = self._plan.run, self._place.node, self.group.spec.role

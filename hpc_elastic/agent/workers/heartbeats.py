@@ -11,6 +11,8 @@ from hpc_elastic.failures.stall import HeartbeatState
 from hpc_elastic.heartbeat_memory import (
     BEATS_FROM,
     COUNT,
+    FIRST_NS,
+    FIRST_STEP,
     NO_STEP,
     NOTICE_SIGNAL,
     PID,
@@ -172,4 +174,12 @@ class Heartbeats:
         count, step, time_ns = slot[COUNT], slot[STEP], slot[TIME_NS]
         age_s = max(0, now_ns - time_ns) / 1e9 if time_ns else None
         named = None if step == NO_STEP else step
-        return HeartbeatState(step=named, age_s=age_s, count=count, is_saving=slot[SAVING] > 0)
+        first_step, first_ns = slot[FIRST_STEP], slot[FIRST_NS]
+        return HeartbeatState(
+            step=named,
+            age_s=age_s,
+            count=count,
+            is_saving=slot[SAVING] > 0,
+            first_step=first_step if first_ns else None,
+            first_age_s=max(0, now_ns - first_ns) / 1e9 if first_ns else None,
+        )

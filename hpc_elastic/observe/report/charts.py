@@ -37,7 +37,7 @@ def chart_data(data: ReportData) -> dict[str, Any]:
             }
             for each in data.failures
         ],
-        "uses": [[_ms(each.begin), _ms(each.end), each.use.value, each.attempt] for each in data.spans],
+        "uses": [[_ms(each.begin), _ms(each.end), each.use.value, each.attempt] for each in data.useful_time.spans],
         "restarts": [[_ms(each.times.opened), number] for number, each in enumerate(data.attempts)],
         "metrics": metrics(data.samples, data.begin, data.end),
     }

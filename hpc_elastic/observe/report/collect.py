@@ -13,12 +13,13 @@ from typing import Any
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.pace import Pace
 from hpc_elastic.observe.report.timeline import NodeNews, TimelineRow, draw_timeline
-from hpc_elastic.observe.report.useful_time import AllocationTimes, AttemptTimes, TimeSpan, divide
 from hpc_elastic.observe.samples import read_pace, read_spread
 from hpc_elastic.observe.snapshot import Snapshot
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.sample_tail import Line
+from hpc_elastic.useful_time.division import AttemptTimes
+from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
 
 MOST_SAMPLES = 40_000  # of all nodes together
 MOST_STACKS = 100
@@ -60,8 +61,7 @@ class ReportData:
     begin: float
     end: float
     attempts: tuple[AttemptSeen, ...]
-    spans: tuple[TimeSpan, ...]
-    has_steps: bool
+    useful_time: UsefulTime
     rows: tuple[TimelineRow, ...]
     failures: tuple[FailureSeen, ...]
     failures_left_out: int
@@ -84,14 +84,13 @@ def collect_report(layout: RunLayout, snapshot: Snapshot) -> ReportData:
     per_node = max(20, min(600, MOST_SAMPLES // max(1, len(nodes))))
     samples = {node: found for node in nodes if (found := read_spread(layout.samples(node), per_node))}
     failures = list(_failures(layout, [attempt.number for attempt in attempts]))
-    steps = _steps(samples)
     moments = [_seconds(snapshot.submitted), *(_seconds(claim.get("time")) for claim in claims[:1])]
     begin = max((moment for moment in moments if moment is not None), default=0.0)
     last = max([begin, *(_time(each) for each in events), *(lines[-1]["time_ns"] / 1e9 for lines in samples.values())])
     end = _seconds(snapshot.ended) or last
-    seen = _attempts(layout, snapshot, events, end, steps)
+    seen = _attempts(layout, snapshot, events, end)
     begin = min([begin or end, *(each.times.opened for each in seen)])
-    allocations = _allocations(claims, snapshot, seen, events, end)
+    useful_time = read_useful_time(layout, samples=samples)
     failed_on: dict[int, set[str]] = {}
     for failure in failures:
         failed_on.setdefault(failure.attempt, set()).add(failure.node)
@@ -109,8 +108,7 @@ def collect_report(layout: RunLayout, snapshot: Snapshot) -> ReportData:
         begin=begin,
         end=end,
         attempts=tuple(seen),
-        spans=tuple(divide(allocations, steps)),
-        has_steps=bool(steps),
+        useful_time=useful_time,
         rows=tuple(rows),
         failures=tuple(failures[:MOST_FAILURES]),
         failures_left_out=max(0, len(failures) - MOST_FAILURES),
@@ -165,7 +163,6 @@ def _attempts(
     snapshot: Snapshot,
     events: Sequence[Mapping[str, Any]],
     end: float,
-    steps: Sequence[tuple[float, int]],
 ) -> list[AttemptSeen]:
     started = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") == "attempt.started"}
     ended = {each.get("attempt"): _time(each) for each in reversed(events) if each.get("name") in _ENDS}
@@ -182,60 +179,9 @@ def _attempts(
         if opened is None:
             continue
         failed = ended.get(attempt.number, end if is_last and snapshot.is_over else None)
-        times = AttemptTimes(number=attempt.number, opened=opened, started=started.get(attempt.number), failed=failed)
-        if root.get("class") == "stalled":
-            times = replace(times, stalled=_last_step(steps, opened, failed or end))
+        times = AttemptTimes(number=attempt.number, opened=opened, started=started.get(attempt.number), ended=failed)
         found.append(AttemptSeen(times=times, nodes=attempt.nodes, workers=attempt.workers, cause=cause))
     return found
-
-
-def _last_step(steps: Sequence[tuple[float, int]], begin: float, end: float) -> float | None:
-    """Return when the highest step between two times was first seen."""
-    own = [(at, step) for at, step in steps if begin <= at <= end]
-    highest = max((step for _, step in own), default=None)
-    return next((at for at, step in own if step == highest), None)
-
-
-def _allocations(
-    claims: Sequence[Mapping[str, Any]],
-    snapshot: Snapshot,
-    seen: Sequence[AttemptSeen],
-    events: Sequence[Mapping[str, Any]],
-    end: float,
-) -> list[AllocationTimes]:
-    """Return the starts of the job by the scheduler; several allocation claims of one start count as one."""
-    of_attempt = {attempt.number: attempt.allocation for attempt in snapshot.attempt_history}
-    starts: list[tuple[float, set[int]]] = []
-    latest: object = None
-    for claim in claims:
-        start, begin = (claim.get("job_id"), claim.get("restart_count")), _seconds(claim.get("time"))
-        if start == latest and starts:
-            starts[-1][1].add(int(claim.get("allocation") or 0))
-        elif begin is not None:
-            starts.append((begin, {int(claim.get("allocation") or 0)}))
-        latest = start
-    found = []
-    for index, (begin, numbers) in enumerate(starts):
-        own = tuple(each.times for each in seen if of_attempt.get(each.times.number) in numbers)
-        if index + 1 < len(starts):
-            last = [_time(each) for each in events if each.get("allocation") in numbers]
-            last += [at for times in own for at in (times.opened, times.started, times.failed) if at is not None]
-            until = min(max([begin, *last]), starts[index + 1][0])
-        else:
-            until = end
-        found.append(AllocationTimes(begin=begin, end=until, attempts=own))
-    return found
-
-
-def _steps(samples: Mapping[str, Sequence[Line]]) -> list[tuple[float, int]]:
-    found = []
-    for lines in samples.values():
-        for line in lines:
-            ranks = (rank.get("step") for rank in line.get("ranks") or () if isinstance(rank, dict))
-            steps = [step for step in ranks if isinstance(step, int)]
-            if steps:
-                found.append((line["time_ns"] / 1e9, max(steps)))
-    return sorted(found)
 
 
 def _failures(layout: RunLayout, attempts: Sequence[int]) -> Iterator[FailureSeen]:

@@ -18,7 +18,7 @@ from hpc_elastic.errors import UsageError
 from hpc_elastic.observe.narrate import count, describe_nodes, describe_state, of_limit
 from hpc_elastic.observe.report.charts import chart_data
 from hpc_elastic.observe.report.collect import FailureSeen, ReportData
-from hpc_elastic.observe.report.useful_time import TimeUse, totals, useful_share
+from hpc_elastic.useful_time.division import TimeUse
 
 MISSING = "no report can be drawn: the package plotly is not installed here"
 MISSING_TIP = "pip install 'hpc-elastic[report]'"
@@ -102,7 +102,7 @@ def readable_span(seconds: float) -> str:
 
 def _head(data: ReportData) -> list[str]:
     snapshot = data.snapshot
-    share = useful_share(data.spans)
+    share = data.useful_time.share
     cause = snapshot.cause or (data.attempts[-2].cause if len(data.attempts) > 1 else "")
     label = "Cause" if snapshot.cause else "Last restart"
     tiles = [
@@ -128,21 +128,26 @@ def _head(data: ReportData) -> list[str]:
 
 
 def _time_use(data: ReportData) -> list[str]:
-    sums = totals(data.spans)
+    sums = data.useful_time.seconds
     whole = sum(sums.values())
     rows = [
         (f'<i class="use" data-use="{use.value}"></i>{use.value}', readable_span(sums[use]), _percent(sums[use], whole))
         for use in TimeUse
         if sums[use] > 0
     ]
-    note = (
-        "" if data.has_steps else "No rank said its step (heartbeat), so work that was done again counts as training."
-    )
+    queued_s, note = data.useful_time.history.queued_s, ""
+    if not data.useful_time.history.has_steps:
+        note = "No rank said its step (heartbeat), so work that was done again counts as training."
+    elif not data.useful_time.has_repeats:
+        note = (
+            "The steps of the heartbeats begin anew within an attempt, so work that was done again counts as training."
+        )
+    queue = "" if queued_s is None else f": {readable_span(queued_s)}"
     return [
         "<section><h2>Useful and lost time</h2>",
         '<div id="uses" class="chart short"></div>',
         *_table(("on", "time", "share"), rows, numbers=(1, 2)),
-        f'<p class="note">Each second of an allocation counts once; waiting in the queue is not part of it. {note}</p>',
+        f'<p class="note">Each second of an allocation counts once; the queue is not part of it{queue}. {note}</p>',
         "</section>",
     ]
 
@@ -161,7 +166,7 @@ def _attempts(data: ReportData) -> list[str]:
     rows = []
     for index, each in enumerate(data.attempts):
         later = data.attempts[index + 1].times.opened if index + 1 < len(data.attempts) else data.end
-        until = each.times.failed if each.times.failed is not None else later
+        until = each.times.ended if each.times.ended is not None else later
         world = f"{count(each.workers, 'worker')} on {describe_nodes(each.nodes)}" if each.workers else "-"
         rows.append(
             (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hpc_elastic.observe.report.useful_time import AttemptTimes
+from hpc_elastic.useful_time.division import AttemptTimes
 
 
 class NodeState(str, Enum):
@@ -101,9 +101,9 @@ def _segments(
         marks.append((attempt.opened, 2, NodeState.STARTING, attempt.number))
         if attempt.started is not None:
             marks.append((attempt.started, 3, NodeState.RUNNING, attempt.number))
-        if attempt.failed is not None and attempt.failed < later:
+        if attempt.ended is not None and attempt.ended < later:
             ending = NodeState.FAILED if node in failed else NodeState.STOPPING
-            marks.append((attempt.failed, 4, ending, attempt.number))
+            marks.append((attempt.ended, 4, ending, attempt.number))
     marks.sort(key=lambda mark: mark[:2])
     segments: list[Segment] = []
     state: NodeState | None = None

@@ -75,7 +75,7 @@ def test_the_times_of_the_page_add_up_to_the_allocation(tmp_path: Path) -> None:
     data = collect_report(
         layout := build_run(tmp_path / "run", nodes=2, faults=[Fault(0, "x")]), take_snapshot(layout, None)
     )
-    assert sum(each.end - each.begin for each in data.spans) == pytest.approx(data.end - data.begin)
+    assert sum(each.end - each.begin for each in data.useful_time.spans) == pytest.approx(data.end - data.begin)
 
 
 def test_what_workers_wrote_is_text_and_nothing_else(tmp_path: Path) -> None:

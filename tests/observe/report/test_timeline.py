@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_elastic.observe.report.timeline import NodeNews, NodeState, TimelineRow, draw_timeline
-from hpc_elastic.observe.report.useful_time import AttemptTimes
+from hpc_elastic.useful_time.division import AttemptTimes
 
-FIRST = AttemptTimes(number=1, opened=100, started=200, failed=500)
+FIRST = AttemptTimes(number=1, opened=100, started=200, ended=500)
 SECOND = AttemptTimes(number=2, opened=600, started=700)
 
 
