@@ -24,6 +24,7 @@ SMALL = {
     "heartbeat": ("-n", "3"),
     "log_flood": ("--seconds", "0.3"),
     "logs_scale": ("--ranks", "16", "-n", "1"),
+    "saved_state": ("-n", "3", "--crashes", "1", "--turns", "1", "--mebibytes", "4"),
 }
 SMALL_RENDEZVOUS = ("--nodes", "4", "--idle", "4", "--peer", "--seconds", "0.2", "-n", "2")
 SMALL_ON_SLURM = {
