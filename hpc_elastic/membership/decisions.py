@@ -9,7 +9,7 @@ from typing import Protocol
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
-from hpc_elastic.rundir.records import FailureRecord, NoticeReason, RunState, SetAside, Spend
+from hpc_elastic.rundir.records import FailureRecord, LostNode, NoticeReason, RunState, SetAside, Spend
 
 
 class Trigger(str, Enum):
@@ -72,6 +72,7 @@ class History:
     progress: str | None = None
     step: int | None = None  # the furthest that a heartbeat named in an attempt that failed
     set_aside: tuple[SetAside, ...] = ()  # the nodes that are blamed, the latest last
+    lost_nodes: tuple[LostNode, ...] = ()  # those that were lost through a fault of their own, the latest last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

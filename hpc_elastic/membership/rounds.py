@@ -113,6 +113,7 @@ def open_attempt(
         progress=history.progress,
         step=history.step,
         set_aside=history.set_aside,
+        lost_nodes=history.lost_nodes,
         root_cause=root_cause,
         time="",
     )
@@ -142,6 +143,7 @@ def history_after(claim: AttemptClaim, charged: Charged | None = None) -> Histor
         progress=last.progress,
         step=last.step,
         set_aside=last.set_aside,
+        lost_nodes=last.lost_nodes,
     )
 
 
@@ -155,6 +157,7 @@ def charged_in(history: History) -> Charged:
         progress=history.progress,
         step=history.step,
         set_aside=history.set_aside,
+        lost_nodes=history.lost_nodes,
     )
 
 

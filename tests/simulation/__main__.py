@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
@@ -35,6 +36,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--spares", action="store_true", help="scenarios of worlds that die beside their spares")
     parser.add_argument("--alone", action="store_true", help="scenarios in which one thing goes wrong")
     parser.add_argument("--health", action="store_true", help="scenarios in which nodes are unhealthy")
+    parser.add_argument("--flapping", action="store_true", help="scenarios in which a node is lost again and again")
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
@@ -42,6 +44,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     kinds = {"starts": draw_second_start, "machines": draw_machines, "spares": draw_spares, "alone": draw_alone}
     kinds["health"] = draw_health
     kinds["notices"] = draw_notices
+    kinds["flapping"] = draw_flapping
     make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)

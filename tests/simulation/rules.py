@@ -124,6 +124,7 @@ class Rules:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
         if len(claim.roles) == len(world.roles):
             self._check_health(agent, world)
+        run.returns.claimed(claim, world, before)
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""

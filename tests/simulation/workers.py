@@ -6,11 +6,12 @@ They are started, stopped and ended as `agent.workers.group` and `agent.workers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.workers.group import POLLS_SETTLE_S
+from hpc_elastic.agent.workers.group import POLLS_SETTLE_S, START_AGAIN_S, START_TRIES
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
@@ -61,7 +62,7 @@ class Workers:
         self.started = 0.0
         self.start_method = "fork"
         self._starting: asyncio.Task[None] | None = None
-        self._is_stop_asked = False
+        self._stop_asked = asyncio.Event()
         self._sent: int | None = None
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
@@ -71,7 +72,7 @@ class Workers:
     # What the agent asks for.
 
     async def initialize_workers(self, assign: Assign) -> None:
-        self._is_stop_asked = False
+        self._stop_asked.clear()
         self._sent = None
         self._hurry.clear()
         self.assign = assign
@@ -87,11 +88,18 @@ class Workers:
         dice = self._dice("spawn", assign.attempt)
         fails = dice.random() < scenario.role(assign.role).start_failure_chance
         await asyncio.sleep(dice.choice(scenario.spawn_s))
-        if self._is_stop_asked:
+        if self._stop_asked.is_set():
             return
         self._agent.process.reached()
-        if self._agent.guard.has_expired:
-            raise StartFailedError(self.orders()[0], "the workers may not run any more", is_passing=False)
+        for number in range(START_TRIES):  # as `NodeWorkers`: usually a stop arrives before the next try
+            if not self._agent.guard.has_expired:
+                break
+            if number == START_TRIES - 1:
+                raise StartFailedError(self.orders()[0], "the workers may not run any more", is_passing=True)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
+            if self._stop_asked.is_set():
+                return
         self._agent.process.reached()
         if fails:
             self._run.witness.start_failed(self._agent, assign)
@@ -115,7 +123,7 @@ class Workers:
     async def stop_workers(
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
-        self._is_stop_asked = True
+        self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
         if manner is not StopManner.FENCE and not self._hurry.is_set():
