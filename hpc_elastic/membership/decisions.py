@@ -44,6 +44,7 @@ class Observation:
     `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
     another one, of which the head will hear before the decision is carried out; then it is asked once more.
     `notice` says why the notice was given that all ranks have taken; `stop` is the stop that a person has announced.
+    `may_savers_finish`: after a loss, nobody can open an attempt while ranks that save go on under this head.
     """
 
     trigger: Trigger
@@ -59,6 +60,7 @@ class Observation:
     is_settled: bool = True
     notice: NoticeReason | None = None
     stop: OperatorStop | None = None
+    may_savers_finish: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

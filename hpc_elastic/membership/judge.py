@@ -243,6 +243,7 @@ class Judge:
             is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
             notice=seen.notice,
             stop=seen.stop,
+            may_savers_finish=seen.is_agent_dead and self._members.are_others_too_few(),
         )
         return self._decide(self.history, observation, now)
 

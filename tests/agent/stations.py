@@ -68,7 +68,7 @@ class FakeWorkers:
         self.attempt = None
         return ()
 
-    def hurry(self) -> None:
+    def hurry(self, *, spares_savers: bool = False) -> None:
         """Do nothing: these workers end at once anyway."""
 
     def pids(self) -> dict[str, int]:

@@ -28,6 +28,7 @@ from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
+from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
@@ -53,6 +54,7 @@ class SimulatedRun:
         self.witness = Witness(self)
         self.rules = Rules(self)
         self.returns = Returns(self)
+        self.saves = Saves(self)
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)

@@ -173,10 +173,10 @@ class LocalWorkers:
         """Let the waiting calls go on; those with these numbers and above hear of the notice."""
         self.heartbeats.name_notice(attempt, first)
 
-    def hurry(self) -> None:
-        """End the grace period of a running stop early."""
+    def hurry(self, *, spares_savers: bool = False) -> None:
+        """End the grace period of a running stop early, perhaps but for workers that save."""
         self._is_hurried.set()
-        self._workers.hurry()
+        self._workers.hurry(spares_savers=spares_savers)
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""
