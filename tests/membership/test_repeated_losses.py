@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Note
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Note, WriteResult
 from hpc_elastic.membership.aside import MOST_LOST_CARRIED_ON, count_lost
 from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.ranks import assign_worker_ranks
+from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rundir.records import LostNode, SetAside, Spend
-from tests.membership.script import HeadScript, a_seat, of_kind, the_claim
+from tests.membership.script import HeadScript, a_restart_plan, a_seat, of_kind, the_cause, the_claim
 
 TIMING = Timing(lease_s=9)
 LOST_ONCE = History(attempts=3, spend=Spend(node_losses=1), lost_nodes=(LostNode(node="node2", times=1, allocation=1),))
@@ -176,3 +179,31 @@ def test_the_losses_that_are_carried_on_are_bounded_and_the_latest_are_kept() ->
         lost = count_lost(lost, [f"node{number}", "flapping"], 1)
     assert len(lost) == MOST_LOST_CARRIED_ON
     assert lost[-1] == LostNode(node="flapping", times=100, allocation=1)
+
+
+def test_a_crash_that_takes_the_heads_node_with_it_each_time_ends_by_the_limit_of_losses() -> None:
+    """The failure itself is never charged: its head is killed before it can write. The loss of that head is."""
+    history, ended = History(attempts=1), False
+    for attempt in range(1, 10):
+        nodes = [number for number in range(9) if number >= attempt - 1]
+        head = f"node{nodes[0]}"
+        seats = [a_seat(number) for number in nodes]
+        world = assign_worker_ranks(seats, run="run", attempt=attempt, allocation=1, head=head, restarts={})
+        lost = LostHead(node=head, contact=0.0, is_dead=True, why="its agent is gone", attempt=attempt)
+        script = HeadScript(
+            9,
+            min_nodes=1,
+            node=f"node{nodes[1]}",
+            history=replace(history, attempts=attempt),
+            restart=a_restart_plan(max_node_losses=3),
+            succession=Succession(lost=lost, world=world, is_finished=False),
+        )
+        actions = script.join(*nodes[1:]) + script.pass_time(60)
+        if ended := bool(of_kind(actions, WriteResult)):
+            break
+        claim = the_claim(actions).claim
+        history = history_after(claim)
+        assert claim.spend == Spend(node_losses=attempt)
+    assert ended
+    assert the_cause(actions) == ("node_losses_used_up", ExitCode.NODE_LOST)
+    assert attempt == 4
