@@ -353,12 +353,16 @@ exec {sbatch} "$@"
 
 
 def test_two_chained_jobs_of_one_allocation_do_not_run_side_by_side(slurm_door: Door, slurm: Cluster) -> None:
-    """The script asks again after 30 s; then two jobs wait for the same one, and both start when it ends."""
+    """The script asks again after 30 s; then two jobs wait for the same one, and both start when it ends.
+
+    They do not share nodes: on a shared one the agent that leaves takes what it finds of its run for left behind, and
+    kills it.
+    """
     folder, sbatch = slurm_door.folder, shutil.which("sbatch", path=slurm_door.environ["PATH"])
     (folder / "bin").mkdir()
     slurm_door.write("bin/sbatch", SILENT_SBATCH.format(folder=folder, sbatch=sbatch)).chmod(0o700)
     slurm_door.environ["PATH"] = f"{folder}/bin:{slurm_door.environ['PATH']}"
-    write_chaining(slurm_door, TRAINS.format(steps=200))
+    write_chaining(slurm_door, TRAINS.format(steps=200), "sbatch: {exclusive: true}")
     run = slurm_door.submit("job.yaml")
     wait_for_ranks(run, 2)
     slurm_door.run("stop", "--requeue", "--lead", "1s", run.job_id)
