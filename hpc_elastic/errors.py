@@ -93,11 +93,13 @@ class WorkerSpecError(HpcElasticError, ValueError):
 class SchedulerError(HpcElasticError):
     """The scheduler refused, or does not answer. Exit code 4.
 
-    `is_lasting`: the same question cannot be answered on this machine a moment later either.
+    `is_lasting`: the same question cannot be answered on this machine a moment later either. `is_silence`: no answer
+    came in time, so the scheduler may have done what it was asked for.
     """
 
     exit_code = ExitCode.SCHEDULER
     is_lasting = False
+    is_silence = False
 
 
 class RunDirectoryError(HpcElasticError):

@@ -95,7 +95,7 @@ class PretendedWorkers:
         self.attempt = 0
         return ()
 
-    def hurry(self) -> None:
+    def hurry(self, *, spares_savers: bool = False) -> None:
         """They end at once anyway."""
 
     async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:  # noqa: ARG002

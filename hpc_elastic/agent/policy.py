@@ -80,8 +80,9 @@ class Policy:
         if observation.node_losses > limit:
             lost = f"{observation.node_losses} lost {'node' if observation.node_losses == 1 else 'nodes'}"
             cause = f"{what}; {lost} in this run, expected at most restart.max_node_losses, which is {limit}"
-            return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, StopManner.FENCE)
-        return RestartWorkers(roles=None, at=now, manner=StopManner.FENCE, reason=what, history=history)
+            return _failed("node_losses_used_up", ExitCode.NODE_LOST, cause, _stop_after_loss(observation))
+        manner = _stop_after_loss(observation)
+        return RestartWorkers(roles=None, at=now, manner=manner, reason=what, history=history)
 
     def _restart(self, history: History, observation: Observation, what: str, signature: str, now: float) -> Decision:
         """Decide on a failure: a restart, unless the budget is spent or the run makes no progress."""
@@ -209,7 +210,11 @@ def _finish(observation: Observation) -> Finish:
         Trigger.UNKILLABLE: ("unkillable", ExitCode.STALLED, f"processes on {nodes}: {detail}"),
     }.get(observation.trigger, ("agent_failed", ExitCode.NODE_LOST, detail))
     is_lost = observation.trigger is Trigger.NODE_LOST
-    return _failed(reason, exit_code, cause, StopManner.FENCE if is_lost else StopManner.RESTART)
+    return _failed(reason, exit_code, cause, _stop_after_loss(observation) if is_lost else StopManner.RESTART)
+
+
+def _stop_after_loss(observation: Observation) -> StopManner:
+    return StopManner.LOSS if observation.may_savers_finish else StopManner.FENCE
 
 
 def _finish_as_asked(observation: Observation, stop: OperatorStop) -> Finish:

@@ -8,15 +8,48 @@ from collections.abc import Sequence
 from hpc_elastic.membership.actions import Action, Log, Note
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.rundir.records import SetAside
+from hpc_elastic.rundir.records import LostNode, SetAside
 from hpc_elastic.rundir.states import FORGETS_AFTER
 
 MOST_CARRIED_ON = 16  # blamed nodes in a claim; an older blame is forgotten
+MOST_LOST_CARRIED_ON = 64  # nodes in a claim that were lost
+REPEATED = 2  # so many losses of a node in one run make it one that will be lost again
 
 
 def blamed_nodes(set_aside: Sequence[SetAside], allocation: int) -> tuple[str, ...]:
     """Return the nodes that a claim blames, as seen in an allocation: without those whose blame is forgotten."""
     return tuple(each.node for each in set_aside if allocation - each.allocation <= FORGETS_AFTER)
+
+
+def count_lost(before: Sequence[LostNode], nodes: Sequence[str], allocation: int) -> tuple[LostNode, ...]:
+    """Return which nodes were lost how often, when these have been lost once more; the latest are the last.
+
+    Losses are forgotten as blames are, `FORGETS_AFTER` allocations after the latest one.
+
+    Args:
+        before: the losses so far.
+        nodes: the nodes that were lost from the latest world through a fault of their own.
+        allocation: the present one.
+    """
+    times = {each.node: each.times for each in before if allocation - each.allocation <= FORGETS_AFTER}
+    others = tuple(each for each in before if each.node in times and each.node not in nodes)
+    lost = tuple(LostNode(node=node, times=times.get(node, 0) + 1, allocation=allocation) for node in nodes)
+    return (*others, *lost)[-MOST_LOST_CARRIED_ON:]
+
+
+def blame(before: Sequence[SetAside], blamed: SetAside) -> tuple[SetAside, ...]:
+    """Return the nodes that a claim blames, with this one as the latest."""
+    return (*(each for each in before if each.node != blamed.node), blamed)[-MOST_CARRIED_ON:]
+
+
+def blame_lost(before: Sequence[SetAside], lost: Sequence[LostNode], nodes: Sequence[str]) -> tuple[SetAside, ...]:
+    """Return the nodes that a claim blames, with those of these nodes that were lost repeatedly as the latest."""
+    blamed = tuple(before)
+    for each in lost:
+        if each.node in nodes and each.times >= REPEATED:
+            why = f"lost {each.times} times in this run"
+            blamed = blame(blamed, SetAside(node=each.node, why=why, allocation=each.allocation))
+    return blamed
 
 
 class Aside:

@@ -9,7 +9,7 @@ from typing import Protocol
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
-from hpc_elastic.rundir.records import FailureRecord, NoticeReason, RunState, SetAside, Spend
+from hpc_elastic.rundir.records import FailureRecord, LostNode, NoticeReason, RunState, SetAside, Spend
 from hpc_elastic.rundir.state_records import ChosenState
 
 
@@ -45,6 +45,7 @@ class Observation:
     `is_settled` is False for a failure that was heard of while workers still run or stop: it may be a consequence of
     another one, of which the head will hear before the decision is carried out; then it is asked once more.
     `notice` says why the notice was given that all ranks have taken; `stop` is the stop that a person has announced.
+    `may_savers_finish`: after a loss, nobody can open an attempt while ranks that save go on under this head.
     """
 
     trigger: Trigger
@@ -60,6 +61,7 @@ class Observation:
     is_settled: bool = True
     notice: NoticeReason | None = None
     stop: OperatorStop | None = None
+    may_savers_finish: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class History:
     progress: str | None = None
     step: int | None = None  # the furthest that a heartbeat named in an attempt that failed
     set_aside: tuple[SetAside, ...] = ()  # the nodes that are blamed, the latest last
+    lost_nodes: tuple[LostNode, ...] = ()  # those that were lost through a fault of their own, the latest last
     states: tuple[ChosenState, ...] = ()  # with which the latest attempt began
 
 

@@ -349,7 +349,8 @@ class HeadDiscovery:
         """Return the nodes to dial in one round: those that may gather in this node's place, and the head itself.
 
         A head that is lost comes last, and only from the second round on: it may be back, but if it is not,
-        waiting for its answer takes time. A member does not dial a head that is known to be dead; a spare does at once.
+        waiting for its answer takes time. It is dialled even if it counts as dead, by a spare at once: a connection may
+        have been reset while it lives, and it opens no attempt while its members save. A dead agent's kernel refuses.
         """
         order, own, lost = self._order, self._settings.node, self._lost
         if order is None:
@@ -364,7 +365,7 @@ class HeadDiscovery:
             asked += self._near(_spares_before(order, own, may_gather=_may_succeed(lost, order)), now)
         if lost.node != order.head or (lost.is_dead and not is_member):
             asked.insert(0, order.head)
-        elif self._rounds and not lost.is_dead:
+        elif self._rounds:
             asked.append(order.head)
         return [(node, order.agents[node]) for node in asked if node != own and node in order.agents]
 

@@ -106,7 +106,7 @@ class Head:
     @property
     def charged(self) -> Charged:
         """Return what is charged so far, of which the latest claim may not have all."""
-        return charged_in(self._judge.history)
+        return charged_in(self._judge.charged)
 
     @property
     def nodes_to_avoid(self) -> tuple[str, ...]:
@@ -371,9 +371,10 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now):
             return ended
+        told = [*self.gathering.left_behind(), *self._judge.counts_losses()]
         claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
-        return [*self.gathering.left_behind(), ClaimAttempt(claim=claim, world=world)]
+        return [*told, ClaimAttempt(claim=claim, world=world)]
 
     def _settle_losses(self, now: float) -> list[Action]:
         """Count as lost the members that said goodbye and did not return; return the end of the run if that ends it."""

@@ -10,7 +10,7 @@ from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.root_cause import ObservedFailure, StoppedRanks, find_root_cause, name_unfinished
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Log
-from hpc_elastic.membership.aside import MOST_CARRIED_ON, Aside
+from hpc_elastic.membership.aside import Aside, blame, blame_lost, count_lost
 from hpc_elastic.membership.decisions import (
     Decide,
     Decision,
@@ -249,6 +249,7 @@ class Judge:
             is_settled=is_settled or seen.trigger is not Trigger.WORKER_FAILED,
             notice=seen.notice,
             stop=seen.stop,
+            may_savers_finish=seen.is_agent_dead and self._members.are_others_too_few(),
         )
         return self._decide(self.history, observation, now)
 
@@ -261,8 +262,7 @@ class Judge:
             return []
         seats, attempt = self._members.roster.seats(), self.history.attempts
         blamed = SetAside(node=cause.node, why=cause.line, allocation=self._settings.allocation)
-        before = tuple(each for each in self.history.set_aside if each.node != cause.node)
-        self.history = replace(self.history, set_aside=(*before, blamed)[-MOST_CARRIED_ON:])
+        self.history = replace(self.history, set_aside=blame(self.history.set_aside, blamed))
         told = self.aside.add(cause.node, f"blamed: {cause.line}", seats, attempt)
         if told is None:  # the next allocation may have enough others
             text = f"{cause.node} is to blame, but too few other nodes are here; the run goes on there"
@@ -273,7 +273,12 @@ class Judge:
     def restarts(self, decision: RestartWorkers) -> None:
         """Charge a restart to the budget, once the workers are stopped for it."""
         history = self.history
-        self.history = replace(decision.history, attempts=history.attempts, set_aside=history.set_aside)
+        self.history = replace(
+            decision.history,
+            attempts=history.attempts,
+            set_aside=history.set_aside,
+            lost_nodes=history.lost_nodes,
+        )
         self._has_failed_again = _is_same_failure(history, decision.history, self.root_cause)
         self.because = decision.reason
 
@@ -295,12 +300,45 @@ class Judge:
             self.restarts(decision)
         return None
 
+    @property
+    def charged(self) -> History:
+        """The history with all that is charged so far, of which the latest claim may not have all.
+
+        Losses are charged with the next claim, or where they end the allocation; a node that is lost while the
+        allocation ends for another reason has only left before the others.
+        """
+        decision = self.verdict.decision
+        is_end_by_loss = isinstance(decision, Finish) and decision.reason == "node_lost"
+        return self._with_losses() if is_end_by_loss else self.history
+
+    def counts_losses(self) -> list[Action]:
+        """Charge the losses of the latest world to the run, once it is known who is lost from it and who is back.
+
+        Returns:
+            What sets those nodes aside that were lost before.
+        """
+        before, self.history = self.history, self._with_losses()
+        self._members.losses.begin_attempt()
+        actions: list[Action] = []
+        for each in self.history.set_aside:
+            if each not in before.set_aside and each.node not in self.aside:
+                actions += self.aside.add(each.node, f"blamed: {each.why}", None, before.attempts) or []
+        return actions
+
+    def _with_losses(self) -> History:
+        losses, allocation = self._members.losses, self._settings.allocation
+        nodes = losses.at_fault(self._members.roster.names())
+        lost = count_lost(self.history.lost_nodes, nodes, allocation)
+        return replace(
+            self.history,
+            spend=replace(self.history.spend, node_losses=losses.count),
+            lost_nodes=lost,
+            set_aside=blame_lost(self.history.set_aside, lost, nodes),
+        )
+
     def prepare_attempt(self) -> tuple[AttemptClaim, World]:
         """Return the claim and the world of the next attempt, made of the nodes that have joined."""
         members = self._members
-        spend = replace(self.history.spend, node_losses=members.losses.count)
-        members.losses.begin_attempt()
-        self.history = replace(self.history, spend=spend)
         self.before, roles, everybody = members.world, self.verdict.roles, members.roster.seats(with_unhealthy=True)
         # While some roles run on, every node keeps its place, an unhealthy one too.
         seats = everybody

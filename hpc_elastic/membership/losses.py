@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.roster import Roster
@@ -35,7 +35,8 @@ class Losses:
     def __init__(self, timing: Timing, count: int) -> None:
         self._timing = timing
         self.count = count
-        self._counted: set[str] = set()  # of the latest world: each node once, however often it returns and is lost
+        # Of the latest world: each node once, however often it returns and is lost, and whether its agent is dead.
+        self._counted: dict[str, bool] = {}
         self._lost: set[str] = set()
         self._goodbyes: dict[str, float] = {}  # of the latest world: until when each may return
         self._rivals: set[str] = set()  # lost, but not known to be dead: they may go on together
@@ -75,7 +76,7 @@ class Losses:
         if is_counted and may_return:
             self._goodbyes[node] = now + self._timing.returns_within_s
         elif is_counted:
-            self._count(node)
+            self._count(node, is_dead=is_gone)
         self._lost.add(node)
         if not is_gone:
             self._fenced_at = max(self._fenced_at, lease.heard + self._timing.gone_after_heard_s)
@@ -96,7 +97,7 @@ class Losses:
         lost = succession.lost
         absent = tuple(node.node for node in succession.world.nodes if node.node not in here)
         for node in absent:
-            self._count(node)
+            self._count(node, is_dead=node == lost.node and lost.is_dead)
         self._lost.update(absent)
         self._rivals.update(set(expected) - here - ({lost.node} if lost.is_dead else set()))
         self._awaits_rivals_until = max(lost.contact + self._timing.awaits_rivals_s, now + self._timing.lease_s)
@@ -121,9 +122,22 @@ class Losses:
             self._count(node)
         return absent
 
-    def _count(self, node: str) -> None:
+    def _count(self, node: str, *, is_dead: bool = False) -> None:
         self.count += node not in self._counted
-        self._counted.add(node)
+        self._counted[node] = is_dead
+
+    def at_fault(self, here: Collection[str]) -> tuple[str, ...]:
+        """Return the nodes whose loss from the latest world is most likely a fault of their own.
+
+        These are the nodes whose agents are dead. Those that fell silent are among them only if they are fewer than
+        the nodes that are here without them: else the fault is as likely of this head's own network.
+
+        Args:
+            here: the nodes that have joined, in which lost nodes may be that are back.
+        """
+        silent = {node for node, is_dead in self._counted.items() if not is_dead}
+        is_few = len(silent) < len(set(here).difference(self._counted))
+        return tuple(sorted(node for node in self._counted if is_few or node not in silent))
 
     def begin_attempt(self) -> None:
         """Begin to count the losses of a new world, when the next attempt is claimed."""
@@ -133,6 +147,8 @@ class Losses:
         """Forget the loss of a node that has joined, and return whether it was lost before."""
         was_lost = node in self._lost
         self._lost.discard(node)
+        if node in self._counted:
+            self._counted[node] = False  # its agent lived: a connection was reset
         self._rivals.discard(node)
         self._goodbyes.pop(node, None)
         return was_lost
@@ -148,7 +164,7 @@ class Losses:
         """
         if not self._rivals:
             return -NEVER
-        may_live = self._rivals | (self._counted & self._lost)
+        may_live = self._rivals | (self._counted.keys() & self._lost)
         return self._awaits_rivals_until if len(may_live) >= min_nodes else self._awaits_return_until
 
 

@@ -434,8 +434,9 @@ class Member:
     def _stop(
         self, manner: StopManner, reason: str, *, is_term_coming: bool = False, takes_stacks: bool = False
     ) -> list[Action]:
-        """Stop the workers that run; a second stop takes effect only if it is a fence."""
-        if self.phase is MemberPhase.STOPPING and manner is not StopManner.FENCE:
+        """Stop the workers that run; a second stop takes effect only if it is harder, and a fence always."""
+        is_softer = manner is not StopManner.FENCE and manner.hardness <= self._stop_manner.hardness
+        if self.phase is MemberPhase.STOPPING and is_softer:
             return []
         if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):
             return []

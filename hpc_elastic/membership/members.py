@@ -122,6 +122,13 @@ class Members:
         """Return whether a node is in the latest world."""
         return node in self._places
 
+    def are_others_too_few(self) -> bool:
+        """Return whether the nodes that are not here could not open an attempt by themselves, even if all of them live.
+
+        A connection may be reset between agents that live, and then what counts as dead here may look for the others.
+        """
+        return len(self._settings.expected) - len(self.roster) < self._settings.min_nodes
+
     def begin(self, now: float) -> None:
         """Begin the attempt of the latest world."""
         if self.world is not None:

@@ -18,7 +18,13 @@ class StopManner(str, Enum):
 
     RESTART = "restart"  # restart_grace: a peer failed, a checkpoint could not be finished anyway
     GRACE = "grace"  # grace: the run ends, there is time to save
+    LOSS = "loss"  # none, but a rank that saves has grace: an agent is dead, and nobody can go on without this head
     FENCE = "fence"  # none: KILL at once, this node may no longer be in the world
+
+    @property
+    def hardness(self) -> int:
+        """How hard it is: a harder stop takes effect during a softer one."""
+        return {StopManner.LOSS: 1, StopManner.FENCE: 2}.get(self, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

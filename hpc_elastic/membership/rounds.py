@@ -115,6 +115,7 @@ def open_attempt(
         progress=history.progress,
         step=history.step,
         set_aside=history.set_aside,
+        lost_nodes=history.lost_nodes,
         root_cause=root_cause,
         time="",
     )
@@ -144,6 +145,7 @@ def history_after(claim: AttemptClaim, charged: Charged | None = None) -> Histor
         progress=last.progress,
         step=last.step,
         set_aside=last.set_aside,
+        lost_nodes=last.lost_nodes,
         states=claim.states,
     )
 
@@ -158,6 +160,7 @@ def charged_in(history: History) -> Charged:
         progress=history.progress,
         step=history.step,
         set_aside=history.set_aside,
+        lost_nodes=history.lost_nodes,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpc_elastic.membership.decisions import Decision, Finish, Ignore, RestartWorkers
-from hpc_elastic.membership.messages import StopManner
 
 
 class Verdict:
@@ -59,7 +58,7 @@ class Verdict:
         if isinstance(decision, RestartWorkers):
             decision = replace(decision, roles=self._widened(decision.roles))
             standing = self.decision
-            is_harder = decision.manner is StopManner.FENCE and not (standing and standing.manner is StopManner.FENCE)
+            is_harder = decision.manner.hardness > (standing.manner.hardness if standing else 0)
             if isinstance(standing, RestartWorkers) and decision.roles == self._roles and not is_harder:
                 return None
         self.decision = decision

@@ -155,6 +155,15 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostNode:
+    """A node that worlds of this run have lost so many `times`; `allocation` is that of the latest loss."""
+
+    node: str
+    times: int
+    allocation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charged:
     """What a head had charged for the end of `attempt` when its allocation ended, before the next attempt had a claim.
 
@@ -168,6 +177,7 @@ class Charged:
     progress: str | None = None
     step: int | None = None
     set_aside: tuple[SetAside, ...] = ()
+    lost_nodes: tuple[LostNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +190,8 @@ class AttemptClaim:
     progress, and `step` the furthest step that a heartbeat has named, at the latest failure. `candidates` is None where
     an older version wrote the claim: then `world.json` says the same. `root_cause` is why the attempt before ended,
     None for the first one, and where no failure ended it. `set_aside` are the nodes that are blamed for earlier
-    failures, the latest last. `states` are the training states in memory with which the roles begin that can; the
-    other roles begin with none.
+    failures, the latest last; `lost_nodes` those that were lost through a fault of their own, the latest last. `states`
+    are the training states in memory with which the roles begin that can; the other roles begin with none.
     """
 
     format_version: int = FORMAT_VERSION
@@ -199,6 +209,7 @@ class AttemptClaim:
     progress: str | None = None
     step: int | None = None
     set_aside: tuple[SetAside, ...] = ()
+    lost_nodes: tuple[LostNode, ...] = ()
     candidates: Candidates | None = None
     root_cause: RootCause | None = None
     states: tuple[ChosenState, ...] = ()

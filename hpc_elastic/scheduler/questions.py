@@ -15,6 +15,7 @@ from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook
 from hpc_elastic.scheduler.registry import from_node
 
 _T = TypeVar("_T")
+SUBMIT_TRIES = 3  # of a job that is to follow another one, if no answer comes
 
 
 class JobQuestions:
@@ -24,10 +25,12 @@ class JobQuestions:
 
     Args:
         complain: takes a line about an answer that is unknown, and about nodes that are left out of the next start.
+        submits_within_s: how long a submission may take, in seconds.
     """
 
-    def __init__(self, complain: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, complain: Callable[[str], None] = lambda _: None, *, submits_within_s: float = 30.0) -> None:
         self._complain = complain
+        self._submits_within_s = submits_within_s
         self._unknown: set[str] = set()
         self._is_lasting = False
 
@@ -79,15 +82,23 @@ class JobQuestions:
     def submit_after(self, job_id: str, without: Exclusion) -> tuple[str, str]:
         """Submit a script that starts when a job is over; return the new job's id, or empty and the refusal.
 
-        That nodes cannot be avoided is reported, and is no refusal.
+        That nodes cannot be avoided is reported, and is no refusal. Silence is none either: the job may have been
+        accepted, and a second one that waits for the same job does no harm, since the first refuses it.
         """
-        try:
-            chained = from_node(job_id).submit_after(job_id, without.script, timeout_s=30.0)
-        except HpcElasticError as error:
-            self._look_at(error)
-            return "", error.message
-        self._keep_from(chained, without)
-        return chained, ""
+        for number in range(1, SUBMIT_TRIES + 1):
+            try:
+                scheduler = from_node(job_id)
+                chained = scheduler.submit_after(job_id, without.script, timeout_s=self._submits_within_s)
+            except HpcElasticError as error:
+                self._look_at(error)
+                is_silence = isinstance(error, SchedulerError) and error.is_silence
+                if is_silence and number < SUBMIT_TRIES:
+                    self._complain(f"{error.message}; it is asked once more for a job after {job_id}")
+                    continue
+                return "", error.message
+            self._keep_from(chained, without)
+            return chained, ""
+        raise AssertionError("unreachable: the last try returns")
 
     def _keep_from(self, job_id: str, without: Exclusion) -> None:
         """Keep a waiting job from nodes, as far as the scheduler can spare them.

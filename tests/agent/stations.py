@@ -69,7 +69,7 @@ class FakeWorkers:
         self.attempt = None
         return ()
 
-    def hurry(self) -> None:
+    def hurry(self, *, spares_savers: bool = False) -> None:
         """Do nothing: these workers end at once anyway."""
 
     async def held_states(self) -> tuple[HeldState, ...]:

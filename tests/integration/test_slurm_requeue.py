@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,6 +340,50 @@ def test_a_chained_job_goes_on_where_the_site_forbids_requeues(slurm_door: Door,
     first, second = (run.read(run.layout.allocation(number)) for number in (1, 2))
     assert first["job_id"] == job_id != second["job_id"] == shown["job_id"]
     assert_none_repeated(slurm_door, 120)
+
+
+# Slurm accepts the first job that waits for another one, and its answer gets lost.
+SILENT_SBATCH = """#!/bin/bash
+if [[ "$*" == *--dependency* && "$*" != *--test-only* ]] && mkdir {folder}/lost 2> /dev/null; then
+    {sbatch} "$@" > {folder}/lost/job
+    exec sleep 100
+fi
+exec {sbatch} "$@"
+"""
+
+
+def test_two_chained_jobs_of_one_allocation_do_not_run_side_by_side(slurm_door: Door, slurm: Cluster) -> None:
+    """The script asks again after 30 s; then two jobs wait for the same one, and both start when it ends.
+
+    They do not share nodes: on a shared one the agent that leaves takes what it finds of its run for left behind, and
+    kills it.
+    """
+    folder, sbatch = slurm_door.folder, shutil.which("sbatch", path=slurm_door.environ["PATH"])
+    (folder / "bin").mkdir()
+    slurm_door.write("bin/sbatch", SILENT_SBATCH.format(folder=folder, sbatch=sbatch)).chmod(0o700)
+    slurm_door.environ["PATH"] = f"{folder}/bin:{slurm_door.environ['PATH']}"
+    write_chaining(slurm_door, TRAINS.format(steps=200), "sbatch: {exclusive: true}")
+    run = slurm_door.submit("job.yaml")
+    wait_for_ranks(run, 2)
+    slurm_door.run("stop", "--requeue", "--lead", "1s", run.job_id)
+    wait_until(lambda: len(slurm.job_ids()) >= 2, "two jobs wait for it", within_s=90, otherwise=run.story)
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (2, 0), run.story()
+    lost = (folder / "lost" / "job").read_text().split()[-1]
+    second = run.read(run.layout.allocation(2))["job_id"]
+    assert len(list(Path(run.layout.allocations).glob("*.json"))) == 2, run.story()
+    wait_until(lambda: not slurm.job_ids(), "both jobs have left", within_s=90, otherwise=run.story)
+    refused = [job for job in (lost, *chained_jobs(run)) if job != second]
+    assert len(refused) == 1, (lost, second, run.story())
+    output = Path(run.layout.script_output(refused[0])).read_text()
+    assert f"job {second}, is still alive" in output or "the run is over" in output, output
+    assert_none_repeated(slurm_door, 200)
+
+
+def chained_jobs(run: Run) -> list[str]:
+    """The jobs that are recorded as waiting for an allocation of a run."""
+    requests = [json.loads(line) for line in Path(run.layout.requests).read_text().splitlines() if line]
+    return [each["id"] for each in requests if each["kind"] == "chain"]
 
 
 def test_cancel_ends_the_chained_job_too(slurm_door: Door, slurm: Cluster) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.slurm_jobs import assert_over, events, write_job
+from tests.integration.digits_runs import wait_until_dead, workers_on
+from tests.integration.slurm_jobs import agent_pid, assert_over, events, write_job
 from tests.integration.test_local_notices import SAVES, SAVES_LONG, give_notice
 from tests.integration.test_slurm_requeue import requeues_of
-from tests.slurm_sandbox.cluster import Cluster
+from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
@@ -23,9 +28,9 @@ raise ValueError("bad batch 17")
 """
 
 
-@pytest.mark.parametrize("time", [0, *variants(1, 2, 3, of="test_eight_ranks_on_four_nodes_save_at_the_same_step")])
-def test_eight_ranks_on_four_nodes_save_at_the_same_step(slurm_door: Door, slurm: Cluster, time: int) -> None:
-    write_job(slurm_door, SAVES.replace("sys.argv[1]", str(time)), nodes="4", workers="2")
+@pytest.mark.parametrize("number", [0, *variants(1, 2, 3, of="test_eight_ranks_on_four_nodes_save_at_the_same_step")])
+def test_eight_ranks_on_four_nodes_save_at_the_same_step(slurm_door: Door, slurm: Cluster, number: int) -> None:
+    write_job(slurm_door, SAVES.replace("sys.argv[1]", str(number)), nodes="4", workers="2")
     run = slurm_door.submit("job.yaml")
     run.wait_for_output("ready")
     give_notice(run)
@@ -44,6 +49,53 @@ def test_a_rank_that_saves_for_10_s_is_not_killed_by_a_crash_on_another_node(slu
     result = assert_over(run, "SUCCEEDED", 0)
     assert (result["attempts"], result["restarts"]) == (2, 1), run.story()
     assert run.stdout(1, 0) == "saved\n"
+
+
+SAVES_BESIDE = """
+import os, sys, time
+from hpc_elastic.worker import saving
+if os.environ["HPC_ELASTIC_ATTEMPT"] != "1":
+    sys.exit(0)
+if os.environ["RANK"] == "0":
+    with saving():
+        print("saves", flush=True)
+        time.sleep(10)
+        print("saved", flush=True)
+print("waits", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_saves_for_10_s_is_not_killed_when_an_agent_dies_on_another_node(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    signals = "signals: {grace: 20s, restart_grace: 1s, lead: 40s}"
+    write_job(slurm_door, SAVES_BESIDE, nodes="{min: 2, max: 3}", workers="1", more=signals)
+    run = slurm_door.submit("job.yaml")
+    run.wait_for_output("saves")
+    wait_until(lambda: [run.stdout(1, rank) for rank in (1, 2)] == ["waits\n"] * 2, "the others wait")
+    killed = time.monotonic()
+    os.kill(agent_pid(run, "node3"), signal.SIGKILL)
+    wait_until_dead(workers_on(run, "node2"), within_s=5)  # who does not save has no time
+    assert run.stdout(1, 0) == "saves\n"
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert time.monotonic() - killed > 5
+    assert run.stdout(1, 0).splitlines()[:2] == ["saves", "saved"], run.story()
+    assert (result["attempts"], result["restarts"], result["nodes"]) == (2, 0, ["node1", "node2"]), run.story()
+    assert run.read(run.layout.claim(2))["spend"]["node_losses"] == 1
+
+
+def test_a_rank_that_saves_is_killed_when_another_node_falls_silent(slurm_door: Door, slurm: Cluster) -> None:
+    more = "signals: {grace: 20s, restart_grace: 1s, lead: 40s}\nelastic: {lease: 3s}"
+    script = SAVES_BESIDE.replace("time.sleep(10)", "time.sleep(60)")
+    write_job(slurm_door, script, nodes="{min: 2, max: 3}", workers="1", more=more)
+    run = slurm_door.submit("job.yaml")
+    run.wait_for_output("saves")
+    with slurm.configured(SlurmdTimeout=300):
+        slurm.cut("node3")
+        result = assert_over(run, "SUCCEEDED", 0, killed=("node3",))
+    assert run.stdout(1, 0) == "saves\n", run.story()
+    assert (result["attempts"], result["nodes"]) == (2, ["node1", "node2"]), run.story()
 
 
 def test_a_crash_loop_ends_for_good_and_is_not_started_again(slurm_door: Door, slurm: Cluster) -> None:

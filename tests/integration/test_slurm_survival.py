@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -12,7 +13,16 @@ import pytest
 
 from tests.integration.conftest import Door
 from tests.integration.digits_runs import Training, is_alive, wait_until_dead, workers_on
-from tests.integration.slurm_jobs import DIES, agent_pid, assert_left_slurm, assert_over, frozen, start, wait_for_ranks
+from tests.integration.slurm_jobs import (
+    DIES,
+    agent_pid,
+    assert_left_slurm,
+    assert_over,
+    events,
+    frozen,
+    start,
+    wait_for_ranks,
+)
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 
 pytestmark = pytest.mark.slurm
@@ -126,6 +136,46 @@ def test_a_cut_off_node_kills_its_workers_and_joins_again_when_its_cable_is_heal
         assert result["restarts"] == 0
         assert "node.returned" in training.event_names()
         training.assert_completed(slurm)
+
+
+def test_a_node_that_is_cut_off_twice_is_left_out_of_the_attempts_after_that(
+    slurm_door: Door, slurm: Cluster, record_property: Note
+) -> None:
+    """It is back each time; the second time it is set aside, and a later attempt does without it."""
+    training = Training.start(slurm_door, rejoin="immediately")
+    run = training.run
+    with slurm.configured(SlurmdTimeout=300):  # or Slurm gives the node up, and its agent with it
+        slurm.cut("node2")
+        training.wait_until_held(2, 3)
+        slurm.heal("node2")
+        training.wait_until_held(3, 4)
+        assert "node2" in training.nodes(3)
+        slurm.cut("node2")
+        training.wait_until_held(4, 3)
+        returned = returns(training)
+        slurm.heal("node2")
+        wait_until(lambda: returns(training) > returned, "node2 is back", within_s=60, otherwise=training.story)
+        status = json.loads(slurm_door.run("status", str(run.path), "--json").stdout)
+        assert status["set_aside"] == {"node2": "blamed: lost 2 times in this run"}, training.story()
+        assert "blamed: lost 2 times in this run" in " ".join(slurm_door.run("status", str(run.path)).stdout.split())
+        os.kill(run.worker_pid(0, attempt=4), signal.SIGKILL)
+        training.wait_until_held(5, 3)
+        training.finish(4, 3, 4, 3, 3)
+        assert [sorted(training.nodes(attempt)) for attempt in (4, 5)] == [["node1", "node3", "node4"]] * 2
+        training.assert_completed(slurm)
+    claim = run.read(run.layout.claim(5))
+    assert [(each["node"], each["times"]) for each in claim["lost_nodes"]] == [("node2", 2)]
+    assert [(each["node"], each["why"]) for each in claim["set_aside"]] == [("node2", "lost 2 times in this run")]
+    blamed = json.loads(slurm_door.run("nodes", "--json").stdout)
+    (node2,) = [each for each in blamed if each["node"] == "node2"]
+    assert (node2["problem"], len(node2["incidents"])) == ("node_problem", 2), blamed
+    record_property("nodes", slurm_door.run("nodes").stdout)
+    record_property("explain", slurm_door.run("explain", str(run.path)).stdout)
+
+
+def returns(training: Training) -> int:
+    """How often a head has noted that a node is back."""
+    return sum(event["name"] == "node.returned" for event in events(training.run))
 
 
 @pytest.mark.variant(of="test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run")

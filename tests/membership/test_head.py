@@ -608,7 +608,7 @@ def test_a_lost_node_ends_the_run_in_every_phase_if_too_few_are_left(make: Calla
 
 
 def test_a_lost_node_of_a_running_world_has_the_others_fenced() -> None:
-    assert {stop.manner for stop in sent(running().lose(1), Stop).values()} == {StopManner.FENCE}
+    assert {stop.manner for stop in sent(running().lose(1, is_gone=False), Stop).values()} == {StopManner.FENCE}
 
 
 def test_a_loss_while_stopping_for_a_restart_fences_who_is_not_stopped_yet() -> None:
@@ -616,7 +616,7 @@ def test_a_loss_while_stopping_for_a_restart_fences_who_is_not_stopped_yet() -> 
     script.run()
     script.fail(1)
     script.stopped(2)
-    stops = sent(script.lose(1), Stop)
+    stops = sent(script.lose(1, is_gone=False), Stop)
     assert {node: stop.manner for node, stop in stops.items()} == {"node0": StopManner.FENCE}
 
 

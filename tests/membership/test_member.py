@@ -344,9 +344,11 @@ def test_a_finished_nodes_record_of_success_stands_when_the_others_failed() -> N
     assert told(actions)
 
 
-def test_only_a_fence_is_harder_than_a_stop_under_way() -> None:
+def test_only_a_fence_and_the_death_of_an_agent_are_harder_than_a_stop_under_way() -> None:
     member = stopping()
     assert member.received(stop(StopManner.GRACE), 0) == []
+    assert member.received(stop(StopManner.LOSS), 0) == [stop_workers(StopManner.LOSS)]
+    assert member.received(stop(StopManner.LOSS), 0) == []
     assert member.received(stop(StopManner.FENCE), 0) == [stop_workers(StopManner.FENCE)]
 
 

@@ -45,7 +45,7 @@ def test_decoding_any_fields_raises_nothing_but_a_decode_error(kind: str, fields
 def test_decoding_names_the_field_that_is_wrong() -> None:
     with pytest.raises(DecodeError, match=r"beat\.number: expected int, found str"):
         decode_message({"type": "beat", "number": "1"})
-    with pytest.raises(DecodeError, match=r"stop\.manner: expected one of restart, grace, fence, found 'soon'"):
+    with pytest.raises(DecodeError, match=r"stop\.manner: expected one of restart, grace, loss, fence, found 'soon'"):
         decode_message({"type": "stop", "attempt": 1, "manner": "soon", "reason": ""})
 
 
@@ -57,4 +57,4 @@ def test_each_kind_has_a_name_of_its_own() -> None:
     kinds = get_args(Message)
     assert len({kind.KIND for kind in kinds}) == len(kinds)
     assert Assign.KIND == "assign"
-    assert {manner.value for manner in StopManner} == {"restart", "grace", "fence"}
+    assert {manner.value for manner in StopManner} == {"restart", "grace", "loss", "fence"}

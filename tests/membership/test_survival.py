@@ -47,10 +47,10 @@ def restart(script: HeadScript, *node_ids: int) -> list[Action]:
 # A node is lost.
 
 
-def test_a_lost_node_fences_the_others_and_the_run_goes_on_with_them() -> None:
+def test_a_dead_agent_stops_the_others_and_the_run_goes_on_with_them() -> None:
     script = running()
     stops = sent(script.lose(2), Stop)
-    assert {stop.manner for stop in stops.values()} == {StopManner.FENCE}
+    assert {stop.manner for stop in stops.values()} == {StopManner.LOSS}
     assert set(stops) == {"node0", "node1", "node3"}
     claim = the_claim(restart(script, 0, 1, 3)).claim
     assert (claim.attempt, claim.members, claim.reason) == (
@@ -96,8 +96,42 @@ def test_every_node_that_is_lost_in_one_incident_counts() -> None:
 def test_a_loss_takes_the_place_of_the_failure_that_came_of_it() -> None:
     script = running()
     script.fail(1)
-    assert {stop.manner for stop in sent(script.lose(2), Stop).values()} == {StopManner.FENCE}
+    assert {stop.manner for stop in sent(script.lose(2), Stop).values()} == {StopManner.LOSS}
     assert the_claim(restart(script, 0, 1, 3)).claim.spend == Spend(restarts=0, node_losses=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "min_nodes", "lost", "manner"),
+    [
+        (4, 2, [2], StopManner.LOSS),
+        (4, 3, [2, 3], StopManner.LOSS),
+        (4, 2, [2, 3], StopManner.FENCE),  # if both live after all, they are enough to go on
+        (2, 1, [1], StopManner.FENCE),
+    ],
+)
+def test_ranks_that_save_may_finish_where_those_that_count_as_dead_could_not_go_on(
+    nodes: int, min_nodes: int, lost: list[int], manner: StopManner
+) -> None:
+    script = running(nodes, min_nodes=min_nodes)
+    stops: dict[str, Stop] = {}
+    for node in lost:
+        stops |= sent(script.lose(node), Stop)
+    assert {stop.manner for stop in stops.values()} <= {StopManner.LOSS, manner}
+    assert stops["node0"].manner is manner
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_second_loss_in_silence_fences_ranks_that_save(is_gone: bool) -> None:
+    script = running(5, min_nodes=3)
+    assert {stop.manner for stop in sent(script.lose(2), Stop).values()} == {StopManner.LOSS}
+    again = {stop.manner for stop in sent(script.lose(3, is_gone=is_gone), Stop).values()}
+    assert again == (set() if is_gone else {StopManner.FENCE})
+
+
+def test_a_node_that_is_back_in_the_network_and_said_goodbye_fences_ranks_that_save() -> None:
+    script = running()
+    stops = sent(script.say(2, Dropped(reason="no answer for 6 s")), Stop)
+    assert {stop.manner for stop in stops.values()} == {StopManner.FENCE}
 
 
 def test_too_many_losses_end_the_run() -> None:

@@ -18,7 +18,8 @@ case "$(basename "$0") $*" in
         cat excluded ;;
     "sbatch --test-only"*) [[ " $(cat spare) " == *" ${2#--exclude=} "* ]] || {
         echo "allocation failure: Requested node configuration is not available" >&2; exit 1; } ;;
-    sbatch*) echo 43 ;;
+    sbatch*) [ ! -s silent ] || { sed -i 1d silent; exec sleep 60; }
+        echo 43 ;;
     scontrol\\ update*) [ ! -e refuses ] || { echo "Access denied for job 42" >&2; exit 1; } ;;
 esac
 """
@@ -43,6 +44,9 @@ class FakeSlurm:
 
     def refuses_to_update(self) -> None:
         (self._folder / "refuses").touch()
+
+    def answers_no_submission(self, times: int) -> None:
+        (self._folder / "silent").write_text("once\n" * times)
 
     def does_not_answer(self) -> None:
         (self._folder / "excluded").unlink()
@@ -132,3 +136,18 @@ def test_a_chained_job_is_kept_from_what_the_user_and_the_run_exclude(slurm: Fak
 def test_a_chained_job_that_is_to_avoid_nothing_stays_as_it_is(slurm: FakeSlurm) -> None:
     assert JobQuestions().submit_after("42", without(earlier=("node9",))) == ("43", "")
     assert slurm.updates() == []
+
+
+def test_a_job_is_submitted_again_if_no_answer_came_and_it_may_have_been_accepted(slurm: FakeSlurm) -> None:
+    slurm.answers_no_submission(times=1)
+    said: list[str] = []
+    assert JobQuestions(said.append, submits_within_s=1.0).submit_after("42", without()) == ("43", "")
+    assert said == ["Slurm does not answer: sbatch did not answer within 1 s; it is asked once more for a job after 42"]
+    assert len([line for line in slurm.asked() if line.startswith("sbatch ")]) == 2
+
+
+def test_a_submission_that_is_never_answered_is_refused(slurm: FakeSlurm) -> None:
+    slurm.answers_no_submission(times=9)
+    refusal = "Slurm does not answer: sbatch did not answer within 0.5 s"
+    assert JobQuestions(submits_within_s=0.5).submit_after("42", without()) == ("", refusal)
+    assert len([line for line in slurm.asked() if line.startswith("sbatch ")]) == 3

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
@@ -36,6 +38,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--spares", action="store_true", help="scenarios of worlds that die beside their spares")
     parser.add_argument("--alone", action="store_true", help="scenarios in which one thing goes wrong")
     parser.add_argument("--health", action="store_true", help="scenarios in which nodes are unhealthy")
+    parser.add_argument("--flapping", action="store_true", help="scenarios in which a node is lost again and again")
+    parser.add_argument("--saves", action="store_true", help="scenarios in which ranks save while others are lost")
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--states", action="store_true", help="scenarios in which ranks save their states in memory")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
@@ -45,6 +49,8 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     kinds["health"] = draw_health
     kinds["notices"] = draw_notices
     kinds["states"] = draw_states
+    kinds["flapping"] = draw_flapping
+    kinds["saves"] = draw_saves
     make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)

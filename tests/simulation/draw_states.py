@@ -21,7 +21,7 @@ def draw_states(seed: int) -> Scenario:
     return replace(
         scenario,
         roles=roles,
-        save_s=dice.choice([0.05, 0.2, 0.2, 1.0]),
+        keeps_every_s=dice.choice([0.05, 0.2, 0.2, 1.0]),
         are_replicated=dice.random() < 0.5,
         damage_chance=dice.choice([0.0, 0.0, 0.1]),
     )

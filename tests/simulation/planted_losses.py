@@ -121,13 +121,13 @@ class _NeverAwaitsQuorum(Losses):
 
 
 class _CountsTwice(Losses):
-    def _count(self, node: str) -> None:
-        super()._count(node)
+    def _count(self, node: str, *, is_dead: bool = False) -> None:
+        super()._count(node, is_dead=is_dead)
         self.count += 1
 
 
 class _CountsNothing(Losses):
-    def _count(self, node: str) -> None:
+    def _count(self, node: str, *, is_dead: bool = False) -> None:
         pass
 
 

@@ -8,6 +8,7 @@ from hpc_elastic.membership.actions import Note, StopWorkers
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
+from tests.simulation.scenario import GRACE_S
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -93,7 +94,7 @@ class Rules:
             waited * (1 + DRIFT) >= pause - 1e-6,
             f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}",
         )
-        allowed = max(pause, 0.0) + RESTART_GRACE_S + run.progress.slack_s
+        allowed = max(pause, 0.0) + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
         if not witness.kinds and not witness.unkillable and len(incidents) == 1 and not run.is_disturbed:
             require(waited <= allowed, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
         for incident in incidents:
@@ -125,6 +126,7 @@ class Rules:
             self._check_partial(world, run.disk.worlds[number - 1], claim)
         if len(claim.roles) == len(world.roles):
             self._check_health(agent, world)
+        run.returns.claimed(claim, world, before)
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""

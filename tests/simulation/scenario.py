@@ -82,10 +82,11 @@ class Scenario:
     rejoin: str = "at_restart"  # or immediately
     max_node_losses: int = 64
     join_retries: int = 2
+    save_s: float = 0.0  # how long each worker saves, every now and then; 0: it never does
     stale_s: float = 0.0  # how long a node's kernel remembers a directory
     profile: Profile = AGENT
     is_requeued: bool | None = False  # whether the scheduler starts the job again after a TERM; None: it does not say
-    save_s: float | None = None  # how often the ranks save their states in memory; None: never
+    keeps_every_s: float | None = None  # how often the ranks save their states in memory; None: never
     are_replicated: bool = False  # these states
     damage_chance: float = 0.0  # that a state is damaged after it was saved
     faults: tuple[Fault, ...] = ()

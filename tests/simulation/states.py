@@ -98,7 +98,7 @@ class NodeStates:
 
     def work(self, worker: Worker, dice: random.Random) -> None:
         """A rank has begun."""
-        if (every_s := self._run.scenario.save_s) is not None:
+        if (every_s := self._run.scenario.keeps_every_s) is not None:
             loaded = self._loaded.get(worker.local_rank)
             step = loaded.version.step if loaded is not None else 0
             history = (*(loaded.history if loaded is not None else ()), worker.attempt)
@@ -114,7 +114,7 @@ class NodeStates:
         return self._agent.workers.alive.get(worker.local_rank) is worker
 
     def _save(self, worker: Worker, step: int, history: tuple[int, ...], dice: random.Random) -> None:
-        every_s = self._run.scenario.save_s
+        every_s = self._run.scenario.keeps_every_s
         if not self._is_alive(worker) or every_s is None:
             return
         if not self._run.states.may_save(worker, step):
@@ -194,7 +194,7 @@ class StatesSeen:
 
     def claimed(self, head: Agent, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """An attempt is claimed: each group begins with the newest state that all of its nodes hold."""
-        if self._run.scenario.save_s is None:
+        if self._run.scenario.keeps_every_s is None:
             return
         chosen = {role: state.version for state in claim.states for role in state.roles}
         tried = {state.version for state in before.states} if before is not None else set()

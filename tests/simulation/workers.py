@@ -6,11 +6,12 @@ They are started, stopped and ended as `agent.workers.group` and `agent.workers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.agent.workers.group import POLLS_SETTLE_S
+from hpc_elastic.agent.workers.group import POLLS_SETTLE_S, START_AGAIN_S, START_TRIES
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
@@ -29,6 +30,7 @@ GONE_S = 0.02  # after a KILL, to be waited for
 KILL_BOUND_S = 10.0
 HANGS_S = 300.0
 SHOWN_WITHIN_S = 0.008  # after a rank has counted a poll, its agent reads the number: nanoseconds on any machine
+SAVES_EVERY_S = 20.0
 KILL, TERM = -9, -15
 
 
@@ -44,9 +46,21 @@ class Worker:
     started_at: float
     is_unkillable: bool = False
     has_term: bool = False
+    save_s: float = 0.0  # how long a save takes; one begins every `SAVES_EVERY_S`
+    saves_first: float = 0.0
+    told_at: float = float("inf")  # when it got a TERM
     polls: int = 0  # calls of `notice_received` that have begun
     shown: int = 0  # as many as the agent would read
     waits_since: float | None = None  # in such a call
+
+    def is_saving(self, now: float) -> bool:
+        """Whether it is in a block of `saving`."""
+        return now < self.saves_until(now)
+
+    def saves_until(self, now: float) -> float:
+        """When the save ends that began last; before the first one, long ago."""
+        number = (min(now, self.told_at) - self.saves_first) // SAVES_EVERY_S  # after a TERM it begins none
+        return self.saves_first + number * SAVES_EVERY_S + self.save_s if number >= 0 else -1.0
 
 
 class Workers:
@@ -63,18 +77,19 @@ class Workers:
         self.started = 0.0
         self.start_method = "fork"
         self._starting: asyncio.Task[None] | None = None
-        self._is_stop_asked = False
+        self._stop_asked = asyncio.Event()
         self._sent: int | None = None
         self._notice = (0, NO_NOTICE)  # the attempt that has one, and the first poll that hears of it
         self._latest: list[Worker] = []  # of the latest attempt, also those that have ended
         self.states = NodeStates(agent)
         self._hurry = asyncio.Event()
+        self._spares_savers = False
         self._is_quiet = asyncio.Event()
 
     # What the agent asks for.
 
     async def initialize_workers(self, assign: Assign) -> None:
-        self._is_stop_asked = False
+        self._stop_asked.clear()
         self._sent = None
         self._hurry.clear()
         self.assign = assign
@@ -90,11 +105,18 @@ class Workers:
         dice = self._dice("spawn", assign.attempt)
         fails = dice.random() < scenario.role(assign.role).start_failure_chance
         await asyncio.sleep(dice.choice(scenario.spawn_s))
-        if self._is_stop_asked:
+        if self._stop_asked.is_set():
             return
         self._agent.process.reached()
-        if self._agent.guard.has_expired:
-            raise StartFailedError(self.orders()[0], "the workers may not run any more", is_passing=False)
+        for number in range(START_TRIES):  # as `NodeWorkers`: usually a stop arrives before the next try
+            if not self._agent.guard.has_expired:
+                break
+            if number == START_TRIES - 1:
+                raise StartFailedError(self.orders()[0], "the workers may not run any more", is_passing=True)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), START_AGAIN_S)
+            if self._stop_asked.is_set():
+                return
         self._agent.process.reached()
         if fails:
             self._run.witness.start_failed(self._agent, assign)
@@ -108,6 +130,8 @@ class Workers:
         for local_rank in range(assign.workers):
             rank, now = assign.first_rank + local_rank, self._run.clock.now
             worker = Worker(assign.role, assign.attempt, rank, local_rank, assign.master, now)
+            worker.save_s = self._run.scenario.save_s
+            worker.saves_first = now + self._dice("saves", assign.attempt, local_rank).uniform(0, SAVES_EVERY_S)
             self.alive[local_rank] = worker
             self._draw_fate(worker)
             self.states.work(worker, self._dice("saves", assign.attempt, local_rank))
@@ -120,15 +144,28 @@ class Workers:
     async def stop_workers(
         self, manner: StopManner, *, is_terminated: bool, takes_stacks: bool = False
     ) -> tuple[int, ...]:
-        self._is_stop_asked = True
+        self._stop_asked.set()
         if self._starting is not None:
             await asyncio.gather(self._starting, return_exceptions=True)
-        if manner is not StopManner.FENCE and not self._hurry.is_set():
+        self._spares_savers |= manner is StopManner.LOSS
+        began = self._run.clock.now
+        if not manner.hardness and not self._hurry.is_set():
             if not is_terminated:
                 await asyncio.sleep(FIND_S)
+            if manner is StopManner.RESTART and not is_terminated and self._run.scenario.save_s:
+                self._sent = TERM
+                self.terminate_all(spares_savers=True)
+                await self._let_save(began + GRACE_S)
             await self._terminate(RESTART_GRACE_S if manner is StopManner.RESTART else GRACE_S, is_terminated)
         else:
             await asyncio.sleep(FIND_S)
+        if self._spares_savers:
+            self._hurry.clear()
+            self._sent = self._sent or TERM
+            self.kill_all(spares_savers=True)
+            await self._let_save(began + GRACE_S)
+        self._spares_savers = False
+        self._run.saves.stops(self._agent, self.alive.values(), began)
         self._sent = KILL
         self._choose_unkillable()
         self.kill_all()
@@ -150,7 +187,18 @@ class Workers:
             for wait in waits:
                 wait.cancel()
 
-    def hurry(self) -> None:
+    async def _let_save(self, until: float) -> None:
+        """Wait as long as a worker saves; it begins no other save, since it is told to end when this one is done."""
+        clock = self._run.clock
+        while not self._hurry.is_set() and clock.now < until:
+            ends = [worker.saves_until(clock.now) for worker in self.alive.values() if worker.is_saving(clock.now)]
+            if not ends:
+                return
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), max(0.001, min(until, *ends) - clock.now))
+
+    def hurry(self, *, spares_savers: bool = False) -> None:
+        self._spares_savers = spares_savers
         self._hurry.set()
 
     async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:
@@ -254,12 +302,12 @@ class Workers:
         """After a TERM of ours only a KILL of somebody else's is no work of the stop."""
         return self._sent == KILL or (self._sent == TERM and exitcode != KILL)
 
-    def terminate_all(self) -> None:
+    def terminate_all(self, *, spares_savers: bool = False) -> None:
         """A TERM reaches every process, from outside or from a stop; a worker heeds the first."""
         for worker in list(self.alive.values()):
-            if worker.has_term:
+            if worker.has_term or (spares_savers and worker.is_saving(self._run.clock.now)):
                 continue
-            worker.has_term = True
+            worker.has_term, worker.told_at = True, self._run.clock.now
             patience_s = self._run.scenario.role(worker.role).patience_s
             dice = self._dice("term", worker.attempt, worker.local_rank)
             saves = patience_s > 0 and dice.random() < 0.7
@@ -267,9 +315,11 @@ class Workers:
             exitcode = dice.choice([0, 143, TERM]) if saves else TERM
             self._run.clock.after(after, lambda worker=worker, exitcode=exitcode: self.end(worker, exitcode))  # type: ignore[misc]
 
-    def kill_all(self) -> None:
+    def kill_all(self, *, spares_savers: bool = False) -> None:
         """KILL to every process, of a stop, of the guard, or because the agent died."""
         for worker in list(self.alive.values()):
+            if spares_savers and worker.is_saving(self._run.clock.now):
+                continue
             self._run.clock.after(0.01, lambda worker=worker: self.end(worker, KILL))  # type: ignore[misc]
 
     def _choose_unkillable(self) -> None:

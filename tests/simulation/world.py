@@ -26,7 +26,9 @@ from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
+from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
+from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
 from tests.simulation.states import StatesSeen
 from tests.simulation.verdicts import Verdicts
@@ -52,6 +54,8 @@ class SimulatedRun:
         self.network = Network(self)
         self.witness = Witness(self)
         self.rules = Rules(self)
+        self.returns = Returns(self)
+        self.saves = Saves(self)
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)

@@ -316,8 +316,8 @@ class LocalMember:
             self._fenced_by = self._loop.time()
             self._is_fenced.set()
         if self._stopping is not None:
-            if action.manner is StopManner.FENCE:
-                self._group.hurry()
+            if action.manner.hardness:
+                self._group.hurry(spares_savers=action.manner is StopManner.LOSS)
             return
         self._stopping = action
         self._tasks.run(self._stop(action))

@@ -175,10 +175,10 @@ class LocalWorkers:
         """Let the waiting calls go on; those with these numbers and above hear of the notice."""
         self.heartbeats.name_notice(attempt, first)
 
-    def hurry(self) -> None:
-        """End the grace period of a running stop early."""
+    def hurry(self, *, spares_savers: bool = False) -> None:
+        """End the grace period of a running stop early, perhaps but for workers that save."""
         self._is_hurried.set()
-        self._workers.hurry()
+        self._workers.hurry(spares_savers=spares_savers)
 
     async def held_states(self) -> tuple[HeldState, ...]:
         """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""

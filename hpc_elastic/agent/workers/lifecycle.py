@@ -113,6 +113,7 @@ class Workers:
         self._none_alive = asyncio.Event()
         self._none_alive.set()
         self._hurry = asyncio.Event()
+        self._spares_savers = False  # of a stop that would else kill all workers at once
         self._ending: set[int] = set()  # process ids of the workers that have said their last word
         self._has_ended = asyncio.Event()  # set when one of these workers has ended
         self._early: list[Word] | None = None  # words that came while the workers were being started
@@ -211,10 +212,18 @@ class Workers:
         Returns:
             The process ids that survived KILL.
         """
+        self._spares_savers |= manner is StopManner.LOSS
+        began = asyncio.get_running_loop().time()
         try:
-            return () if await self._stop_gently(manner, is_terminated) else await self._kill()
+            if await self._stop_gently(manner, is_terminated):
+                return ()
+            if self._spares_savers:
+                self._hurry.clear()  # from now on a fence sets it
+                await self._kill_others(until=began + self._times.grace_s)
+            return await self._kill()
         finally:
             self._hurry.clear()  # not cleared at the beginning: `hurry` may be called before this stop begins
+            self._spares_savers = False
 
     async def _stop_gently(self, manner: StopManner, is_terminated: bool) -> bool:
         """Stop the workers without KILL, in the time that the manner allows; return whether no process is left."""
@@ -230,8 +239,9 @@ class Workers:
             return await self._terminate(is_terminated, times.grace_s, saves_for_s=saves_for_s)
         return False
 
-    def hurry(self) -> None:
-        """End the grace period of a running stop early."""
+    def hurry(self, *, spares_savers: bool = False) -> None:
+        """End the grace period of a running stop early; a worker that saves may have the rest of its own."""
+        self._spares_savers = spares_savers
         self._hurry.set()
 
     def _collect_ended(self) -> None:
@@ -273,6 +283,19 @@ class Workers:
         await self._let_save(told, until=began + saves_for_s, others_until=loop.time())  # it began after its TERM
         return await self._wait_until_gone(self._times.restart_grace_s, told)
 
+    async def _kill_others(self, *, until: float) -> None:
+        """Kill what no saving worker has started, and wait until none saves any more, `until` at the latest."""
+        self._collect_ended()
+        savers = self._savers()
+        if not savers:
+            return
+        self._sent = self._sent or signal.SIGTERM
+        for pid, worker in self._alive.items():  # at once, because the search for what they have started takes time
+            if pid not in savers:
+                self._killed.add(pid)
+                self._signal(worker, signal.SIGKILL)
+        await self._let_save(set(), until=until, others_until=-KILL_BOUND_S)
+
     def _savers(self) -> dict[int, SpawnedWorker]:
         """Return the workers that run and save, by process id."""
         saving = self._saving()
@@ -297,7 +320,8 @@ class Workers:
                 await asyncio.wait_for(self._hurry.wait(), SAVED_EVERY_S)
             before, waiting = waiting, self._savers()
             self._terminate_saved(before.keys() - waiting.keys(), told)
-        self._terminate_saved(waiting.keys(), told)
+        if not self._hurry.is_set():  # else all are killed now, or those that save may go on
+            self._terminate_saved(waiting.keys(), told)
 
     def _terminate_saved(self, pids: Iterable[int], told: set[int]) -> None:
         for pid in set(pids) - told - self._ending:

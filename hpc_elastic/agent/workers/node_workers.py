@@ -44,7 +44,7 @@ class NodeWorkers(Protocol):
             takes_stacks: whether their stacks are taken before, because ranks hang.
         """
 
-    def hurry(self) -> None:
+    def hurry(self, *, spares_savers: bool = False) -> None:
         """End the grace period of a running stop early."""
 
     async def hold_for_notice(self, attempt: int, notice: NoticeGiven) -> NoticeCounts:

@@ -143,10 +143,10 @@ class Stalls:
         """End the watch; first take the stacks if ranks are silent so long that they may be why this stop comes.
 
         Args:
-            manner: how the workers are stopped; a fence does not wait.
+            manner: how the workers are stopped; a fence, or a stop for a dead agent, does not wait.
             takes_stacks: the head knows that ranks hang: take the stacks, whatever the heartbeats say.
         """
-        if self._attempt and manner is not StopManner.FENCE and (takes_stacks or self._are_half_stalled()):
+        if self._attempt and not manner.hardness and (takes_stacks or self._are_half_stalled()):
             began = self._loop.time()
             if not self._have_stacks:
                 await self.take_stacks()

@@ -101,7 +101,7 @@ class StockWorkers:
         """Let `num_nodes_waiting` return 1, and wait until torch's agent has stopped its workers."""
         self._is_stopping = True
         self._moved.set()
-        self._stop(manner)
+        self._stop(StopManner.FENCE if manner is StopManner.LOSS else manner)  # none of its workers says that it saves
         await self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK)
         self._exchange.withdraw()
         return ()
@@ -111,7 +111,7 @@ class StockWorkers:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until(lambda: self._exchange.stage is not TorchAgentStage.AT_WORK), within_s)
 
-    def hurry(self) -> None:
+    def hurry(self, *, spares_savers: bool = False) -> None:  # noqa: ARG002
         """Kill the workers that torch's agent is stopping, to which it gives 30 s to end by themselves."""
         self._stop(StopManner.FENCE)
 

@@ -15,6 +15,12 @@ class MissingProgramError(SchedulerError):
     is_lasting = True
 
 
+class SilenceError(SchedulerError):
+    """A command of Slurm did not end in time, so Slurm may have done what it was asked for. Exit code 4."""
+
+    is_silence = True
+
+
 class Runner(Protocol):
     """A function that runs commands: `run_command`, or a test's substitute for Slurm."""
 
@@ -58,7 +64,7 @@ def run_command(
             start_new_session=True,  # Ctrl-C must not reach the command: an sbatch that it ends may have submitted
         )
     except subprocess.TimeoutExpired as error:
-        raise SchedulerError(
+        raise SilenceError(
             f"Slurm does not answer: {command[0]} did not answer within {timeout_s:g} s",
             tip="the Slurm controller is down or overloaded: try again later",
         ) from error

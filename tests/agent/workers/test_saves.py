@@ -168,3 +168,68 @@ def test_a_worker_that_fails_in_its_save_ends_the_wait(tmp_path: Path) -> None:
     made = play(tmp_path, scene)
     assert made.exits == [(1, -15), (0, 3)]
     assert made.explained == [Explained.YES, Explained.PERHAPS]
+
+
+def test_the_others_are_killed_at_once_after_the_death_of_an_agent_and_who_saves_may_finish(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.saving = {0}
+        await made.start(SAVES, IGNORES_TERM)
+        stop = await begin_stop(made, StopManner.LOSS)
+        await made.told.wait()
+        assert (made.exits, made.explained) == ([(1, -9)], [Explained.YES])
+        await asyncio.sleep(0.3)
+        assert (made.exits, made.output()) == ([(1, -9)], "ready\n")
+        made.saving = set()
+        assert await stop == ()
+
+    assert len(play(tmp_path, scene, restart_grace_s=5).exits) == 2
+
+
+def test_nobody_has_time_after_the_death_of_an_agent_where_nobody_saves(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        await made.start(SAVES, IGNORES_TERM)
+        assert await made.workers.stop_workers(StopManner.LOSS, is_terminated=False) == ()
+
+    assert sorted(play(tmp_path, scene).exits) == [(0, -9), (1, -9)]
+
+
+def test_a_save_has_no_more_time_after_the_death_of_an_agent_than_after_a_failure(tmp_path: Path) -> None:
+    began = time.monotonic()
+
+    async def scene(made: Scene) -> None:
+        made.saving = {0}
+        await made.start(IGNORES_TERM)
+        assert await made.workers.stop_workers(StopManner.LOSS, is_terminated=False) == ()
+
+    assert play(tmp_path, scene, grace_s=1.0).exits == [(0, -9)]
+    assert time.monotonic() - began >= 1.0
+
+
+def test_the_death_of_an_agent_during_a_stop_leaves_time_only_to_who_saves(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.saving = {0}
+        await made.start(SAVES, IGNORES_TERM)
+        stop = await begin_stop(made, StopManner.RESTART)
+        await asyncio.sleep(0.1)
+        assert made.exits == []
+        made.workers.hurry(spares_savers=True)
+        await made.told.wait()
+        assert made.exits == [(1, -9)]
+        await asyncio.sleep(0.3)
+        assert made.output() == "ready\n"
+        made.saving = set()
+        assert await stop == ()
+
+    assert len(play(tmp_path, scene, restart_grace_s=30).exits) == 2
+
+
+def test_a_fence_does_not_wait_for_who_saves_after_the_death_of_an_agent(tmp_path: Path) -> None:
+    async def scene(made: Scene) -> None:
+        made.saving = {0}
+        await made.start(SAVES, SLEEPS)
+        stop = await begin_stop(made, StopManner.LOSS)
+        await made.told.wait()
+        made.workers.hurry()
+        assert await stop == ()
+
+    assert play(tmp_path, scene, grace_s=60).exits == [(1, -9), (0, -9)]

@@ -1,0 +1,56 @@
+"""Nodes that are lost more than once: who lost them says so in its claims, and does without them where it can."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.timing import MOST_SPARES
+from hpc_elastic.rundir.records import AttemptClaim, World
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedRun
+
+REPEATED = 2
+
+
+class Returns:
+    """Of one run. Every method raises BrokenRuleError.
+
+    A node was surely lost from an attempt if it is not even a spare when the next one is claimed. Those that came back
+    before are not known here, so only the claims count that charge no other loss than these.
+    """
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._lost: Counter[str] = Counter()
+
+    def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
+        """A claim is on disk, after another one."""
+        here = {each.node for each in world.nodes} | {each.node for each in world.spares}
+        if len(world.spares) >= MOST_SPARES:
+            return
+        if before is not None and before.allocation == claim.allocation:
+            self._count(claim, before, here)
+        self._check_left_out(claim, world, here)
+
+    def _count(self, claim: AttemptClaim, before: AttemptClaim, here: set[str]) -> None:
+        absent = set(before.members) - here
+        if claim.spend.node_losses - before.spend.node_losses == len(absent) < len(here):
+            self._lost.update(absent)
+        blamed = {each.node for each in claim.set_aside}
+        for node in absent:
+            is_said = self._lost[node] < REPEATED or node in blamed
+            require(is_said, f"attempt {claim.attempt} does not say that {node} was lost {self._lost[node]} times")
+
+    def _check_left_out(self, claim: AttemptClaim, world: World, here: set[str]) -> None:
+        """A node that was lost twice has workers only if the others are too few."""
+        if len(self._run.scenario.roles) > 1:
+            return
+        lost = {node for node, times in self._lost.items() if times >= REPEATED}
+        sick = {agent.name for agent in self._run.everybody if agent.found_at is not None}
+        used = lost.intersection(node.node for node in world.nodes)
+        others = here - sick - {each.node for each in claim.set_aside}
+        are_few = len(others) < self._run.scenario.min_nodes
+        require(not used or are_few, f"attempt {claim.attempt} uses {used}, lost twice, though {others} are enough")
