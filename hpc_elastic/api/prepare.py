@@ -24,6 +24,7 @@ from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.resolve.unapplied import find_unapplied
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
+from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.search import find_site, is_site_path
 
@@ -54,6 +55,8 @@ class PreparedRun:
     """A run whose every value is decided, without any file yet; `unapplied` are keys that have no effect here."""
 
     source: JobSource
+    job: JobSpec
+    site: SiteConfig
     plan: LaunchPlan
     script: str
     unapplied: tuple[str, ...] = ()
@@ -220,6 +223,7 @@ def plan_run(
         interpreter=sys.executable,
         package_dir=os.path.dirname(os.path.abspath(hpc_elastic.__file__)),
         package_version=hpc_elastic.__version__,
+        shell_options=options_of_shell(os.environ),
     )
     plan = resolve_plan(job, site, context)
     templates = templates or Templates(source.directory)
@@ -230,7 +234,8 @@ def plan_run(
             f"{_place_of_template(source, job, site)}: {error.message}", tip=error.tip
         ) from error
     script = render_script(plan, *template)
-    return PreparedRun(source=source, plan=plan, script=script, unapplied=find_unapplied(job, site))
+    unapplied = find_unapplied(job, site)
+    return PreparedRun(source=source, job=job, site=site, plan=plan, script=script, unapplied=unapplied)
 
 
 def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str:

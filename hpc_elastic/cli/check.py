@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -11,6 +12,7 @@ from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_planning
 from hpc_elastic.observe.narrate import count
 
 if TYPE_CHECKING:
+    from hpc_elastic.api.prepare import PreparedRun
     from hpc_elastic.plan.launch_plan import LaunchPlan
     from hpc_elastic.plan.roles import NodesPlan, RolePlan
 
@@ -51,20 +53,40 @@ def main(argv: Sequence[str]) -> int:
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
     over_time = describe_over_time(check_stop_limits(prepared.plan, warn=warn))
     print(f"{arguments.job_file} is fine")
-    for label, text in [*describe_plan(prepared.plan), *([("over time", over_time)] if over_time else [])]:
+    for label, text in [
+        *describe_plan(prepared.plan, default_time=_default_time(prepared)),
+        *([("over time", over_time)] if over_time else []),
+    ]:
         print(f"  {label:<14} {text}")
     return 0
 
 
-def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """Return the lines that describe a plan to a person, before it costs node hours."""
+def _default_time(prepared: PreparedRun) -> str:
+    """Return what a job without a time limit gets, as far as its site file says."""
+    from hpc_elastic.resolve.limits import limits_of
+    from hpc_elastic.scheduler.environment import options_of_shell
+    from hpc_elastic.units import format_duration
+
+    options = {**options_of_shell(os.environ), **prepared.plan.sbatch}
+    for name, limits in limits_of(options, prepared.site):
+        if limits.default_time is not None:
+            page = limits.page or prepared.site.url
+            return f"{format_duration(limits.default_time)}, the default of {name}" + (f" ({page})" if page else "")
+    return "the partition's"
+
+
+def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") -> list[tuple[str, str]]:
+    """Return the lines that describe a plan to a person, before it costs node hours.
+
+    `default_time` is what is said of the time limit of a job that asks for none.
+    """
     spares, backoff = plan.nodes.spares, plan.restart.backoff
     return [
         ("name", plan.name),
         ("site", f"{plan.site} ({plan.scheduler}), template {plan.template}"),
         ("nodes", _range(plan.nodes) + (f", and {spares} spare" if spares else "")),
         *_describe_roles(plan),
-        ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else "the partition's"),
+        ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else default_time),
         ("in", plan.workdir),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
