@@ -29,10 +29,13 @@ def make_parser() -> VerbParser:
         "check",
         usage="[options] job.yaml",
         description="Read a job file with its site and template, and say what submitting it would do.",
-        examples="  hpc-elastic check job.yaml --set nodes=8\n",
+        examples="  hpc-elastic check job.yaml --set nodes=8\n  hpc-elastic check job.yaml --explain\n",
     )
     add_job_file(parser)
     add_planning(parser)
+    parser.add_argument(
+        "--explain", action="store_true", help="print every value with where it came from, and what Slurm is asked"
+    )
     return parser
 
 
@@ -58,6 +61,10 @@ def main(argv: Sequence[str]) -> int:
         *([("over time", over_time)] if over_time else []),
     ]:
         print(f"  {label:<14} {text}")
+    if arguments.explain:
+        from hpc_elastic.cli.value_origins import value_lines
+
+        print("\n".join(["", *value_lines(prepared, overrides=arguments.overrides)]))
     return 0
 
 

@@ -14,6 +14,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("check", "read a job file and say what it would do"),
         "render": ("render", "print the script that would be submitted"),
         "schema": ("schema", "print the JSON Schema of job files, or of a run's records"),
+        "sites": ("sites", "list, show and check site files; say which one is used here"),
     },
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
