@@ -151,12 +151,15 @@ def test_a_site_may_be_a_path_relative_to_the_job(tmp_path: Path) -> None:
 
 
 def test_an_unknown_site_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    write_site(tmp_path / "site-configs", "juwels")
+    write_site(tmp_path / "site-configs", "ourcluster")
     with pytest.raises(SiteError) as caught:
-        find_site("juwls", job_dir=str(tmp_path), environ=environment(tmp_path))
-    assert str(caught.value) == "site: there is no site 'juwls'; did you mean juwels?"
-    assert caught.value.tip == "known sites: generic-slurm, juwels, local; or give the path of a site file"
-    assert known_sites(str(tmp_path), environment(tmp_path)) == ["generic-slurm", "juwels", "local"]
+        find_site("ourclster", job_dir=str(tmp_path), environ=environment(tmp_path))
+    assert str(caught.value) == "site: there is no site 'ourclster'; did you mean ourcluster?"
+    known = known_sites(str(tmp_path), environment(tmp_path))
+    assert caught.value.tip == f"known sites: {', '.join(known)}; or give the path of a site file"
+    shipped = {Path(name).stem for name in os.listdir(shipped_directory("site-configs")) if name != "README.md"}
+    assert set(known) == shipped | {"ourcluster"}
+    assert known == sorted(known)
 
 
 def test_a_site_rejects_a_file_that_cannot_be_read(tmp_path: Path) -> None:
