@@ -140,6 +140,7 @@ def prepare_run(
     site_name: str | None = None,
     run_dir: str | None = None,
     run_root: str | None = None,
+    is_allocated: bool = False,
     say: Callable[[str], None] = _say,
 ) -> PreparedRun:
     """Parse the job, find the site, resolve the plan and render the script.
@@ -150,6 +151,7 @@ def prepare_run(
         site_name: of `--site`, a path relative to the working directory; None takes the job file's, or what is found.
         run_dir: of `--run-dir`; None takes the default place.
         run_root: where the run directory is made, by the run's id; None takes the site's folder, or the default one.
+        is_allocated: whether the job runs on nodes that are there already, so that no partition's limits are checked.
         say: is called with each line about what was chosen.
 
     Raises:
@@ -160,7 +162,7 @@ def prepare_run(
     now = time.time()
     run = new_identity(job, now)
     root = os.path.expanduser(run_dir or os.path.join(run_root or site.run_root or DEFAULT_ROOT, run))
-    return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now)
+    return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now, is_allocated=is_allocated)
 
 
 def read_job(
@@ -212,6 +214,7 @@ def plan_run(
     run_dir: str,
     now: float,
     templates: Templates | None = None,
+    is_allocated: bool = False,
 ) -> PreparedRun:
     """Resolve the plan of one run and render its script; several runs of a job can share their `templates`.
 
@@ -228,6 +231,7 @@ def plan_run(
         package_dir=os.path.dirname(os.path.abspath(hpc_elastic.__file__)),
         package_version=hpc_elastic.__version__,
         shell_options=options_of_shell(os.environ),
+        is_allocated=is_allocated,
     )
     plan = resolve_plan(job, site, context)
     templates = templates or Templates(source.directory)

@@ -95,7 +95,7 @@ def _list() -> int:
 
 
 def _check(paths: Sequence[str]) -> int:
-    """Check site files, and the templates that they name; all mistakes of all files in one error."""
+    """Check site files, and the template that each names; all mistakes of all files in one error."""
     from hpc_elastic.errors import TemplateError
     from hpc_elastic.job.document import find_place
     from hpc_elastic.render.template import load_template
@@ -104,20 +104,21 @@ def _check(paths: Sequence[str]) -> int:
 
     problems: list[str] = []
     for given in paths:
+        known = len(problems)
         try:
             site = find_site(os.path.abspath(given), job_dir=os.getcwd(), environ=os.environ)
         except SiteError as error:
             problems += error.problems
             continue
-        for template in filter(None, (site.template, site.defaults.template)):
+        if site.template:  # that of its defaults is relative to the job
             try:
-                load_template(template, job_dir=os.getcwd())
+                load_template(site.template, job_dir=os.getcwd())
             except TemplateError as error:
                 place = find_place(read_site_file(site.path), site.path, ("template",))
                 problems.append(f"{place}: {error.message}")
         if site.last_checked == NEVER:
             print(f"{given}: nobody has run a job with this file (last_checked: never)", file=sys.stderr)
-        if not problems:
+        if len(problems) == known:
             print(f"{given} is fine")
     if problems:
         raise SiteError(problems, tip="docs/reference/site-files.md has every key")

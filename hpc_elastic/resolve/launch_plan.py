@@ -45,6 +45,7 @@ class SubmissionContext:
 
     `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
     `shell_options` are options that sbatch takes from the shell's variables, such as `account` from SBATCH_ACCOUNT.
+    `is_allocated`: the nodes are there already, so nothing is asked of a partition.
     """
 
     run: str
@@ -55,6 +56,7 @@ class SubmissionContext:
     package_dir: str
     package_version: str
     shell_options: Mapping[str, str] = field(default_factory=dict)
+    is_allocated: bool = False
 
 
 def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
@@ -65,7 +67,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
     roles = _role_specs(asked)
-    conflicts, limits = list(_conflicts(asked, roles)), list(_limits(asked, roles, site))
+    conflicts, limits = list(_conflicts(asked, roles)), list(_limits(job, asked, roles, site))
     _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
@@ -76,7 +78,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         spares=_known(spec.spares),
     )
     resources = resolve_resources(spec, site, most_workers)
-    _refuse([*limits, *_excess(spec, nodes, resources, site, submission.shell_options)], site)
+    _refuse([*limits, *_excess(spec, nodes, resources, site, submission)], site)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
         run=submission.run,
@@ -159,7 +161,7 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
         yield f"elastic.after_exit_timeout: expected elastic.exit_timeout beside it: {why}"
 
 
-def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
+def _limits(job: JobSpec, asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
     nodes = sum(_known(role.nodes).max for role in roles) + (asked.spares or 0)
     if site.max_nodes is not None and nodes > site.max_nodes:
         key = "nodes" if asked.roles is None else "roles"
@@ -167,19 +169,24 @@ def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iter
     if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
         limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
         yield f"time: {limit}, found {format_duration(asked.time)}"
+    if site.max_time is not None and job.time is None and "time" in job.model_fields_set:
+        limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
+        yield f"time: {limit}, found null, which asks for no limit of its own"
 
 
 def _excess(
-    spec: JobSpec, nodes: NodesPlan, resources: ResourcesPlan, site: SiteConfig, shell_options: Mapping[str, str]
+    spec: JobSpec, nodes: NodesPlan, resources: ResourcesPlan, site: SiteConfig, submission: SubmissionContext
 ) -> Iterator[str]:
     """Yield what is beyond the limits of the job's partition and QOS, and what the site requires and is missing."""
+    if submission.is_allocated:
+        return
     request = JobRequest(
         least_nodes=nodes.min + nodes.spares,
         most_nodes=nodes.max + nodes.spares,
         has_roles=spec.roles is not None,
         time=spec.time,
         resources=resources,
-        sbatch={**shell_options, **remaining_options(spec)},
+        sbatch={**submission.shell_options, **remaining_options(spec)},
     )
     yield from find_excess(request, site)
     yield from find_missing(request, site)

@@ -133,8 +133,8 @@ class SiteConfig(Section):
     required: tuple[RequiredOption, ...] = _key(
         "options of sbatch that every job must give, as account; a default of this file counts", ()
     )
-    partitions: Mapping[values.Name, Limits] = _key("what partitions allow to one job", {})
-    qos: Mapping[values.Name, Limits] = _key("what qualities of service (sbatch's --qos) allow to one job", {})
+    partitions: Mapping[values.Line, Limits] = _key("what partitions allow to one job", {})
+    qos: Mapping[values.Line, Limits] = _key("what qualities of service (sbatch's --qos) allow to one job", {})
     max_nodes: values.Positive | None = _key("a job may ask for at most so many nodes")
     max_time: values.PositiveDuration | None = _key("a job may ask for at most so much time")
 

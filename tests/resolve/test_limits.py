@@ -132,6 +132,13 @@ def test_a_job_is_accepted_if_it_asks_for_what_is_allowed_or_not_known(job: str)
     assert problems_of(job) == []
 
 
+def test_a_partition_may_have_a_colon_in_its_name() -> None:
+    (problem,) = problems_of(
+        "time: 2h\nsbatch: {partition: 'grete:shared'}", "partitions: {'grete:shared': {max_time: 1h}}"
+    )
+    assert problem == "time: partition grete:shared allows 1 h, the job asks 2 h"
+
+
 def test_one_of_several_partitions_must_allow_the_job() -> None:
     assert problems_of("nodes: 2\ntime: 12h\nsbatch: {partition: 'batch,gpu_p13'}") == []
     assert problems_of("nodes: 2\ntime: 99h\nsbatch: {partition: 'batch,another'}") == []
@@ -170,3 +177,9 @@ def test_what_a_site_requires_is_missing_if_nobody_gives_it() -> None:
     assert problems_of("sbatch: {-A: abc}", site + "defaults: {sbatch: {constraint: gpu}}") == []
     assert problems_of("sbatch: {constraint: gpu}", site, account="abc") == []
     assert len(problems_of("sbatch: {constraint: null}", site + "defaults: {sbatch: {constraint: g, -A: b}}")) == 1
+
+
+def test_nothing_is_asked_of_a_partition_inside_an_allocation() -> None:
+    job, site = "nodes: 9\nsbatch: {partition: gpu_p13}", PARTITIONS + "required: [account]\n"
+    assert len(problems_of(job, site)) == 2
+    assert resolve(job, site, context=dataclasses.replace(CONTEXT, is_allocated=True)).nodes.max == 9
