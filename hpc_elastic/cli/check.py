@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hpc_elastic.plan.launch_plan import LaunchPlan
     from hpc_elastic.plan.roles import NodesPlan, RolePlan
 
+_OF_EVERY_JOB = frozenset(
+    ["--job-name", "--ntasks-per-node", "--output", "--open-mode", "--no-kill", "--requeue", "--no-requeue", "--signal"]
+)
 _RESTARTS = {
     "restart_all": "restarts every worker",
     "restart_role": "restarts this role's workers",
@@ -100,7 +103,9 @@ def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") ->
         ("node losses", _losses(plan)),
         ("health checks", _health(plan)),
         ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
-        *([("requeues", _requeues(plan))] if plan.scheduler == "slurm" else []),
+        *([("requeues", _requeues(plan)), ("sbatch", _request(plan))] if plan.scheduler == "slurm" else []),
+        *([("environment", ", ".join(plan.env))] if plan.env else []),
+        *([("interface", plan.network.interface)] if plan.network.interface else []),
         ("run directory", plan.run_dir),
     ]
 
@@ -142,6 +147,14 @@ def _requeues(plan: LaunchPlan) -> str:
         return "none"
     words = ", ".join(cause.replace("_", " ") for cause in plan.requeue.on)
     return f"at most {plan.requeue.max}, after {words}" + (" (as another job)" if plan.requeue.by == "chain" else "")
+
+
+def _request(plan: LaunchPlan) -> str:
+    """Return the options of sbatch that say what the job gets; the others are the same for every job."""
+    from hpc_elastic.render.directives import sbatch_directives
+
+    options = [str(directive) for directive in sbatch_directives(plan)]
+    return " ".join(option for option in options if option.partition("=")[0] not in _OF_EVERY_JOB)
 
 
 def _range(nodes: NodesPlan) -> str:

@@ -135,6 +135,16 @@ def test_sites_rejects_other_arguments(arguments: list[str], message: str, capsy
     assert message in capsys.readouterr().err
 
 
+def test_check_shows_the_whole_request(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    write_site(workplace, text=SITE.replace("  setup:", "  env: {NCCL_DEBUG: WARN}\n  setup:"))
+    more = ["--set", "resources.gpus_per_node=4", "--set", "resources.memory_per_node=64G"]
+    assert main(["check", "job.yaml", "--site", "mine", *more]) == 0
+    rows = dict(line.strip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:2] == "  ")
+    assert rows["sbatch"] == "--nodes=2 --time=00:10:00 --mem=64G --gpus-per-node=4 --partition=gpu --account=abc"
+    assert rows["environment"] == "NCCL_DEBUG"
+    assert rows["interface"] == "ib0"
+
+
 def test_explain_says_of_every_value_where_it_came_from(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
