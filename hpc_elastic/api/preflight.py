@@ -122,10 +122,10 @@ def _why_no_program(name: str, directory: str | None, *, is_path_known: bool) ->
 
 def _unreadable_by_bash(run: PreparedRun) -> Iterator[PreflightProblem]:
     """Yield the parts of the script that bash cannot read: the setup lines to blame, else the template."""
-    complaint = _bash_complaint(run.script)
+    complaint = bash_complaint(run.script)
     if complaint is None:
         return
-    to_blame = [(number, why) for number, line in enumerate(run.plan.setup) if (why := _bash_complaint(line))]
+    to_blame = [(number, why) for number, line in enumerate(run.plan.setup) if (why := bash_complaint(line))]
     for number, why in to_blame:
         yield PreflightProblem(path=("setup", number), message=f"bash cannot read it: {why}", is_certain=True)
     if not to_blame:
@@ -133,7 +133,7 @@ def _unreadable_by_bash(run: PreparedRun) -> Iterator[PreflightProblem]:
         yield PreflightProblem(path=("template",), message=message, is_certain=True)
 
 
-def _bash_complaint(script: str) -> str | None:
+def bash_complaint(script: str) -> str | None:
     """Return why bash cannot parse a script, which is not run; None if it can, or if there is no bash here."""
     try:
         done = subprocess.run(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
 import hpc_elastic
 from hpc_elastic.api.identity import as_text
@@ -24,9 +26,11 @@ from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.resolve.unapplied import find_unapplied
 from hpc_elastic.rundir.create import run_identity
 from hpc_elastic.rundir.records import utc_text
+from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.site.config import SiteConfig
-from hpc_elastic.site.search import find_site, is_site_path
+from hpc_elastic.site.search import find_machine, find_site, is_site_path
 
+SITE_VARIABLE = "HPC_ELASTIC_SITE"  # names the site where neither the command line nor the job file does
 _ENCODINGS = (  # by their byte order marks; that of UTF-32 begins as that of UTF-16
     (b"\xff\xfe\x00\x00", "UTF-32"),
     (b"\x00\x00\xfe\xff", "UTF-32"),
@@ -54,6 +58,8 @@ class PreparedRun:
     """A run whose every value is decided, without any file yet; `unapplied` are keys that have no effect here."""
 
     source: JobSource
+    job: JobSpec
+    site: SiteConfig
     plan: LaunchPlan
     script: str
     unapplied: tuple[str, ...] = ()
@@ -134,6 +140,7 @@ def prepare_run(
     site_name: str | None = None,
     run_dir: str | None = None,
     run_root: str | None = None,
+    is_allocated: bool = False,
     say: Callable[[str], None] = _say,
 ) -> PreparedRun:
     """Parse the job, find the site, resolve the plan and render the script.
@@ -144,6 +151,7 @@ def prepare_run(
         site_name: of `--site`, a path relative to the working directory; None takes the job file's, or what is found.
         run_dir: of `--run-dir`; None takes the default place.
         run_root: where the run directory is made, by the run's id; None takes the site's folder, or the default one.
+        is_allocated: whether the job runs on nodes that are there already, so that no partition's limits are checked.
         say: is called with each line about what was chosen.
 
     Raises:
@@ -154,7 +162,7 @@ def prepare_run(
     now = time.time()
     run = new_identity(job, now)
     root = os.path.expanduser(run_dir or os.path.join(run_root or site.run_root or DEFAULT_ROOT, run))
-    return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now)
+    return plan_run(source, job, site, run=run, run_dir=os.path.abspath(root), now=now, is_allocated=is_allocated)
 
 
 def read_job(
@@ -181,11 +189,12 @@ def find_site_of(
     """
     if site_name and is_site_path(site_name):
         site_name = os.path.abspath(site_name)  # on the command line relative to here, in a job file to the file
-    name = site_name or job.site or choose_site_name(say)
+    name = site_name or job.site or choose_site_name(say, job_dir=source.directory)
     try:
         return find_site(name, job_dir=source.directory, environ=os.environ)
     except UnknownSiteError as error:
-        place = "--site" if site_name else find_place(source.text, source.file, ("site",))
+        named = "--site" if site_name else SITE_VARIABLE if not job.site else ""
+        place = named or find_place(source.text, source.file, ("site",))
         raise UnknownSiteError(
             [f"{place}{problem.removeprefix('site')}" for problem in error.problems], tip=error.tip
         ) from error
@@ -205,6 +214,7 @@ def plan_run(
     run_dir: str,
     now: float,
     templates: Templates | None = None,
+    is_allocated: bool = False,
 ) -> PreparedRun:
     """Resolve the plan of one run and render its script; several runs of a job can share their `templates`.
 
@@ -220,6 +230,8 @@ def plan_run(
         interpreter=sys.executable,
         package_dir=os.path.dirname(os.path.abspath(hpc_elastic.__file__)),
         package_version=hpc_elastic.__version__,
+        shell_options=options_of_shell(os.environ),
+        is_allocated=is_allocated,
     )
     plan = resolve_plan(job, site, context)
     templates = templates or Templates(source.directory)
@@ -230,7 +242,8 @@ def plan_run(
             f"{_place_of_template(source, job, site)}: {error.message}", tip=error.tip
         ) from error
     script = render_script(plan, *template)
-    return PreparedRun(source=source, plan=plan, script=script, unapplied=find_unapplied(job, site))
+    unapplied = find_unapplied(job, site)
+    return PreparedRun(source=source, job=job, site=site, plan=plan, script=script, unapplied=unapplied)
 
 
 def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str:
@@ -242,12 +255,35 @@ def _place_of_template(source: JobSource, job: JobSpec, site: SiteConfig) -> str
     return find_place(text, site.path, ("defaults", "template") if site.defaults.template else ("template",))
 
 
-def choose_site_name(say: Callable[[str], None] = _say) -> str:
-    """Return the site if none is named: Slurm if it answers, else this machine; one line says which."""
-    from hpc_elastic.scheduler.slurm.scheduler import slurm_answers
+def choose_site_name(say: Callable[[str], None] = _say, *, job_dir: str = "") -> str:
+    """Return the site if none is named, a name or the path of a site file; one line says which, and why.
 
-    if slurm_answers():
-        say("no site named: Slurm answers, so the site is generic-slurm")
-        return "generic-slurm"
-    say("no site named and no Slurm answers, so the run stays on this machine (site local)")
-    return "local"
+    $HPC_ELASTIC_SITE; else the first site file that has this machine's name, or the name of its Slurm cluster; else
+    generic-slurm where Slurm answers, and local where it does not.
+
+    Args:
+        say: is called with the line.
+        job_dir: the folder of the job file.
+    """
+    from hpc_elastic.scheduler.slurm.scheduler import cluster_name, slurm_answers
+
+    if named := os.environ.get(SITE_VARIABLE):
+        return os.path.abspath(named) if is_site_path(named) else named
+    find = partial(find_machine, job_dir=os.path.abspath(job_dir), environ=os.environ)
+    host = socket.gethostname()
+    if path := find(host=host, warn=say):
+        say(f"no site named: this machine is called {host}, so the site is {path}")
+        return path
+    if not slurm_answers():
+        say("no site named and no Slurm answers, so the run stays on this machine (site local)")
+        return "local"
+    cluster = cluster_name()
+    if cluster and (path := find(cluster=cluster, warn=_nothing)):
+        say(f"no site named: Slurm calls its cluster {cluster}, so the site is {path}")
+        return path
+    say("no site named: Slurm answers, so the site is generic-slurm")
+    return "generic-slurm"
+
+
+def _nothing(_: str) -> None:
+    """Say nothing a second time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -11,9 +12,13 @@ from hpc_elastic.cli.arguments import VerbParser, add_job_file, add_planning
 from hpc_elastic.observe.narrate import count
 
 if TYPE_CHECKING:
+    from hpc_elastic.api.prepare import PreparedRun
     from hpc_elastic.plan.launch_plan import LaunchPlan
     from hpc_elastic.plan.roles import NodesPlan, RolePlan
 
+_OF_EVERY_JOB = frozenset(
+    ["--job-name", "--ntasks-per-node", "--output", "--open-mode", "--no-kill", "--requeue", "--no-requeue", "--signal"]
+)
 _RESTARTS = {
     "restart_all": "restarts every worker",
     "restart_role": "restarts this role's workers",
@@ -27,10 +32,13 @@ def make_parser() -> VerbParser:
         "check",
         usage="[options] job.yaml",
         description="Read a job file with its site and template, and say what submitting it would do.",
-        examples="  hpc-elastic check job.yaml --set nodes=8\n",
+        examples="  hpc-elastic check job.yaml --set nodes=8\n  hpc-elastic check job.yaml --explain\n",
     )
     add_job_file(parser)
     add_planning(parser)
+    parser.add_argument(
+        "--explain", action="store_true", help="print every value with where it came from, and what Slurm is asked"
+    )
     return parser
 
 
@@ -51,27 +59,53 @@ def main(argv: Sequence[str]) -> int:
     check_submission(prepared, overrides=arguments.overrides, warn=warn)
     over_time = describe_over_time(check_stop_limits(prepared.plan, warn=warn))
     print(f"{arguments.job_file} is fine")
-    for label, text in [*describe_plan(prepared.plan), *([("over time", over_time)] if over_time else [])]:
+    for label, text in [
+        *describe_plan(prepared.plan, default_time=_default_time(prepared)),
+        *([("over time", over_time)] if over_time else []),
+    ]:
         print(f"  {label:<14} {text}")
+    if arguments.explain:
+        from hpc_elastic.cli.value_origins import value_lines
+
+        print("\n".join(["", *value_lines(prepared, overrides=arguments.overrides)]))
     return 0
 
 
-def describe_plan(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """Return the lines that describe a plan to a person, before it costs node hours."""
+def _default_time(prepared: PreparedRun) -> str:
+    """Return what a job without a time limit gets, as far as its site file says."""
+    from hpc_elastic.resolve.limits import limits_of
+    from hpc_elastic.scheduler.environment import options_of_shell
+    from hpc_elastic.units import format_duration
+
+    options = {**options_of_shell(os.environ), **prepared.plan.sbatch}
+    for name, limits in limits_of(options, prepared.site):
+        if limits.default_time is not None:
+            page = limits.page or prepared.site.url
+            return f"{format_duration(limits.default_time)}, the default of {name}" + (f" ({page})" if page else "")
+    return "the partition's"
+
+
+def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") -> list[tuple[str, str]]:
+    """Return the lines that describe a plan to a person, before it costs node hours.
+
+    `default_time` is what is said of the time limit of a job that asks for none.
+    """
     spares, backoff = plan.nodes.spares, plan.restart.backoff
     return [
         ("name", plan.name),
         ("site", f"{plan.site} ({plan.scheduler}), template {plan.template}"),
         ("nodes", _range(plan.nodes) + (f", and {spares} spare" if spares else "")),
         *_describe_roles(plan),
-        ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else "the partition's"),
+        ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else default_time),
         ("in", plan.workdir),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
         ("node losses", _losses(plan)),
         ("health checks", _health(plan)),
         ("stop", f"TERM, then KILL after {plan.signals.grace_s:g} s"),
-        *([("requeues", _requeues(plan))] if plan.scheduler == "slurm" else []),
+        *([("requeues", _requeues(plan)), ("sbatch", _request(plan))] if plan.scheduler == "slurm" else []),
+        *([("environment", ", ".join(plan.env))] if plan.env else []),
+        *([("interface", plan.network.interface)] if plan.network.interface else []),
         ("run directory", plan.run_dir),
     ]
 
@@ -113,6 +147,14 @@ def _requeues(plan: LaunchPlan) -> str:
         return "none"
     words = ", ".join(cause.replace("_", " ") for cause in plan.requeue.on)
     return f"at most {plan.requeue.max}, after {words}" + (" (as another job)" if plan.requeue.by == "chain" else "")
+
+
+def _request(plan: LaunchPlan) -> str:
+    """Return the options of sbatch that say what the job gets; the others are the same for every job."""
+    from hpc_elastic.render.directives import sbatch_directives
+
+    options = [str(directive) for directive in sbatch_directives(plan)]
+    return " ".join(option for option in options if option.partition("=")[0] not in _OF_EVERY_JOB)
 
 
 def _range(nodes: NodesPlan) -> str:

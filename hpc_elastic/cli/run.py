@@ -111,7 +111,12 @@ def prepare(argv: Sequence[str]) -> tuple[PreparedRun, str | None]:
         overrides = arguments.overrides
     site = named_site or ("local" if allocation is None else None if is_job_file else "generic-slurm")
     prepared = prepare_run(
-        source, overrides=overrides, site_name=site, run_dir=arguments.run_dir, run_root=arguments.log_dir
+        source,
+        overrides=overrides,
+        site_name=site,
+        run_dir=arguments.run_dir,
+        run_root=arguments.log_dir,
+        is_allocated=allocation is not None,
     )
     check_allocation(prepared.plan, allocation, os.environ)
     if allocation is not None:  # a job that is not ours to start again

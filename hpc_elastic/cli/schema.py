@@ -1,4 +1,4 @@
-"""`hpc-elastic schema`: the JSON Schema of job files, and of the records in a run directory."""
+"""`hpc-elastic schema`: the JSON Schema of job files, of site files, and of the records in a run directory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def make_parser() -> VerbParser:
     """Make the parser of the verb's arguments."""
     parser = VerbParser(
         "schema",
-        usage="[--record NAME | --list]",
-        description="Print the JSON Schema of job files, for editors, of a record of a run, or of\n"
-        "what `explain --json` prints.",
+        usage="[--site | --record NAME | --list]",
+        description="Print the JSON Schema of job files, for editors, of site files, of a record of\n"
+        "a run, or of what `explain --json` prints.",
         examples="  hpc-elastic schema > job.schema.json\n  hpc-elastic schema --record result.json\n\n"
         "Then, as the first line of job.yaml:\n  # yaml-language-server: $schema=job.schema.json\n",
     )
     chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--site", action="store_true", help="the schema of site files")
     chosen.add_argument("--record", metavar="NAME", help="the schema of this record, not of job files")
     chosen.add_argument("--list", action="store_true", help="the names of these")
     return parser
@@ -35,6 +36,11 @@ def main(argv: Sequence[str]) -> int:
         from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES
 
         print("\n".join((*RECORD_NAMES, EXPLANATION)))
+        return 0
+    if arguments.site:
+        from hpc_elastic.site.schema import site_schema
+
+        print(json.dumps(site_schema(), indent=2, ensure_ascii=False))
         return 0
     print(json.dumps(_schema(arguments.record), indent=2, ensure_ascii=False))
     return 0

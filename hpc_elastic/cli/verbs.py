@@ -14,6 +14,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("check", "read a job file and say what it would do"),
         "render": ("render", "print the script that would be submitted"),
         "schema": ("schema", "print the JSON Schema of job files, or of a run's records"),
+        "sites": ("sites", "list, show and check site files; say which one is used here"),
+        "templates": ("templates", "list and show templates; try one before it is used"),
     },
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),
@@ -61,7 +63,7 @@ def help_text() -> str:
     lines = [f"usage: {PROGRAM} VERB ...", "", "Run PyTorch on Slurm so that it survives what clusters do.", ""]
     for title, verbs in GROUPS.items():
         lines.append(f"{title}:")
-        lines += [f"  {verb:<8} {line}" for verb, (_, line) in verbs.items()]
+        lines += [f"  {verb:<9} {line}" for verb, (_, line) in verbs.items()]
         lines.append("")
     lines += ["Options:", "  -h, --help   show this", "  --version    show the version", "", _EXAMPLES, EXIT_CODES]
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from hpc_elastic.errors import JobError
@@ -93,6 +93,24 @@ def locate_problems(
     for path, message in problems:
         document.add_problem(path, message)
     return format_problems(document.problems)
+
+
+def find_places(text: str, *, file: str, overrides: Sequence[str]) -> Callable[[KeyPath], str]:
+    """Return a function that tells where the value of a key of a valid job came from: `job.yaml:3` or `--set`.
+
+    A key that the file spells otherwise, as `-A` for `account`, has the place of the map that it is in.
+    """
+    document = _read(text, file, overrides)
+
+    def place(path: KeyPath) -> str:
+        for length in range(len(path), 0, -1):
+            if path[:length] in document.overrides:
+                return "--set"
+            if path[:length] in document.lines:
+                return f"{file}:{document.lines[path[:length]]}"
+        return file
+
+    return place
 
 
 def _read(text: str, file: str, overrides: Sequence[str]) -> Document:

@@ -39,9 +39,9 @@ def job_schema() -> dict[str, Any]:
     del schema["$defs"][EntrypointSpec.__name__]["properties"]["function"]  # no file can hold one
     _require_work(schema)
     for keys in (schema["properties"], schema["$defs"][RoleSpec.__name__]["properties"]):
-        _restrict_names(keys["env"], {"pattern": VARIABLE_PATTERN})
-    _restrict_names(schema["properties"]["sbatch"], {"pattern": OPTION_PATTERN, "not": {"enum": sorted(REFUSED)}})
-    _drop_titles(schema)
+        restrict_names(keys["env"], {"pattern": VARIABLE_PATTERN})
+    restrict_names(schema["properties"]["sbatch"], {"pattern": OPTION_PATTERN, "not": {"enum": sorted(REFUSED)}})
+    drop_titles(schema)
     keys = schema.pop("properties")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -103,20 +103,20 @@ def _given(*keys: str) -> dict[str, Any]:
     return {"required": [*keys], "properties": {key: {"not": {"type": "null"}} for key in keys}}
 
 
-def _restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+def restrict_names(key: Mapping[str, Any], names: Mapping[str, Any]) -> None:
     """Add the pattern of a map's keys, which pydantic leaves out if a function checks them."""
-    for choice in key["anyOf"]:
-        if choice["type"] == "object":
+    for choice in key.get("anyOf", [key]):
+        if choice.get("type") == "object":
             choice["propertyNames"] = names
 
 
-def _drop_titles(value: Any) -> None:
+def drop_titles(value: Any) -> None:
     """Remove pydantic's titles, which repeat the keys; keep a key that is called title."""
     if isinstance(value, dict):
         if isinstance(value.get("title"), str):
             del value["title"]
         for inner in value.values():
-            _drop_titles(inner)
+            drop_titles(inner)
     elif isinstance(value, list):
         for inner in value:
-            _drop_titles(inner)
+            drop_titles(inner)

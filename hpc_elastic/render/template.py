@@ -16,6 +16,7 @@ from typing import NoReturn
 from jinja2 import BaseLoader, Environment, FunctionLoader, StrictUndefined, TemplateSyntaxError, meta, nodes
 
 from hpc_elastic.errors import TemplateError, UnknownTemplateError
+from hpc_elastic.render.contract import why_refused
 from hpc_elastic.render.lint import (
     BLOCKS,
     find_blocks,
@@ -104,6 +105,16 @@ def load_template(name: str, *, job_dir: str) -> Template:
     return template
 
 
+def read_template(name: str, *, job_dir: str) -> Source:
+    """Read one file of a template, without what it refers to and without checking it.
+
+    Raises:
+        TemplateError: it is missing or cannot be read.
+    """
+    path = _find(name, job_dir)
+    return Source(path=path, text=_read(path))
+
+
 class Templates:
     """Templates by name, each read, checked and compiled once for however many scripts.
 
@@ -146,6 +157,8 @@ def check_template(template: Template) -> None:
     """
     environment = ScriptEnvironment()
     for source in template.sources.values():
+        if refused := why_refused(source.text):
+            _fail(source, 1, refused)
         for line, place in find_quoted_substitutions(environment, source.text):
             _fail(source, line, f"a substitution stands inside {place}", "write {{ }} bare: it brings its own quotes")
     (root, root_tree), *children = reversed(list(_chain(environment, template)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -22,11 +22,13 @@ from hpc_elastic.plan.launch_plan import (
     LaunchPlan,
     NetworkPlan,
     RequeuePlan,
+    ResourcesPlan,
     RestartPlan,
     SignalsPlan,
 )
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
+from hpc_elastic.resolve.limits import JobRequest, find_excess, find_missing
 from hpc_elastic.resolve.logs import resolve_env, resolve_logs
 from hpc_elastic.resolve.merge import merge_sections, without_rivals
 from hpc_elastic.resolve.resources import remaining_options, resolve_resources, resolve_workers
@@ -42,6 +44,8 @@ class SubmissionContext:
     """The values that are known only when a run is made.
 
     `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
+    `shell_options` are options that sbatch takes from the shell's variables, such as `account` from SBATCH_ACCOUNT.
+    `is_allocated`: the nodes are there already, so nothing is asked of a partition.
     """
 
     run: str
@@ -51,6 +55,8 @@ class SubmissionContext:
     interpreter: str
     package_dir: str
     package_version: str
+    shell_options: Mapping[str, str] = field(default_factory=dict)
+    is_allocated: bool = False
 
 
 def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
@@ -61,9 +67,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
     roles = _role_specs(asked)
-    problems = [*_conflicts(asked, roles), *_limits(asked, roles, site)]
-    if problems:
-        raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
+    conflicts, limits = list(_conflicts(asked, roles)), list(_limits(job, asked, roles, site))
+    _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
     most_workers = max(role.most_workers_on_a_node for role in plans)
@@ -72,6 +77,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         max=sum(role.nodes.max for role in plans),
         spares=_known(spec.spares),
     )
+    resources = resolve_resources(spec, site, most_workers)
+    _refuse([*limits, *_excess(spec, nodes, resources, site, submission)], site)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
         run=submission.run,
@@ -85,7 +92,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         template=spec.template or site.template or f"{site.scheduler}/job.sh.j2",
         nodes=nodes,
         roles=plans,
-        resources=resolve_resources(spec, site, most_workers),
+        resources=resources,
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
         workdir=_node_path(_known(spec.workdir), submission.job_dir),
@@ -112,6 +119,11 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         scratch=site.scratch,
         srun=site.srun,
     )
+
+
+def _refuse(problems: Sequence[str], site: SiteConfig) -> None:
+    if problems:
+        raise JobError(problems, tip=f"the defaults and limits of site {site.name} were taken into account")
 
 
 def _known(value: T | None) -> T:
@@ -149,7 +161,7 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
         yield f"elastic.after_exit_timeout: expected elastic.exit_timeout beside it: {why}"
 
 
-def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
+def _limits(job: JobSpec, asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
     nodes = sum(_known(role.nodes).max for role in roles) + (asked.spares or 0)
     if site.max_nodes is not None and nodes > site.max_nodes:
         key = "nodes" if asked.roles is None else "roles"
@@ -157,6 +169,27 @@ def _limits(asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iter
     if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
         limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
         yield f"time: {limit}, found {format_duration(asked.time)}"
+    if site.max_time is not None and job.time is None and "time" in job.model_fields_set:
+        limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"
+        yield f"time: {limit}, found null, which asks for no limit of its own"
+
+
+def _excess(
+    spec: JobSpec, nodes: NodesPlan, resources: ResourcesPlan, site: SiteConfig, submission: SubmissionContext
+) -> Iterator[str]:
+    """Yield what is beyond the limits of the job's partition and QOS, and what the site requires and is missing."""
+    if submission.is_allocated:
+        return
+    request = JobRequest(
+        least_nodes=nodes.min + nodes.spares,
+        most_nodes=nodes.max + nodes.spares,
+        has_roles=spec.roles is not None,
+        time=spec.time,
+        resources=resources,
+        sbatch={**submission.shell_options, **remaining_options(spec)},
+    )
+    yield from find_excess(request, site)
+    yield from find_missing(request, site)
 
 
 def _role(role: RoleSpec, spec: JobSpec) -> RolePlan:

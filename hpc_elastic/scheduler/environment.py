@@ -51,6 +51,15 @@ _ALLOWED = frozenset(
 )
 
 
+def options_of_shell(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that sbatch takes from variables of the submitting shell, as `account` from SBATCH_ACCOUNT.
+
+    Those of a job go before them: `submission_environment` removes the variables that the script would contradict.
+    """
+    names = {name: name.removeprefix("SBATCH_").lower() for name in _ALLOWED if name.startswith("SBATCH_")}
+    return {option: environ[name] for name, option in sorted(names.items()) if environ.get(name)}
+
+
 def scrub_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that name a rank, a step or a job, or that would override the plan."""
     return {name: value for name, value in environ.items() if not _leaks(name)}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, StrictStr, WithJsonSchema
 
 from hpc_elastic.job import values
+from hpc_elastic.job.sbatch_options import normalize_option
 from hpc_elastic.job.spec import JobDefaults, Section
 from hpc_elastic.plan.references import check_references
+from hpc_elastic.site.limits import Limits
 
 GPU_REQUESTS = "gpus_per_node, gres:<name> or none"
+NEVER = "never"  # of last_checked
 
 
 def _gpu_request(text: str) -> str:
@@ -32,6 +38,34 @@ def _run_root(text: str) -> str:
     return values.check_line(text)
 
 
+def _date(text: str) -> str:
+    if text == NEVER:
+        return text
+    try:
+        is_day = date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ValueError(f"expected a day, such as 2026-11-20, or never, found {text!r}")
+    return text
+
+
+def _interface(text: str) -> str:
+    if not re.fullmatch(r"[^\s/:,]{1,15}", text):
+        raise ValueError(f"expected the name of one interface, such as ib0, found {text!r}")
+    return values.check_line(text)
+
+
+def _required(name: str) -> str:
+    return normalize_option(name)
+
+
+def _host_pattern(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.*?\[\]!-]+", text, re.A) or not re.search(r"[A-Za-z]{2}", text, re.A):
+        raise ValueError(f"expected a host name, in which * and ? stand for any characters, found {text!r}")
+    return text.lower()
+
+
 GpuRequest = Annotated[
     StrictStr,
     AfterValidator(_gpu_request),
@@ -39,6 +73,14 @@ GpuRequest = Annotated[
 ]
 Scratch = Annotated[StrictStr, AfterValidator(_run_root), WithJsonSchema({"type": "string", "pattern": r"^(/|\$\{)"})]
 PortRange = Annotated[tuple[values.Positive, ...], AfterValidator(_port_range)]
+Interface = Annotated[StrictStr, AfterValidator(_interface), WithJsonSchema({"type": "string"})]
+Day = Annotated[
+    StrictStr,
+    AfterValidator(_date),
+    WithJsonSchema({"type": "string", "pattern": "^([0-9]{4}-[0-9]{2}-[0-9]{2}|never)$"}),
+]
+RequiredOption = Annotated[StrictStr, AfterValidator(_required), WithJsonSchema({"type": "string"})]
+HostPattern = Annotated[StrictStr, AfterValidator(_host_pattern), WithJsonSchema({"type": "string"})]
 RunRoot = Annotated[StrictStr, AfterValidator(_run_root), WithJsonSchema({"type": "string", "pattern": r"^(/|\$\{)"})]
 
 
@@ -49,7 +91,7 @@ def _key(description: str, default: Any = None) -> Any:
 class NetworkConfig(Section):
     """What agents and workers have to know of the network."""
 
-    interface: values.Line | None = _key("the interface whose address agents publish; default: the one that routes")
+    interface: Interface | None = _key("the interface whose address agents publish; default: the one that routes")
     hostname_transform: values.Line | None = _key("a suffix that makes a node's name that of its fast interface, as i")
     port_range: PortRange | None = _key("the first and the last port that agents listen on")
     nccl_socket_ifname: values.Line | None = _key("NCCL_SOCKET_IFNAME of the workers, in NCCL's own syntax")
@@ -63,10 +105,16 @@ class SiteConfig(Section):
     name: values.Name = Field(description="the site's name, as the file is called")
     contact: values.Line = Field(description="who answers questions about this file")
     url: values.Line | None = _key("the cluster's documentation")
-    last_checked: values.Line = Field(
-        description="the day on which somebody last ran a job with this file, as 2026-11-20"
+    last_checked: Day = Field(
+        description="the day on which somebody last ran a job with this file, as 2026-11-20; never, if nobody has"
     )
     scheduler: Literal["slurm", "local"] = Field(description="what starts the job")
+    clusters: tuple[values.Line, ...] = _key(
+        "Slurm's names of the cluster (ClusterName), by which this file is found", ()
+    )
+    hostnames: tuple[HostPattern, ...] = _key(
+        "patterns of the names of login nodes, as login*.example.org, by which this file is found", ()
+    )
     defaults: JobDefaults = _key(
         "any key of job.yaml but name, site, entrypoint and roles; the job's own value wins", JobDefaults()
     )
@@ -82,6 +130,11 @@ class SiteConfig(Section):
         "requeue",
     )
     wait_all_nodes: values.Switch | None = _key("Slurm starts the job only when every node is booted")
+    required: tuple[RequiredOption, ...] = _key(
+        "options of sbatch that every job must give, as account; a default of this file counts", ()
+    )
+    partitions: Mapping[values.Line, Limits] = _key("what partitions allow to one job", {})
+    qos: Mapping[values.Line, Limits] = _key("what qualities of service (sbatch's --qos) allow to one job", {})
     max_nodes: values.Positive | None = _key("a job may ask for at most so many nodes")
     max_time: values.PositiveDuration | None = _key("a job may ask for at most so much time")
 

@@ -16,6 +16,7 @@ from hpc_elastic.site.config import SiteConfig
 _TEXT_PATHS: Sequence[KeyPath] = (
     *(("defaults", *path) for path in TEXT_PATHS),
     *((key,) for key in ("name", "contact", "url", "last_checked", "run_root", "template", "gpu_request", "srun")),
+    *((key,) for key in ("clusters", "hostnames", "required")),
     *(("network", key) for key in ("interface", "hostname_transform", "nccl_socket_ifname")),
 )
 

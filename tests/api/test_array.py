@@ -16,6 +16,7 @@ from hpc_elastic.api.array import array_script, submit_array
 from hpc_elastic.api.prepare import JobSource, PreparedRun
 from hpc_elastic.api.submission import make_run_directory
 from hpc_elastic.errors import JobError, RunDirectoryError, SchedulerError, UsageError
+from hpc_elastic.job.parse import parse_job
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.processes import find_process
 from hpc_elastic.rundir.create import CreatedRunDirectory
@@ -25,6 +26,7 @@ from hpc_elastic.scheduler.local.scheduler import LocalScheduler
 from hpc_elastic.scheduler.local.tasks import WaitingTasks
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
+from hpc_elastic.site.search import find_site
 from tests.cli.conftest import FakeSlurm, fake_slurm, workplace
 from tests.plans import make_local_plan, make_plan
 from tests.slurm_sandbox.sandbox import wait_until
@@ -39,10 +41,10 @@ WAITS = 'echo "$PWD" >>../started; echo "task $HPC_ELASTIC_LOCAL_ARRAY_TASK"; un
 def prepare(folder: Path, count: int, *, script: str = "true\n", **changes: Any) -> list[PreparedRun]:
     source = JobSource(text=JOB, file="job.yaml", directory=str(folder))
     plan = make_plan(name="digits", **changes)
-    return [
-        PreparedRun(source=source, plan=dataclasses.replace(plan, run_dir=f"{folder}/sweep/{number}"), script=script)
-        for number in range(count)
-    ]
+    job = parse_job(JOB, file="job.yaml")
+    site = find_site("generic-slurm", job_dir=str(folder), environ={})
+    plans = [dataclasses.replace(plan, run_dir=f"{folder}/sweep/{number}") for number in range(count)]
+    return [PreparedRun(source=source, job=job, site=site, plan=plan, script=script) for plan in plans]
 
 
 def prepare_local(folder: Path, count: int, script: str = WAITS) -> list[PreparedRun]:

@@ -179,3 +179,37 @@ def test_an_array_says_what_is_missing_once(workplace: Path, capsys: Capture) ->
     assert main(["submit", "job.yaml", "--array", "lr=1,2,3", *LOCAL]) == 3
     assert capsys.readouterr().err.count("gone.py") == 1
     assert left(workplace) == []
+
+
+LIMITED = """\
+name: cluster
+contact: me
+url: https://example.org
+last_checked: never
+scheduler: slurm
+partitions: {gpu: {max_time: 20h, default_time: 10m}}
+"""
+
+
+@pytest.mark.parametrize("verb", ["check", "render", "submit"])
+def test_more_than_a_partition_allows_is_refused_before_sbatch(
+    verb: str, workplace: Path, fake_slurm: FakeSlurm, capsys: Capture
+) -> None:
+    (workplace / "cluster.yaml").write_text(LIMITED)
+    arguments = [verb, "job.yaml", "--site", "./cluster.yaml", "--set", "sbatch.partition=gpu"]
+    assert main([*arguments, "--set", "time=30h"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[0] == (
+        "hpc-elastic: error: time: partition gpu allows 20 h (https://example.org), the job asks 30 h"
+    )
+    assert not fake_slurm.calls("sbatch")
+    assert main([*arguments, "--set", "time=20h"]) == 0
+
+
+def test_check_says_what_a_job_without_a_time_gets(workplace: Path, fake_slurm: FakeSlurm, capsys: Capture) -> None:
+    (workplace / "cluster.yaml").write_text(LIMITED)
+    (workplace / "job.yaml").write_text("entrypoint: {script: train.py}\nsbatch: {partition: gpu}\n")
+    assert main(["check", "job.yaml", "--site", "./cluster.yaml"]) == 0
+    assert "time limit     10m, the default of partition gpu (https://example.org)\n" in capsys.readouterr().out
+    assert main(["check", "job.yaml", "--site", "generic-slurm"]) == 0
+    assert "time limit     the partition's\n" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
 from hpc_elastic.site.parse import parse_site
 
 PATHS = list(key_paths(JobSpec))
-SITE = parse_site("name: x\ncontact: x\nlast_checked: x\nscheduler: slurm\n", path="x.yaml")
+SITE = parse_site("name: x\ncontact: x\nlast_checked: never\nscheduler: slurm\n", path="x.yaml")
 CONTEXT = SubmissionContext(
     run="r", run_dir="/r", job_dir="/j", created="c", interpreter="/p", package_dir="/k", package_version="0"
 )

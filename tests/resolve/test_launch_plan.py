@@ -320,6 +320,14 @@ def test_a_plan_rejects_what_is_beyond_the_sites_limits() -> None:
     assert caught.value.tip == "the defaults and limits of site here were taken into account"
 
 
+def test_a_job_cannot_take_away_the_time_that_its_site_limits() -> None:
+    message = "time: expected at most 1h, which is max_time of site here, found null"
+    with pytest.raises(JobError, match=message):
+        resolve("time: null", "max_time: 1h\ndefaults: {time: 30m}")
+    assert resolve("time: null", "defaults: {time: 30m}").time_s is None
+    assert resolve("", "max_time: 1h").time_s is None
+
+
 def test_a_plan_rejects_what_is_impossible_only_with_the_sites_defaults() -> None:
     with pytest.raises(JobError, match=r"signals\.grace: expected at most signals\.lead, whose default here is 30s"):
         resolve("signals: {grace: 40s}", "defaults: {time: 1m}")

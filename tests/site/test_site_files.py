@@ -10,7 +10,7 @@ import pytest
 from hpc_elastic.errors import ExitCode, SiteError
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site.parse import parse_site
-from hpc_elastic.site.search import find_site, known_sites, search_folders
+from hpc_elastic.site.search import find_machine, find_site, known_sites, search_folders
 
 PORTS = "expected the first and the last of several ports from 1024 to 65535"
 HEAD = "contact: me\nlast_checked: 2026-11-20\nscheduler: slurm\n"
@@ -124,21 +124,21 @@ def test_the_first_folder_that_has_the_name_counts(tmp_path: Path) -> None:
         return find_site("local", job_dir=str(job_dir), environ=environ).contact
 
     assert found() == "the hpc_elastic project"
-    for folder in (tmp_path / "home/.config/hpc_elastic/sites", second, first, job_dir / "site-configs"):
+    for folder in (tmp_path / "home/.config/hpc-elastic/sites", second, first, job_dir / "site-configs"):
         write_site(folder, "local")
         path = folder / "local.yaml"
         path.write_text(path.read_text().replace("contact: me", f"contact: {folder}"))
         assert found() == str(folder)
 
 
-def test_the_search_order_has_the_users_the_systems_and_our_folder() -> None:
+def test_the_search_order_has_the_systems_the_users_and_our_folder() -> None:
     environ = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "HPC_ELASTIC_SITE_PATH": "/a::/b"}
     assert search_folders("/j", environ) == [
         "/j/site-configs",
         "/a",
         "/b",
-        "/c/hpc_elastic/sites",
-        "/etc/hpc_elastic/sites",
+        "/etc/hpc-elastic/sites",
+        "/c/hpc-elastic/sites",
         shipped_directory("site-configs"),
     ]
 
@@ -151,12 +151,15 @@ def test_a_site_may_be_a_path_relative_to_the_job(tmp_path: Path) -> None:
 
 
 def test_an_unknown_site_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    write_site(tmp_path / "site-configs", "juwels")
+    write_site(tmp_path / "site-configs", "ourcluster")
     with pytest.raises(SiteError) as caught:
-        find_site("juwls", job_dir=str(tmp_path), environ=environment(tmp_path))
-    assert str(caught.value) == "site: there is no site 'juwls'; did you mean juwels?"
-    assert caught.value.tip == "known sites: generic-slurm, juwels, local; or give the path of a site file"
-    assert known_sites(str(tmp_path), environment(tmp_path)) == ["generic-slurm", "juwels", "local"]
+        find_site("ourclster", job_dir=str(tmp_path), environ=environment(tmp_path))
+    assert str(caught.value) == "site: there is no site 'ourclster'; did you mean ourcluster?"
+    known = known_sites(str(tmp_path), environment(tmp_path))
+    assert caught.value.tip == f"known sites: {', '.join(known)}; or give the path of a site file"
+    shipped = {Path(name).stem for name in os.listdir(shipped_directory("site-configs")) if name != "README.md"}
+    assert set(known) == shipped | {"ourcluster"}
+    assert known == sorted(known)
 
 
 def test_a_site_rejects_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -170,4 +173,45 @@ def test_a_site_rejects_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_run_root_rejects_a_variable_that_is_not_set(tmp_path: Path) -> None:
     path = write_site(tmp_path, "mine", "run_root: ${NO_SUCH_VARIABLE}/runs\n")
     with pytest.raises(SiteError, match=r"mine\.yaml:\d+: run_root: \$\{NO_SUCH_VARIABLE\} is not set here; export it"):
+        find_site(str(path), job_dir="/", environ=environment(tmp_path))
+
+
+def test_a_site_is_found_by_its_host_name_and_by_its_cluster(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def found(*, host: str = "", cluster: str = "") -> str | None:
+        environ = environment(tmp_path / "home")
+        path = find_machine(host=host, cluster=cluster, job_dir=str(tmp_path), environ=environ, warn=said.append)
+        return path and os.path.relpath(path, tmp_path)
+
+    folder = tmp_path / "site-configs"
+    write_site(folder, "first", "hostnames: [login*.example.org, 'fe[12]']\nclusters:\n- one\n\n- two # a comment\n")
+    write_site(folder, "second", "clusters: [two, 012]\nhostnames:\n")
+    assert found(host="LOGIN3.example.org") == "site-configs/first.yaml"
+    assert found(host="fe2") == "site-configs/first.yaml"
+    assert found(host="fe3") is None
+    assert found(cluster="two") == "site-configs/first.yaml"
+    assert found(cluster="012") == "site-configs/second.yaml"
+    assert found(cluster="three") is None
+    assert found() is None
+    assert said == []
+
+
+def test_a_file_that_cannot_be_read_is_passed_over_with_a_word(tmp_path: Path) -> None:
+    said: list[str] = []
+    folder = tmp_path / "site-configs"
+    (write_site(folder, "a")).write_text("hostnames: [login\n")
+    (write_site(folder, "b")).write_text("hostnames: login1\n")
+    write_site(folder, "c", "hostnames: [login1]\n")
+    environ = environment(tmp_path / "home")
+    path = find_machine(host="login1", job_dir=str(tmp_path), environ=environ, warn=said.append)
+    assert path == str(folder / "c.yaml")
+    assert [line.split(": ")[0] for line in said] == [f"passed over {folder}/{name}.yaml" for name in "ab"]
+
+
+def test_sbatch_of_a_site_has_the_variables_of_the_submission(tmp_path: Path) -> None:
+    path = write_site(tmp_path, "mine", 'defaults:\n  sbatch: {account: "aur-${USER}", comment: $5, qos: null}\n')
+    site = find_site(str(path), job_dir="/", environ=environment(tmp_path, USER="ada"))
+    assert site.defaults.sbatch == {"account": "aur-ada", "comment": "$5", "qos": None}
+    with pytest.raises(SiteError, match=r"mine\.yaml:6: defaults\.sbatch\.account: \$\{USER\} is not set here"):
         find_site(str(path), job_dir="/", environ=environment(tmp_path))

@@ -10,6 +10,7 @@ from hpc_elastic.errors import SchedulerError
 from hpc_elastic.job_ids import split_task_id
 from hpc_elastic.scheduler.protocol import JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
+from hpc_elastic.scheduler.slurm.limits import parse_config
 from hpc_elastic.scheduler.slurm.runner import MissingProgramError, Runner, run_command
 
 if TYPE_CHECKING:  # `status` does not need it, and may take only 50 ms in all
@@ -130,6 +131,16 @@ def slurm_answers(timeout_s: float = 2.0) -> bool:
     except SchedulerError:
         return False
     return done.returncode == 0
+
+
+def cluster_name(timeout_s: float = 2.0) -> str | None:
+    """Return Slurm's name of the cluster (ClusterName); None if no Slurm answers in time."""
+    environ = commands.query_environment(os.environ)
+    try:
+        config = parse_config(run_command(commands.config_command(), environ=environ, timeout_s=timeout_s))
+    except SchedulerError:
+        return None
+    return config.get("ClusterName")
 
 
 def _gone(job_id: str) -> JobStatus:
