@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LENGTH_BYTES = 8
+DEEPEST = 100  # levels of a state
+SHOWN = 100  # characters of the path to a level that is too deep
+MOST_BITS = 8192
 SHORT_BYTES = 256  # longer ones go beside the tensors
 _EXPECTED = "expected dicts, lists, tuples, tensors, numpy arrays, numbers, strings, bytes or None"
 
@@ -129,17 +132,30 @@ class _Encoder:
         self._torch: Any = sys.modules.get("torch")
         self._numpy: Any = sys.modules.get("numpy")
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         """Return a value of the tree as JSON: what JSON has as it is, everything else as an object with one key."""
         kind = type(value)
+        if kind is int and value.bit_length() > MOST_BITS:  # Python prints no longer ones (sys.set_int_max_str_digits)
+            raise StateError(
+                f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
+            )
         if value is None or kind in (bool, int, str, float):
             return value
+        if depth > DEEPEST:
+            raise StateError(
+                f"memory.save: {path[:SHOWN]}...: found more than {DEEPEST} levels, which a state that holds itself has"
+            )
         if kind is list:
-            return [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)]
+            return [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
         if isinstance(value, Mapping):
-            return {"d": [[self._key(key, path), self.encode(item, f"{path}[{key!r}]")] for key, item in value.items()]}
+            return {
+                "d": [
+                    [self._key(key, path), self.encode(item, f"{path}[{key!r}]", depth + 1)]
+                    for key, item in value.items()
+                ]
+            }
         if isinstance(value, tuple):
-            return {"t": [self.encode(item, f"{path}[{place}]") for place, item in enumerate(value)]}
+            return {"t": [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]}
         if kind in (bytes, bytearray):
             return self._bytes(bytes(value), path)
         if self._torch is not None and isinstance(value, self._torch.Tensor):
@@ -169,6 +185,8 @@ class _Encoder:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             tip = "; its .to_local() can be saved" if hasattr(tensor, "to_local") else ""
             raise StateError(f"memory.save: {path}: found a {_name_of(type(tensor))}, expected a plain tensor{tip}")
+        if tensor.is_nested:
+            raise StateError(f"memory.save: {path}: found a nested tensor, expected a dense one that holds its numbers")
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             what = "quantized" if tensor.layout is torch.strided and tensor.is_quantized else str(tensor.layout)
             what = "meta" if tensor.device.type == "meta" else what

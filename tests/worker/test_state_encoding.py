@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.worker.state_encoding import StateError, decode_state, encode_state
+from hpc_elastic.worker.state_encoding import DEEPEST, MOST_BITS, StateError, decode_state, encode_state
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(max_size=600)
 KEYS = st.text() | st.integers(min_value=2) | st.none()
@@ -124,6 +124,7 @@ class _Own:
         ({"e": {1, 2}}, "state['e']: found set; expected dicts"),
         ({"s": torch.eye(2).to_sparse()}, "state['s']: found a torch.sparse_coo tensor, expected a dense one"),
         ({"m": torch.ones(2, device="meta")}, "state['m']: found a meta tensor, expected a dense one"),
+        ({"n": 1 << MOST_BITS}, "state['n']: found a number of 8193 bits, expected at most 8192"),
         (({"x": 1 + 2j},), "state[0]['x']: found complex; expected dicts"),
     ],
 )
@@ -132,6 +133,27 @@ def test_what_cannot_be_kept_is_refused_by_its_place(state: object, message: str
         encode_state(state)
     assert str(caught.value).startswith("memory.save: state")
     assert message in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(StateError, match=r"state\['n'\]: found a nested tensor, expected a dense one"):
+        encode_state({"n": nested})
+
+
+def test_a_state_that_holds_itself_is_refused() -> None:
+    state: dict[str, object] = {}
+    state["self"] = [state]
+    with pytest.raises(StateError, match=r"found more than 100 levels, which a state that holds itself has"):
+        encode_state(state)
+
+
+def test_as_many_levels_as_are_allowed_come_back() -> None:
+    state: object = 7
+    for _ in range(DEEPEST):
+        state = {"a": state}
+    assert round_trip(state) == state
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
