@@ -101,21 +101,8 @@ def by_submitit(folder: Path) -> tuple[hpc_elastic.Run, list[Any]]:
 # What tells two runs apart whatever they do, what is about the function itself, and whom of the others a stop reached
 # before the failure of their peer did.
 OF_THE_RUN = {
-    *(
-        "run",
-        "job_id",
-        "time",
-        "started",
-        "ended",
-        "timestamp",
-        "port",
-        "pids",
-        "pid",
-        "error_file",
-        "return_values",
-        "useful_time",
-    ),
-    *("function", "progress", "failure_signature", "root_cause"),
+    *("run", "job_id", "time", "started", "ended", "timestamp", "port", "pids", "pid", "error_file", "return_values"),
+    *("function", "progress", "failure_signature", "root_cause", "useful_time"),
 }
 
 
