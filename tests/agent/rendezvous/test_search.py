@@ -381,7 +381,7 @@ def test_no_try_begins_after_join_timeout(tmp_path: Path) -> None:
 
 def test_the_head_that_claimed_and_is_gone_when_join_timeout_is_over_is_succeeded(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
-        made.allow(join_retries=3, join_timeout_s=0.05)
+        made.allow(join_retries=3, join_timeout_s=0.5)
         made.journal(0).claim_allocation(Endpoint(address="127.0.0.2", port=1))
         assert not await made.find(1)
         assert made.said[-1] == "local0 has opened no attempt and does not answer, so this node is the head now"
