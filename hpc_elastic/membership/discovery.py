@@ -59,6 +59,8 @@ class ReadRecords:
     needs_world: bool = False
 
 
+DEAD_HEAD_ROUNDS = 4  # of which a member asks a head that counts as dead in one
+
 # Two sides of a partition, neither of which has enough nodes for a first attempt, would each take the other's claim for
 # the reason to go on, and nobody would end the run.
 MOST_CLAIMS = 8
@@ -350,7 +352,8 @@ class HeadDiscovery:
 
         A head that is lost comes last, and only from the second round on: it may be back, but if it is not,
         waiting for its answer takes time. It is dialled even if it counts as dead, by a spare at once: a connection may
-        have been reset while it lives, and it opens no attempt while its members save. A dead agent's kernel refuses.
+        have been reset while it lives, and it opens no attempt while its members save. A dead agent's kernel refuses,
+        so members ask it in every fourth round only, lest a thousand of them dial it in vain all the time.
         """
         order, own, lost = self._order, self._settings.node, self._lost
         if order is None:
@@ -365,7 +368,7 @@ class HeadDiscovery:
             asked += self._near(_spares_before(order, own, may_gather=_may_succeed(lost, order)), now)
         if lost.node != order.head or (lost.is_dead and not is_member):
             asked.insert(0, order.head)
-        elif self._rounds:
+        elif self._rounds and (not lost.is_dead or self._rounds % DEAD_HEAD_ROUNDS == 1):
             asked.append(order.head)
         return [(node, order.agents[node]) for node in asked if node != own and node in order.agents]
 
