@@ -367,6 +367,52 @@ def test_an_attempt_cannot_begin_with_a_state_where_no_memory_can_be_made(
         RankStates(print).begin(assign(2, StateVersion(attempt=1, step=9)))
 
 
+def test_a_save_in_the_handler_of_a_signal_that_interrupts_a_save_does_nothing(node: Node) -> None:
+    """As in a handler that saves what it can at SIGTERM; to wait for the interrupted save would take for ever."""
+    source = """
+import os, signal
+from collections import UserDict
+from hpc_elastic import memory
+class Interrupted(UserDict):
+    def items(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return super().items()
+signal.signal(signal.SIGUSR1, lambda *_: memory.save(9, "the handler's"))
+memory.save(1, Interrupted(w=1))
+memory.save(2, {"w": 2})
+"""
+    assert node.run(0, source + WAIT).exit_code == 0
+    assert [state.step for state in read_slots(map_control(node.files[0].own))] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("RLIMIT_NOFILE, (3, 3)", "2.0 MiB could not be mapped: [Errno 24] Too many open files"),
+        ("RLIMIT_FSIZE, (4096, 4096)", "2.0 MiB more could not be reserved: File too large"),
+    ],
+)
+def test_a_state_that_a_limit_refuses_is_not_kept_and_one_line_says_so(limit: str, found: str, node: Node) -> None:
+    outcome = node.run(
+        0, f"import resource\nfrom hpc_elastic import memory\nresource.setrlimit(resource.{limit})\n{save(1)}{save(2)}"
+    )
+    assert outcome.exit_code == 0
+    assert outcome.stderr == f"hpc-elastic: memory.save: {found}; training goes on without states in memory\n"
+
+
+def test_memory_is_reserved_in_pieces_that_end_between_two_signals(node: Node) -> None:
+    """Older kernels end a call at any signal, and Python begins it anew."""
+    source = """
+import os
+from hpc_elastic import memory
+reserve, pieces = os.posix_fallocate, []
+os.posix_fallocate = lambda *place: (pieces.append(place[2]), reserve(*place))
+memory.save(1, bytes(40 << 20))
+print(max(pieces) <= 2 << 20, sum(pieces) >= 40 << 20)
+"""
+    assert node.run(0, source).stdout == "True True\n"
+
+
 def test_fifty_attempts_leave_no_descriptor(node: Node) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for attempt in range(2, 52):
