@@ -45,7 +45,8 @@ def save(step: int, state: object, replicated: bool = False) -> None:
 
     Call it on every rank, at the same steps. The two states that were saved last are kept. Ranks that synchronise at
     each step, as all distributed training of one model does, are at most one save apart, so that all of them hold the
-    older one at least. A state that there is no room for is not kept, and one line on standard error says so.
+    older one at least. A state that there is no room for is not kept, and one line on standard error says so. In the
+    handler of a signal that interrupts a save it does nothing.
 
     Args:
         step: the number of the step that is done. A step that is saved already is not saved again.

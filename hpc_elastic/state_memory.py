@@ -15,6 +15,9 @@ clears slots only while no worker runs.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import mmap
 import os
 import zlib
@@ -25,6 +28,7 @@ MEMORY_NAME = "hpc-elastic-state"
 SLOTS = 2  # the newest state and the one before, of which the older is overwritten
 SLOT_STRIDE = 1 << 40
 CONTROL_BYTES = 4096
+LARGEST_SEQUENCE = 2**62
 
 # The numbers of the agent.
 LAYOUT = 0  # the version of this layout
@@ -72,10 +76,25 @@ class SlotState:
 
 
 def create_memory(local_rank: int) -> int:
-    """Create the memory of a local rank, without a state, and return its descriptor, which the caller owns."""
-    descriptor = os.memfd_create(MEMORY_NAME)
-    os.truncate(descriptor, CONTROL_BYTES)
-    numbers = map_control(descriptor)
+    """Create the memory of a local rank, without a state, and return its descriptor, which the caller owns.
+
+    Nobody can shrink it: who reads a mapped page that a file has lost gets a SIGBUS, and the agent reads what the rank
+    could take away.
+
+    Raises:
+        OSError: there can be no such memory.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    descriptor = os.memfd_create(MEMORY_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.truncate(descriptor, CONTROL_BYTES)
+        with contextlib.suppress(OSError):  # as in gVisor
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        numbers = map_control(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
     numbers[LOCAL_RANK], numbers[LOAD_FROM] = local_rank, NOTHING
     numbers[LAYOUT] = LAYOUT_VERSION
     return descriptor
@@ -108,12 +127,17 @@ def header_check(header: memoryview, sequence: int) -> int:
 
 
 def read_slots(numbers: memoryview) -> list[SlotState]:
-    """Return the complete states of a memory, the newest first; a header that is damaged does not count."""
+    """Return the complete states of a memory, the newest first; a header that is damaged does not count.
+
+    What its rank may have written at random does no harm to who reads it, but `ALLOCATED` can be more than there is.
+    """
     found = []
     for slot in range(SLOTS):
         header = slot_header(numbers, slot)
         sequence = header[SEQUENCE]
-        if sequence <= 0 or header[CHECK] != header_check(header, sequence):
+        if not 0 < sequence < LARGEST_SEQUENCE or header[CHECK] != header_check(header, sequence):
+            continue
+        if header[SAVED_IN] < 1 or header[STEP] < 0:
             continue
         if not 0 < header[LENGTH] <= header[ALLOCATED] <= SLOT_STRIDE:
             continue

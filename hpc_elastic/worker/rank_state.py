@@ -81,7 +81,8 @@ class RankState:
         self._numbers[PID] = os.getpid()
         self._maps: dict[int, tuple[mmap.mmap, int]] = {}  # by slot: the mapping, and its address
         self._checks: dict[int, threading.Thread] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_saving = False
         self._has_complained = False
 
     def load(self) -> tuple[Any, int] | tuple[None, None]:
@@ -101,23 +102,34 @@ class RankState:
     def save(self, step: int, state: object, *, is_replicated: bool) -> None:
         """Copy a state into the older slot, unless this attempt has saved the step already, or it does not fit.
 
+        In the handler of a signal that has interrupted a save it does nothing: that save goes on afterwards.
+
         Raises:
             StateError: the state holds something that cannot be kept.
             ValueError: this attempt has saved a later step.
         """
         with self._lock:
-            newest = next((each for each in read_slots(self._numbers) if each.attempt == self._numbers[ATTEMPT]), None)
-            if newest is not None and step < newest.step:
-                raise ValueError(f"memory.save: found step {step}, expected one after {newest.step}, the latest")
-            if newest is not None and step == newest.step:
+            if self._is_saving:
                 return
-            if is_replicated and self._numbers[LOCAL_RANK] != 0:
-                return
-            encoded = encode_state(state)
+            self._is_saving = True
             try:
-                self._write(step, encoded, is_replicated=is_replicated)
-            except _DoesNotFitError as error:
-                self._complain(str(error))
+                self._save(step, state, is_replicated=is_replicated)
+            finally:
+                self._is_saving = False
+
+    def _save(self, step: int, state: object, *, is_replicated: bool) -> None:
+        newest = next((each for each in read_slots(self._numbers) if each.attempt == self._numbers[ATTEMPT]), None)
+        if newest is not None and step < newest.step:
+            raise ValueError(f"memory.save: found step {step}, expected one after {newest.step}, the latest")
+        if newest is not None and step == newest.step:
+            return
+        if is_replicated and self._numbers[LOCAL_RANK] != 0:
+            return
+        encoded = encode_state(state)
+        try:
+            self._write(step, encoded, is_replicated=is_replicated)
+        except _DoesNotFitError as error:
+            self._complain(str(error))
 
     def _write(self, step: int, encoded: Encoded, *, is_replicated: bool) -> None:
         held = read_slots(self._numbers)
@@ -126,7 +138,7 @@ class RankState:
         if (check := self._checks.pop(slot, None)) is not None:
             check.join()
         header = slot_header(self._numbers, slot)
-        sequence = 1 + max(slot_header(self._numbers, each)[SEQUENCE] for each in range(SLOTS))
+        sequence = 1 + max((each.sequence for each in held), default=0)
         address = self._reserve(slot, encoded.length)
         header[SEQUENCE] = header[CRC_OF] = 0  # a later save may have the number of one that the agent has cleared
         encoded.write(address)
@@ -152,7 +164,10 @@ class RankState:
         if length > header[ALLOCATED]:
             self._grow(slot, length)
         if slot not in self._maps or len(self._maps[slot][0]) != header[ALLOCATED]:
-            memory = mmap.mmap(self._own, header[ALLOCATED], offset=slot_offset(slot))
+            try:
+                memory = mmap.mmap(self._own, header[ALLOCATED], offset=slot_offset(slot))
+            except (OSError, ValueError) as error:  # RLIMIT_AS, RLIMIT_NOFILE
+                raise _DoesNotFitError(f"{_mebibytes(header[ALLOCATED])} could not be mapped: {error}") from error
             with contextlib.suppress(OSError):  # an older kernel: the first save touches each page
                 memory.madvise(_POPULATE_WRITE)
             self._maps[slot] = memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -177,7 +192,10 @@ class RankState:
         try:
             if os.fstat(self._own).st_size < end:
                 os.ftruncate(self._own, end)
-            os.posix_fallocate(self._own, slot_offset(slot), wanted)
+            # Piece by piece: older kernels end a call at any signal, and Python begins it anew, for ever if there is a
+            # timer that strikes before it is done.
+            for begin in range(slot_offset(slot), end, GROWS_BY):
+                os.posix_fallocate(self._own, begin, GROWS_BY)
         except OSError as error:
             raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
         header[ALLOCATED] = wanted

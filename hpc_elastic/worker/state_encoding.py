@@ -120,7 +120,9 @@ def decode_state(data: memoryview) -> Any:
             begin, end = entry["data_offsets"]
             spans[name] = data[start + begin : start + end]
         return _decode(tree, spans)
-    except (ValueError, KeyError, IndexError, AttributeError) as error:
+    except StateError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError) as error:
         raise StateError(f"memory.load: found bytes that are no state ({type(error).__name__}: {error})") from error
 
 
@@ -135,22 +137,15 @@ class _Encoder:
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         """Return a value of the tree as JSON: what JSON has as it is, everything else as an object with one key."""
         kind = type(value)
-        if kind is int and value.bit_length() > MOST_BITS:  # Python prints no longer ones (sys.set_int_max_str_digits)
-            raise StateError(
-                f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
-            )
         if value is None or kind in (bool, int, str, float):
-            return value
-        if depth > DEEPEST:
-            raise StateError(
-                f"memory.save: {path[:SHOWN]}...: found more than {DEEPEST} levels, which a state that holds itself has"
-            )
+            return _plain(value, path)
+        _check_depth(path, depth)
         if kind is list:
             return [self.encode(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
         if isinstance(value, Mapping):
             return {
                 "d": [
-                    [self._key(key, path), self.encode(item, f"{path}[{key!r}]", depth + 1)]
+                    [self._key(key, path, depth), self.encode(item, f"{path}[{key!r}]", depth + 1)]
                     for key, item in value.items()
                 ]
             }
@@ -164,11 +159,12 @@ class _Encoder:
             return self._array(value, path)
         raise StateError(f"memory.save: {path}: found {_name_of(kind)}; {_EXPECTED}")
 
-    def _key(self, key: Any, path: str) -> Any:
+    def _key(self, key: Any, path: str, depth: int) -> Any:
         if key is None or type(key) in (bool, int, float, str):
-            return key
+            return _plain(key, path)
+        _check_depth(path, depth)
         if type(key) is tuple:
-            return {"t": [self._key(item, path) for item in key]}
+            return {"t": [self._key(item, path, depth + 1) for item in key]}
         raise StateError(f"memory.save: {path}: found the key {key!r}, expected a string or a number")
 
     def _bytes(self, value: bytes, path: str) -> Any:
@@ -191,6 +187,8 @@ class _Encoder:
             what = "quantized" if tensor.layout is torch.strided and tensor.is_quantized else str(tensor.layout)
             what = "meta" if tensor.device.type == "meta" else what
             raise StateError(f"memory.save: {path}: found a {what} tensor, expected a dense one that holds its numbers")
+        if _reach(tensor) > tensor.untyped_storage().nbytes():
+            raise StateError(f"memory.save: {path}: found a tensor whose memory is freed, as FSDP frees a shard's")
         dtype, size = str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
         name, shape = _NAMES.get(dtype), tuple(tensor.shape)
         source = tensor.detach().resolve_conj().resolve_neg()
@@ -209,6 +207,8 @@ class _Encoder:
     def _array(self, value: Any, path: str) -> Any:
         numpy = self._numpy
         is_scalar = isinstance(value, numpy.generic)
+        if isinstance(value, numpy.ma.MaskedArray):
+            raise StateError(f"memory.save: {path}: found a masked array; its .data and .mask can be saved")
         if value.dtype.kind not in _NUMPY_KINDS:
             raise StateError(f"memory.save: {path}: found a numpy array of {value.dtype}, expected one of numbers")
         array = numpy.ascontiguousarray(value)
@@ -227,6 +227,31 @@ class _Encoder:
         name = f"{len(self.pieces)} {path}"
         self.pieces.append(_Piece(name=name, kind=kind, shape=shape, size=size, alignment=alignment, write=write))
         return name
+
+
+def _plain(value: Any, path: str) -> Any:
+    if (
+        type(value) is int and value.bit_length() > MOST_BITS
+    ):  # Python prints no longer ones (sys.set_int_max_str_digits)
+        raise StateError(
+            f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
+        )
+    return value
+
+
+def _check_depth(path: str, depth: int) -> None:
+    if depth > DEEPEST:
+        raise StateError(
+            f"memory.save: {path[:SHOWN]}...: found more than {DEEPEST} levels, which a state that holds itself has"
+        )
+
+
+def _reach(tensor: Any) -> int:
+    """Return how many bytes a tensor's memory must have: to read beyond it would end the process with a SIGSEGV."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((tensor.storage_offset() + last + 1) * tensor.element_size())
 
 
 def _decode(node: Any, spans: Mapping[str, memoryview]) -> Any:

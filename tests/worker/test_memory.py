@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from hpc_elastic import memory
+from hpc_elastic import memory, state_memory
 from hpc_elastic.agent.workers.rank_states import RankStates, StateFiles, StateNotHereError
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
-from hpc_elastic.state_memory import LIMIT, VARIABLE, map_control, read_slots, slot_offset
+from hpc_elastic.state_memory import LIMIT, VARIABLE, header_check, map_control, read_slots, slot_header, slot_offset
 from hpc_elastic.worker.state_encoding import decode_state
 from tests.worker.conftest import LAUNCH, Outcome, Runner
 
@@ -282,6 +283,134 @@ def test_a_program_of_a_command_saves_and_passes_nothing_on(node: Node) -> None:
     outcome = outcome_of(node.start(0, command, PYTHONPATH=str(LAUNCH.parents[1])))
     assert (outcome.exit_code, outcome.stdout) == (0, "False\n"), outcome.stderr
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [3]
+
+
+@pytest.mark.parametrize("length", [0, 4096, 1 << 40])
+def test_a_rank_cannot_take_away_the_memory_that_its_agent_reads(length: int, node: Node) -> None:
+    """To read a mapped page beyond the end of a file ends a process with a SIGBUS."""
+    truncate = f"import os\nos.truncate('/proc/self/fd/{node.files[0].own}', {length})"
+    node.run_both(save(1) + WAIT)
+    assert "PermissionError" in node.run(0, truncate).stderr
+    assert node.states.verify() == held((1, 1))
+
+
+def header_of(node: Node, local_rank: int = 0) -> memoryview:
+    """Return the header of the newest slot of a rank, whose numbers a rank could overwrite by mistake."""
+    numbers = map_control(node.files[local_rank].own)
+    return slot_header(numbers, read_slots(numbers)[0].slot)
+
+
+def lie(header: memoryview, **numbers: int) -> None:
+    for name, number in numbers.items():
+        header[getattr(state_memory, name)] = number
+    header[state_memory.CHECK] = header_check(header, header[state_memory.SEQUENCE])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"LENGTH": 1 << 39, "ALLOCATED": 1 << 39},
+        {"LENGTH": 64 << 20, "ALLOCATED": 64 << 20},
+        {"ALLOCATED": 1 << 39},
+        {"SAVED_IN": -1},
+        {"STEP": -1},
+        {"SEQUENCE": 2**63 - 1},
+    ],
+)
+def test_numbers_that_a_rank_has_overwritten_cost_its_state_only(numbers: dict[str, int], node: Node) -> None:
+    node.run_both(save(1) + WAIT)
+    header = header_of(node)
+    lie(header, **numbers)
+    header[state_memory.CRC_OF] = header[state_memory.SEQUENCE]
+    assert node.states.verify() == ()
+    node.begin(2)
+    assert [node.run(rank, save(2) + WAIT).exit_code for rank in (0, 1)] == [0, 0]
+    assert node.states.verify() == held((2, 2))
+
+
+def test_memory_that_a_rank_has_given_back_costs_the_agent_none(node: Node) -> None:
+    """To read a page of a mapped file that has none there adds it to the file; nothing else would bound that."""
+    node.run_both(save(1) + WAIT)
+    lie(header_of(node), LENGTH=64 << 20, ALLOCATED=64 << 20)
+    os.truncate(node.files[0].own, slot_offset(1) + (64 << 20))
+    node.states.verify()
+    assert os.fstat(node.files[0].own).st_blocks * 512 < 32 << 20
+
+
+def refuse(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_where_no_memory_can_be_made_attempts_begin_without_and_one_line_says_so(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    said: list[str] = []
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    states = RankStates(said.append)
+    assert [states.begin(assign(attempt)) for attempt in (1, 2)] == [[], []]
+    assert states.verify() == ()
+    monkeypatch.delattr(os, "memfd_create")
+    assert states.begin(assign(3)) == []
+    assert said == ["no training state can be kept in memory here ([Errno 24] Too many open files)"]
+    monkeypatch.undo()
+    assert len(states.begin(assign(4))) == 2
+    states.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_attempt_cannot_begin_with_a_state_where_no_memory_can_be_made(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(StateNotHereError):
+        RankStates(print).begin(assign(2, StateVersion(attempt=1, step=9)))
+
+
+def test_a_save_in_the_handler_of_a_signal_that_interrupts_a_save_does_nothing(node: Node) -> None:
+    """As in a handler that saves what it can at SIGTERM; to wait for the interrupted save would take for ever."""
+    source = """
+import os, signal
+from collections import UserDict
+from hpc_elastic import memory
+class Interrupted(UserDict):
+    def items(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return super().items()
+signal.signal(signal.SIGUSR1, lambda *_: memory.save(9, "the handler's"))
+memory.save(1, Interrupted(w=1))
+memory.save(2, {"w": 2})
+"""
+    assert node.run(0, source + WAIT).exit_code == 0
+    assert [state.step for state in read_slots(map_control(node.files[0].own))] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("RLIMIT_NOFILE, (3, 3)", "2.0 MiB could not be mapped: [Errno 24] Too many open files"),
+        ("RLIMIT_FSIZE, (4096, 4096)", "2.0 MiB more could not be reserved: File too large"),
+    ],
+)
+def test_a_state_that_a_limit_refuses_is_not_kept_and_one_line_says_so(limit: str, found: str, node: Node) -> None:
+    outcome = node.run(
+        0, f"import resource\nfrom hpc_elastic import memory\nresource.setrlimit(resource.{limit})\n{save(1)}{save(2)}"
+    )
+    assert outcome.exit_code == 0
+    assert outcome.stderr == f"hpc-elastic: memory.save: {found}; training goes on without states in memory\n"
+
+
+def test_memory_is_reserved_in_pieces_that_end_between_two_signals(node: Node) -> None:
+    """Older kernels end a call at any signal, and Python begins it anew."""
+    source = """
+import os
+from hpc_elastic import memory
+reserve, pieces = os.posix_fallocate, []
+os.posix_fallocate = lambda *place: (pieces.append(place[2]), reserve(*place))
+memory.save(1, bytes(40 << 20))
+print(max(pieces) <= 2 << 20, sum(pieces) >= 40 << 20)
+"""
+    assert node.run(0, source).stdout == "True True\n"
 
 
 def test_fifty_attempts_leave_no_descriptor(node: Node) -> None:

@@ -125,6 +125,7 @@ class _Own:
         ({"s": torch.eye(2).to_sparse()}, "state['s']: found a torch.sparse_coo tensor, expected a dense one"),
         ({"m": torch.ones(2, device="meta")}, "state['m']: found a meta tensor, expected a dense one"),
         ({"n": 1 << MOST_BITS}, "state['n']: found a number of 8193 bits, expected at most 8192"),
+        ({"k": {1 << MOST_BITS: 2}}, "state['k']: found a number of 8193 bits, expected at most 8192"),
         (({"x": 1 + 2j},), "state[0]['x']: found complex; expected dicts"),
     ],
 )
@@ -149,6 +150,29 @@ def test_a_state_that_holds_itself_is_refused() -> None:
         encode_state(state)
 
 
+def test_a_key_of_too_many_levels_is_refused() -> None:
+    key: tuple[object, ...] = ()
+    for _ in range(2000):
+        key = (key,)
+    with pytest.raises(StateError, match="found more than 100 levels"):
+        encode_state({key: 1})
+
+
+@pytest.mark.parametrize("kept", [0, 4000])
+def test_a_tensor_whose_memory_is_freed_is_refused(kept: int) -> None:
+    """FSDP frees so what it has gathered; to copy it would end the process with a SIGSEGV."""
+    tensor = torch.ones(2000)
+    tensor.untyped_storage().resize_(kept)
+    with pytest.raises(StateError, match=r"state\['w'\]: found a tensor whose memory is freed"):
+        encode_state({"w": tensor})
+
+
+def test_a_masked_array_is_refused_because_its_mask_would_be_lost() -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(StateError, match=r"state\['m'\]: found a masked array; its .data and .mask can be saved"):
+        encode_state({"m": numpy.ma.masked_array([1, 2], mask=[0, 1])})
+
+
 def test_as_many_levels_as_are_allowed_come_back() -> None:
     state: object = 7
     for _ in range(DEEPEST):
@@ -156,7 +180,9 @@ def test_as_many_levels_as_are_allowed_come_back() -> None:
     assert round_trip(state) == state
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64])
+@pytest.mark.parametrize(
+    "data", [b"", b"\0" * 64, b"\x02\0\0\0\0\0\0\0{}", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]", b"\x01\0\0\0\0\0\0\x007"]
+)
 def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
     with pytest.raises(StateError, match="found bytes that are no state"):
         decode_state(memoryview(bytearray(data)))

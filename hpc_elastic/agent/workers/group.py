@@ -330,7 +330,7 @@ class LocalWorkers:
                     directory=worker_directory(plan, environment),
                     destinations=choose_destinations(plan.logs, rank=rank, local_rank=local_rank),
                     heartbeat=files[local_rank],
-                    state=states[local_rank],
+                    state=states[local_rank] if states else None,
                 )
             )
         pipes = self._pipes = start_pipes(plan.logs, self._layout, orders, node=self._allocation.node, say=self._say)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import zlib
 from collections.abc import Callable
@@ -14,10 +13,12 @@ from hpc_elastic.membership.held_states import part_of
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
 from hpc_elastic.state_memory import (
+    ALLOCATED,
     ATTEMPT,
     LIMIT,
     LOAD_FROM,
     LOAD_SLOT,
+    LOCAL_RANK,
     NODE,
     NOTHING,
     OWN,
@@ -35,6 +36,7 @@ from hpc_elastic.state_memory import (
 )
 
 SHARE = 40  # percent of the node's memory that the states of all its ranks may take
+READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,10 @@ class RankStates:
         self._part = ""
         self._first_rank = 0
         self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
+        self._has_complained = False
 
     def begin(self, assign: Assign) -> list[StateFiles]:
-        """Prepare the memories for an attempt, and return what each worker inherits.
+        """Prepare the memories for an attempt, and return what each worker inherits; [] if there can be no memory.
 
         Every state but the one that the attempt goes on with is forgotten: what is saved from now on is another
         history, of which no step may be mixed with one of before.
@@ -74,24 +77,42 @@ class RankStates:
             StateNotHereError: this node does not hold that state.
         """
         self._part, self._first_rank = part_of(assign), assign.first_rank
-        while len(self._files) > assign.workers:
-            os.close(self._files.pop())
-            self._numbers.pop()
-        while len(self._files) < assign.workers:
-            self._files.append(create_memory(len(self._files)))
-            self._numbers.append(map_control(self._files[-1]))
+        try:
+            self._have(assign.workers)
+        except (OSError, ValueError) as error:
+            self.close()
+            if not self._has_complained:
+                self._has_complained = True
+                self._say(f"no training state can be kept in memory here ({error})")
+            if assign.state is not None:
+                raise _not_here(assign.state) from error
+            return []
         if not self._memory:
             self._memory = read_room().total
-        for numbers in self._numbers:
+        for local_rank, numbers in enumerate(self._numbers):
             numbers[PID], numbers[ATTEMPT], numbers[LOAD_FROM] = 0, assign.attempt, NOTHING
+            numbers[LOCAL_RANK] = local_rank
             numbers[TOTAL], numbers[PERCENT] = self._memory, SHARE
             numbers[LIMIT] = self._memory * SHARE // 100 // assign.workers
         self._choose(assign.state)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
 
+    def _have(self, workers: int) -> None:
+        """Have as many memories as there are workers.
+
+        Raises:
+            OSError, ValueError: a memory cannot be made.
+        """
+        while len(self._files) > workers:
+            os.close(self._files.pop())
+            self._numbers.pop()
+        while len(self._files) < workers:
+            self._files.append(create_memory(len(self._files)))
+            self._numbers.append(map_control(self._files[-1]))
+
     def _choose(self, version: StateVersion | None) -> None:
         wanted = None if version is None else (version.attempt, version.step)
-        found = [_forget_others(numbers, wanted) for numbers in self._numbers]
+        found = [self._forget_others(local_rank, wanted) for local_rank in range(len(self._files))]
         if version is None:
             return
         first = found[0] if found else None
@@ -101,7 +122,7 @@ class RankStates:
                 numbers[LOAD_FROM] = NODE if local_rank else OWN
             return
         if any(state is None for state in found):
-            raise StateNotHereError(f"the state of step {version.step} that the attempt goes on with is not here")
+            raise _not_here(version)
         for numbers, state in zip(self._numbers, found, strict=True):
             if state is not None:
                 numbers[LOAD_SLOT], numbers[LOAD_FROM] = state.slot, OWN
@@ -122,8 +143,29 @@ class RankStates:
             list(threads.map(self._verify_rank, range(len(self._files))))
         return self._held()
 
+    def _states(self, local_rank: int) -> list[SlotState]:
+        """Return what a rank says that it holds, unless it is more than its file has, or than it may have."""
+        numbers, size = self._numbers[local_rank], os.fstat(self._files[local_rank]).st_size
+        most = self._memory * SHARE // 100
+        return [
+            state
+            for state in read_slots(numbers)
+            if state.length <= most and _allocated(numbers, state.slot) <= size - slot_offset(state.slot)
+        ]
+
+    def _forget_others(self, local_rank: int, wanted: tuple[int, int] | None) -> SlotState | None:
+        """Clear all slots but that of the wanted state, and return that state, None if it is not there."""
+        numbers, size = self._numbers[local_rank], os.fstat(self._files[local_rank]).st_size
+        kept = next((state for state in self._states(local_rank) if state.version == wanted), None)
+        for slot in range(SLOTS):
+            if kept is None or slot != kept.slot:
+                slot_header(numbers, slot)[SEQUENCE] = 0
+            if not 0 <= _allocated(numbers, slot) <= max(0, size - slot_offset(slot)):
+                slot_header(numbers, slot)[ALLOCATED] = 0
+        return kept
+
     def _held(self) -> tuple[HeldState, ...]:
-        found = [{state.version: state for state in read_slots(numbers)} for numbers in self._numbers]
+        found = [{state.version: state for state in self._states(rank)} for rank in range(len(self._files))]
         held = []
         for version, state in (found[0] if found else {}).items():
             is_whole = all(version in each and not each[version].is_replicated for each in found)
@@ -134,7 +176,7 @@ class RankStates:
 
     def _verify_rank(self, local_rank: int) -> None:
         descriptor, numbers = self._files[local_rank], self._numbers[local_rank]
-        for state in read_slots(numbers):
+        for state in self._states(local_rank):
             if state.crc is None:  # its rank was killed within moments of the copy
                 continue
             if _checksum(descriptor, state) != state.crc:
@@ -149,15 +191,24 @@ class RankStates:
         self._files, self._numbers = [], []
 
 
-def _forget_others(numbers: memoryview, wanted: tuple[int, int] | None) -> SlotState | None:
-    """Clear all slots but that of the wanted state, and return that state, None if it is not there."""
-    kept = next((state for state in read_slots(numbers) if state.version == wanted), None)
-    for slot in range(SLOTS):
-        if kept is None or slot != kept.slot:
-            slot_header(numbers, slot)[SEQUENCE] = 0
-    return kept
+def _allocated(numbers: memoryview, slot: int) -> int:
+    return int(slot_header(numbers, slot)[ALLOCATED])
 
 
-def _checksum(descriptor: int, state: SlotState) -> int:
-    with mmap.mmap(descriptor, state.length, prot=mmap.PROT_READ, offset=slot_offset(state.slot)) as memory:
-        return zlib.crc32(memory)
+def _not_here(version: StateVersion) -> StateNotHereError:
+    return StateNotHereError(f"the state of step {version.step} that the attempt goes on with is not here")
+
+
+def _checksum(descriptor: int, state: SlotState) -> int | None:
+    """Return the checksum of a state, None if the file ends before it does.
+
+    It is read, not mapped: to touch a mapped page that its rank has given back would cost the agent memory.
+    """
+    found, offset, end = 0, slot_offset(state.slot), slot_offset(state.slot) + state.length
+    memory = memoryview(bytearray(min(READ_BYTES, state.length)))
+    while offset < end:
+        count = os.preadv(descriptor, [memory[: end - offset]], offset)
+        if not count:
+            return None
+        found, offset = zlib.crc32(memory[:count], found), offset + count
+    return found
