@@ -230,9 +230,7 @@ class _Encoder:
 
 
 def _plain(value: Any, path: str) -> Any:
-    if (
-        type(value) is int and value.bit_length() > MOST_BITS
-    ):  # Python prints no longer ones (sys.set_int_max_str_digits)
+    if type(value) is int and value.bit_length() > MOST_BITS:  # Python prints no longer ones, and JSON is text
         raise StateError(
             f"memory.save: {path}: found a number of {value.bit_length()} bits, expected at most {MOST_BITS}"
         )
