@@ -25,6 +25,7 @@ LAYERS = {
     "hpc_elastic.useful_time": "useful_time",
     "hpc_elastic.job": "job",
     "hpc_elastic.site": "site",
+    "hpc_elastic.moving_in": "moving_in",
     "hpc_elastic.resolve": "resolve",
     "hpc_elastic.render": "render",
     "hpc_elastic.scheduler": "scheduler",
@@ -47,6 +48,7 @@ MAY_IMPORT = {
     "useful_time": "base rundir",
     "job": "base plan",
     "site": "base plan job",
+    "moving_in": "base plan job",
     "resolve": "base plan job site",
     "render": "base plan rundir",
     "scheduler": "base plan rundir",
@@ -61,7 +63,7 @@ MAY_IMPORT = {
         "base plan rundir failures useful_time job site resolve render scheduler elastic membership agent worker "
         "observe api"
     ),
-    "cli": "base plan rundir failures useful_time job site resolve render scheduler observe api",
+    "cli": "base plan rundir failures useful_time job site moving_in resolve render scheduler observe api",
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -110,7 +112,8 @@ NEVER_LOADS = {
 PURE = (
     *("hpc_elastic.errors", "hpc_elastic.units", "hpc_elastic.hostlist", "hpc_elastic.codec"),
     *("hpc_elastic.job_ids", "hpc_elastic.rank_set", "hpc_elastic.printable", "hpc_elastic.failures"),
-    *("hpc_elastic.plan", "hpc_elastic.rundir.layout", "hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
+    *("hpc_elastic.moving_in", "hpc_elastic.plan", "hpc_elastic.rundir.layout"),
+    *("hpc_elastic.rundir.records", "hpc_elastic.rundir.states"),
     *("hpc_elastic.rundir.submissions", "hpc_elastic.useful_time.division", "hpc_elastic.useful_time.history"),
     *(
         "hpc_elastic.job.parameters",

@@ -11,6 +11,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "run a job file or a script here, inside salloc or sbatch too"),
     },
     "Look before": {
+        "init": ("init", "write a job file, also of an old batch script"),
         "check": ("check", "read a job file and say what it would do"),
         "render": ("render", "print the script that would be submitted"),
         "schema": ("schema", "print the JSON Schema of job files, or of a run's records"),

@@ -105,8 +105,7 @@ def normalize_option(name: str) -> str:
     Raises:
         ValueError: it is not an option, asks for a heterogeneous job, or a key of ours stands for it.
     """
-    bare = name.lstrip("-").replace("_", "-")
-    option = _SHORT.get(bare, bare) if len(bare) == 1 else bare.lower()
+    option = long_name(name)
     if option.startswith(_HETEROGENEOUS):
         raise ValueError("heterogeneous jobs are not supported")
     if not re.fullmatch(OPTION_PATTERN, name, re.A) or name.endswith("\n"):
@@ -118,6 +117,12 @@ def normalize_option(name: str) -> str:
     if lifted:
         raise ValueError(f"expected the whole name of the option, {lifted}")
     return option
+
+
+def long_name(name: str) -> str:
+    """Return the long name, without dashes in front, of an option in any spelling, whether it is one or not."""
+    bare = name.lstrip("-").replace("_", "-")
+    return _SHORT.get(bare, bare) if len(bare) == 1 else bare.lower()
 
 
 def _abbreviated(option: str) -> str | None:

@@ -26,7 +26,19 @@ def job_text(keys: Mapping[str, Any]) -> str:
     problems = [f"{format_path(path)}: {message}" for path, message in _find_problems(keys, ())]
     if problems:
         raise JobError(problems)
-    return yaml.safe_dump(plain(keys), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(plain(keys), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, as people do."""
+
+
+def _represent(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip("\n") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
 
 
 def plain(value: Any) -> Any:

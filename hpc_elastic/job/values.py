@@ -59,7 +59,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.A)
 VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]*$"
 _TORCH = ("RUN_ID", "RESTART_COUNT", "MAX_RESTARTS", "ERROR_FILE", "USE_AGENT_STORE")
 _OF_A_RANK = frozenset(
-    {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "HPC_ELASTIC_RUN_DIR", "HPC_ELASTIC_ATTEMPT"}
+    {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "HPC_ELASTIC_RUN_DIR", "HPC_ELASTIC_ATTEMPT", "HPC_ELASTIC_AGENT"}
     | {f"{prefix}RANK" for prefix in ("", "LOCAL_", "GROUP_", "ROLE_")}
     | {f"{prefix}WORLD_SIZE" for prefix in ("", "LOCAL_", "GROUP_", "ROLE_")}
     | {f"TORCHELASTIC_{name}" for name in _TORCH}

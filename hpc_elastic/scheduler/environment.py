@@ -33,6 +33,7 @@ _NAMES = frozenset(
         "ROLE_WORLD_SIZE",
         "HPC_ELASTIC_RUN_DIR",
         "HPC_ELASTIC_ATTEMPT",
+        "HPC_ELASTIC_AGENT",
     }
 )
 # How to reach Slurm, and which account to charge: people and sites set these in profiles, no job ever does.

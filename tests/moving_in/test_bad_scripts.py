@@ -1,0 +1,283 @@
+"""Scripts that cannot be moved in, and any other text: one clear message, and never a traceback."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_elastic.errors import JobError
+from hpc_elastic.job.parse import parse_job
+from hpc_elastic.job.text import job_text
+from hpc_elastic.moving_in.moved import Kind
+from hpc_elastic.moving_in.script import carried_lines, move_script
+from hpc_elastic.moving_in.shell import MARKS, expand, first_pipe, split_words, statements
+
+HEAD = "#!/bin/bash\n#SBATCH --time=10\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "old.sbatch: no command that starts a training was found"),
+        (f"{HEAD}echo torchrun\n", "old.sbatch: no command that starts a training was found"),
+        (f"{HEAD}torchrun a.py\ntorchrun b.py\n", "old.sbatch: 2 commands start a training, in lines 3, 4"),
+        (f"{HEAD}for i in 1 2; do\n  torchrun a.py\ndone\n", "old.sbatch:3: the training is started within `for`"),
+        (f"{HEAD}run() {{\n  srun python a.py\n}}\nrun\n", "old.sbatch:3: the training is started within a function"),
+        (f"{HEAD}torchrun --nproc-per-node 2\n", "old.sbatch:3: the command names no script"),
+        ("\0", "old.sbatch: expected a batch script of at most 1 MiB of text"),
+        ("#" * ((1 << 20) + 1), "old.sbatch: expected a batch script of at most 1 MiB of text"),
+    ],
+)
+def test_a_script_that_cannot_be_moved_in_is_refused(text: str, message: str) -> None:
+    with pytest.raises(JobError) as raised:
+        move_script(text, file="old.sbatch")
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("directive", "key", "value"),
+    [
+        ("-J my/job", "name", "my-job"),
+        ("--nodes=2-4", "nodes", {"min": 2, "max": 4}),
+        ("-N3", "nodes", 3),
+        ("--nodes 3", "nodes", 3),
+        ("-t 90", "time", "1h30m"),
+        ("--time=1-12", "time", "1-12"),
+        ("--mem=64000", "resources", {"memory_per_node": "64000M"}),
+        ("--exclusive", "resources", {"exclusive": True}),
+        ("--exclusive=user", "sbatch", {"exclusive": "user"}),
+        ("--gres=gpu:2", "resources", {"gpus_per_node": 2}),
+        ("--gres=gpu", "resources", {"gpus_per_node": 1}),
+        ("--gres=gpu:2,nvme:1", "sbatch", {"gres": "gpu:2,nvme:1"}),
+        ("--gpus-per-node=h100:4", "sbatch", {"gpus-per-node": "h100:4"}),
+        ("--no-requeue", "requeue", {"max": 0}),
+        ("--signal=USR2@60", "signals", {"lead": "60s", "notice": "USR2"}),
+        ("-D /scratch/me", "workdir", "/scratch/me"),
+        ("-p gpu -A abc", "sbatch", {"partition": "gpu", "account": "abc"}),
+        ('--comment="two words"', "sbatch", {"comment": "two words"}),
+        ("--nice", "sbatch", {"nice": True}),
+    ],
+)
+def test_a_directive_is_a_key(directive: str, key: str, value: object) -> None:
+    moved = move_script(f"#!/bin/bash\n#SBATCH {directive}\ntorchrun a.py\n", file="old.sbatch")
+    assert moved.document()[key] == value
+    parse_job(job_text(moved.document()), file="")
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["--time=soon", "--nodes=many", "--mem=lots", "--signal=@", "-c x", "--array=1-3", "--wrap=x", "x"],
+)
+def test_a_directive_that_is_no_key_is_named(directive: str) -> None:
+    moved = move_script(f"#!/bin/bash\n#SBATCH {directive}\ntorchrun --max-restarts=1 a.py\n", file="old.sbatch")
+    assert [(remark.line, remark.kind) for remark in moved.remarks] == [(2, Kind.NOT_CARRIED)]
+    parse_job(job_text(moved.document()), file="")
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("a.py 'x y' \"z\"", ["x y", "z"]),
+        ("a.py --lr=$LR", ["--lr=0.1"]),
+        ('a.py "${MORE[@]}"', ["--a", "b c"]),
+        ("a.py ${MORE[*]}", ["--a", "b c"]),
+        ("a.py '$LR' \\$LR", ["$$LR", "$$LR"]),
+        ("a.py $HOME/x", ["${HOME}/x"]),
+        ("a.py {1..3} *.txt", ["{1..3}", "*.txt"]),
+        ("a.py # a comment", []),
+        ("a.py --x > out 2>&1", []),
+        ("a.py || exit 1", []),
+    ],
+)
+def test_words_are_those_of_bash(command: str, args: list[str]) -> None:
+    text = f"{HEAD}LR=0.1\nMORE=(--a 'b c')\ntorchrun {command}\n"
+    found = move_script(text, file="").document()["entrypoint"].get("args", [])
+    assert found == (["--x"] if "--x" in command else args)
+
+
+def test_a_pattern_of_files_is_named() -> None:
+    moved = move_script(f"{HEAD}torchrun --max-restarts=1 a.py data/*.tar ~/x\n", file="")
+    assert [remark.what for remark in moved.remarks] == ["data/*.tar"]
+    assert moved.document()["entrypoint"]["args"] == ["data/*.tar", "${HOME}/x"]
+
+
+def test_what_stands_behind_the_training_is_named() -> None:
+    moved = move_script(f"{HEAD}torchrun --max-restarts=1 a.py && python eval.py\npython test.py\n", file="")
+    assert [remark.what for remark in moved.remarks] == ["&& python eval.py", "python test.py"]
+    assert {remark.kind for remark in moved.remarks} == {Kind.NOT_CARRIED}
+
+
+def test_a_launcher_that_is_only_named_starts_nothing() -> None:
+    text = f"{HEAD}which torchrun\npip install accelerate deepspeed\npython -c 'import torch'\ntorchrun a.py\n"
+    moved = move_script(text, file="")
+    assert moved.launch_line == 6
+    assert len(moved.setup) == 3
+
+
+def test_a_python_before_the_launcher_is_setup() -> None:
+    moved = move_script(f"{HEAD}python prepare.py\nsrun torchrun a.py\n", file="")
+    assert (moved.launch_line, moved.setup) == (4, ["python prepare.py"])
+
+
+def test_windows_line_ends_do_no_harm() -> None:
+    moved = move_script("#!/bin/bash\r\n#SBATCH -N 2\r\ntorchrun --nproc-per-node=2 a.py\r\n", file="")
+    assert moved.document()["nodes"] == 2
+    assert moved.document()["entrypoint"] == {"script": "a.py"}
+
+
+PIECES = st.sampled_from(
+    [
+        *("torchrun ", "srun ", "python ", "a.py", "--nproc-per-node=", "2", " ", "\n", "\\\n", "'", '"', "$(", ")"),
+        *("${", "}", "$X", "X=", "export ", "if ", "; then\n", "fi", "for ", "do ", "done", "case ", "esac", "f() {"),
+        *("#SBATCH --nodes=", "#SBATCH -", "#", "<<EOF\n", "EOF", "|", "&", ";", ">", "bash -c ", "eval ", "`", "(("),
+        *("accelerate launch ", "deepspeed ", "ft_launcher ", "mpirun -np ", "apptainer exec ", "-m ", "--", "-", "="),
+        *("[@]", "\ue000", "\ue0010\ue002"),
+    ]
+)
+
+
+@given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=40).map("".join)))
+def test_any_text_is_moved_in_or_refused(text: str) -> None:
+    for each in statements(text):
+        expand(each.joined, {"X": text})
+        first_pipe(each.joined)
+        split_words(each.joined)
+    try:
+        moved = move_script(text, file="old.sbatch")
+    except JobError:
+        return
+    text = MARKS.sub("?", text)
+    lost = [line for line, _ in carried_lines(text, moved) if line != moved.launch_line]
+    assert not lost
+    assert moved.document()["entrypoint"]
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_statements_have_every_line_that_is_no_comment(text: str) -> None:
+    found = "\n".join(each.text for each in statements(text))
+    for line in text.split("\n"):
+        if line.strip() and not line.lstrip().startswith("#"):
+            assert all(word in found for word in line.replace(";", " ").split())
+
+
+def test_a_launcher_in_a_loop_is_not_passed_over_for_a_lesser_command() -> None:
+    with pytest.raises(JobError, match="within `for`"):
+        move_script(f"{HEAD}srun python prepare.py\nfor i in 1 2; do\n  torchrun a.py\ndone\n", file="")
+
+
+def test_an_address_that_the_training_is_given_is_still_looked_up() -> None:
+    text = f"{HEAD}HEAD=$(scontrol show hostnames | head -1)\ntorchrun a.py --server $HEAD\n"
+    moved = move_script(text, file="")
+    assert moved.setup == ["HEAD=$(scontrol show hostnames | head -1)", "export HEAD"]
+    assert moved.document()["entrypoint"]["args"] == ["--server", "${HEAD}"]
+
+
+def test_cpus_that_cannot_be_shared_out_evenly_are_those_of_the_node() -> None:
+    moved = move_script("#SBATCH -c 10\ntorchrun --nproc-per-node=4 a.py\n", file="")
+    assert moved.document()["sbatch"] == {"cpus-per-task": 10}
+    assert "resources" not in moved.document()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "env -u A B=1 python a.py --x",
+        "srun --nodes 2 --ntasks 4 -c 3 python a.py --x",
+        "srun -N2 -n4 -l python -u a.py --x",
+        "time srun --label bash -lc 'python a.py --x'",
+        'srun bash -c "python a.py --x"',
+    ],
+)
+def test_what_stands_around_a_command_is_taken_off(command: str) -> None:
+    document = move_script(f"{HEAD}{command}\n", file="").document()
+    assert document["entrypoint"] == {"script": "a.py", "args": ["--x"]}
+    if "4" in command:
+        assert (document["nodes"], document["workers_per_node"]) == (2, 2)
+
+
+def test_what_a_shell_around_the_training_does_first_is_setup() -> None:
+    moved = move_script(f"{HEAD}srun bash -c 'cd x; export A=1 && python a.py'\n", file="")
+    assert (moved.setup, moved.document()["workdir"]) == (["export A=1"], "x")
+    assert [remark.kind for remark in moved.remarks] == [Kind.CHANGED] * 2  # the export, and the restarts
+
+
+def test_compound_commands_end_at_their_own_keyword() -> None:
+    text = (
+        "if true; then\n  for i in 1; do\n    echo fi\n  done\nfi\ncase $X in\na) echo esac ;;\nesac\ntorchrun a.py\n"
+    )
+    assert [each.keyword for each in statements(text)] == ["if", "case", ""]
+
+
+@pytest.mark.parametrize(
+    ("line", "workdir"),
+    [
+        ("cd /data", "/data"),
+        ('cd "/data/my run"', "/data/my run"),
+        ("cd $HOME/x", "${HOME}/x"),
+        ("X=/data\ncd $X/y", "/data/y"),
+        ("export A=1\ncd sub", "sub"),
+        ("cd $SLURM_SUBMIT_DIR", None),
+    ],
+)
+def test_the_folder_that_a_script_goes_to_is_the_workers(line: str, workdir: str | None) -> None:
+    moved = move_script(f"{HEAD}{line}\ntorchrun a.py\n", file="")
+    assert moved.document().get("workdir") == workdir
+    assert not any(each.startswith("cd") for each in moved.setup)
+
+
+@pytest.mark.parametrize(
+    "line", ['cd "$(dirname "$0")"', "cd a && make", "pushd x", "if true; then\n  cd x\nfi", "cd a\ncd b"]
+)
+def test_a_folder_that_only_bash_knows_is_named(line: str) -> None:
+    moved = move_script(f"{HEAD}{line}\ntorchrun a.py\n", file="")
+    assert any("workdir" in remark.why for remark in moved.remarks if remark.kind is Kind.NOT_CARRIED)
+
+
+def test_what_the_outer_shell_computes_in_quotes_of_the_inner_one_is_computed() -> None:
+    text = f'{HEAD}L="torchrun"\nsrun bash -c "$L a.py --resume \'$(ls -t ckpt | head -1)\' --rank \\$SLURM_PROCID"\n'
+    moved = move_script(text, file="")
+    assert moved.document()["entrypoint"]["args"] == ["--resume", "${MOVED_1}", "--rank", "${GROUP_RANK}"]
+    assert moved.setup[-1] == 'export MOVED_1="$(ls -t ckpt | head -1)"'
+
+
+def test_restarts_that_a_script_did_not_have_are_named() -> None:
+    assert "set them to 0" in move_script(f"{HEAD}torchrun a.py\n", file="").remarks[-1].why
+    assert not move_script(f"{HEAD}torchrun --max-restarts 0 a.py\n", file="").remarks
+
+
+def test_what_only_bash_computes_keeps_its_quotes() -> None:
+    text = f'{HEAD}torchrun a.py --json \'{{"price": "$5", "day": "\'$(date +%F)\'"}}\'\n'
+    moved = move_script(text, file="")
+    assert moved.setup == ['export MOVED_1="{\\"price\\": \\"\\$5\\", \\"day\\": \\"$(date +%F)\\"}"']
+
+
+@pytest.mark.parametrize("tail", ["2>&1 | tee out.log", "> out.log", "&& echo done"])
+def test_what_follows_within_a_shell_is_no_argument(tail: str) -> None:
+    moved = move_script(f"{HEAD}srun bash -c 'python a.py --x {tail}'\n", file="")
+    assert moved.document()["entrypoint"] == {"script": "a.py", "args": ["--x"]}
+    kind = Kind.NOT_CARRIED if "echo" in tail else Kind.NOT_NEEDED
+    assert kind in [each.kind for each in moved.remarks if each.what in (tail, "echo done")]
+
+
+def test_an_and_within_quotes_parts_no_commands() -> None:
+    moved = move_script(f"{HEAD}srun bash -c 'python a.py --x \"b && c\"'\n", file="")
+    assert moved.document()["entrypoint"]["args"] == ["--x", "b && c"]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("srun python a.py --rank $SLURM_PROCID", Kind.CHANGED),
+        ("srun bash -c 'python a.py --seed $((SLURM_PROCID + 1))'", Kind.NOT_CARRIED),
+    ],
+)
+def test_what_differs_from_rank_to_rank_is_named(command: str, kind: Kind) -> None:
+    moved = move_script(f"{HEAD}{command}\n", file="")
+    assert [each.kind for each in moved.remarks if "SLURM_PROCID" in each.what] == [kind]
+
+
+def test_a_launcher_that_ran_on_one_node_of_several_is_named() -> None:
+    text = "#SBATCH -N 2\ntorchrun --max-restarts=1 a.py\n"
+    assert ["all 2 nodes" in each.why for each in move_script(text, file="").remarks] == [True]
+    assert not move_script(text.replace("torchrun", "srun torchrun"), file="").remarks
