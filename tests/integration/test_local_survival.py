@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.errors import ExitCode
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_stops import assert_over, is_alive, script_pid
 from tests.slurm_sandbox.cluster import wait_until
@@ -374,3 +375,19 @@ def test_a_run_that_lost_its_head_and_was_cancelled_left_no_process(start: Start
     os.kill(script_pid(case.run), signal.SIGKILL)
     case.door.run("cancel", case.run.job_id)
     assert_over(case.run, "CANCELLED", 10)
+
+
+def test_a_second_start_of_a_run_on_its_nodes_leaves_the_workers_of_the_first_alone(door: Door) -> None:
+    """Slurm may accept a chained submission twice, and give both jobs a node that others share."""
+    script = "import pathlib, time\nprint('started', flush=True)\n"
+    door.write("train.py", f"{script}while not pathlib.Path('go').exists():\n    time.sleep(0.05)\n")
+    door.write("job.yaml", "name: twice\nsite: local\nnodes: 2\nworkers_per_node: 2\nentrypoint: {script: train.py}\n")
+    run = door.submit("job.yaml")
+    for rank in range(4):
+        run.wait_for_output("started", rank=rank)
+    second = subprocess.run(["bash", run.layout.script], capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == ExitCode.RUN_DIRECTORY, second
+    door.write("go", "")
+    wait_until(Path(run.layout.result).exists, "the run is over")
+    result = run.result()
+    assert (result["state"], result["attempts"], result["restarts"]) == ("SUCCEEDED", 1, 0)

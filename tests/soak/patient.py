@@ -72,7 +72,7 @@ class Patient:
         root = os.fsencode(self.layout.root)
         is_ours = root in command
         if is_ours and b"hpc_elastic.agent.guard.process" in command:
-            yield Seen(pid, "guard", command[-1].decode())
+            yield Seen(pid, "guard", command[-2].decode())
             return
         environ = Path(f"/proc/{pid}/environ").read_bytes()
         match = _NODE.search(environ)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hpc_elastic.agent.guard.process import BYE, NEARER
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.children import Child, adopt_process
-from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE
+from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, agent_id
 from hpc_elastic.deadline import Deadline
 
 LEAVES_WITHIN_S = 2.0
@@ -42,6 +42,7 @@ class GuardLink:
             str(deadline.descriptor),
             run_dir,
             node,
+            agent_id(os.getpid()),
         ]
         self._deadline = deadline
         self._pipe = -1

@@ -1,9 +1,10 @@
 """The process beside the agent that kills the workers when the agent is dead or frozen.
 
-    PYTHON <package>/launch.py hpc_elastic.agent.guard.process DESCRIPTOR RUN_DIR NODE
+    PYTHON <package>/launch.py hpc_elastic.agent.guard.process DESCRIPTOR RUN_DIR NODE AGENT
 
 The agent holds the other end of standard input, and shares the memory of DESCRIPTOR, which holds the deadline until
-which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). A line on standard input says
+which the workers may run (see `hpc_elastic.deadline`; `inf` while there are none). AGENT is what its workers carry of
+it. A line on standard input says
 that the deadline was moved nearer. When it has passed, or standard input ends without the line `bye`, the guard kills
 every worker of the run on this node, again and again. As long as the deadline is not moved, it goes on looking,
 because a process that was about to become a worker may do so late. The guard starts before any worker and ignores the
@@ -47,11 +48,11 @@ _LOCKED = 1 | 4  # MCL_CURRENT | MCL_ONFAULT of mlockall(2): what is in memory s
 
 def main(arguments: Sequence[str]) -> int:
     """Guard the workers until the agent says bye or has ended; kill them in the second case."""
-    descriptor, run_dir, node = arguments
+    descriptor, run_dir, node, agent = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
-    marks = Marks(run_dir=run_dir, node=node)
+    marks = Marks(run_dir=run_dir, node=node, agent=agent)
     if not Guard(marks, Deadline(int(descriptor))).watch():
         kill_all(marks)
     return 0

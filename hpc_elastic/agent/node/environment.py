@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.agent.system.processes import (
+    AGENT_VARIABLE,
+    ATTEMPT_VARIABLE,
+    NODE_VARIABLE,
+    RUN_DIR_VARIABLE,
+    agent_id,
+)
 from hpc_elastic.cpu_binding import CPUS_VARIABLE, REAL_LOCAL_RANK
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.job_ids import ARRAY_MARK, TIME_LEFT_VARIABLE
@@ -130,6 +136,7 @@ def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_ra
         RUN_DIR_VARIABLE: plan.run_dir,
         ATTEMPT_VARIABLE: str(assign.attempt),
         NODE_VARIABLE: facts.node,
+        AGENT_VARIABLE: agent_id(os.getpid()),
     }
 
 

@@ -3,7 +3,8 @@
 There are two ways to find them, because each alone misses some. The agent is a subreaper, so whatever a worker
 starts stays below the agent, even when it makes a session of its own or clears its environment. And every worker
 carries the run, node and attempt in its environment, which its children inherit: that finds them
-also when the agent is dead and they belong to init.
+also when the agent is dead and they belong to init. It also carries its agent: as long as that lives, its workers are
+nobody else's, even where two jobs of a run share a node.
 
 The resource trackers of Python's multiprocessing are left alone. They remove shared memory and semaphores whose
 owners were killed, and end by themselves when the last owner is gone. If they were killed with the others, what
@@ -33,7 +34,9 @@ from hpc_elastic.processes import (
 RUN_DIR_VARIABLE = "HPC_ELASTIC_RUN_DIR"
 NODE_VARIABLE = "HPC_ELASTIC_NODE"
 ATTEMPT_VARIABLE = "HPC_ELASTIC_ATTEMPT"
+AGENT_VARIABLE = "HPC_ELASTIC_AGENT"
 _ATTEMPT = f"{ATTEMPT_VARIABLE}=".encode()
+_AGENT = f"{AGENT_VARIABLE}=".encode()
 SETTLES_WITHIN_S = 10.0  # a process may get its final environment, by an exec, shortly after its start
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -42,10 +45,15 @@ _RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"  # in i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The values that mark a process's environment as that of a worker of this run on this node."""
+    """The values that mark a process's environment as that of a worker of this run on this node.
+
+    `agent` is whose workers are sought, as `agent_id` names it; those of another one that lives do not count then. It
+    is None where all count.
+    """
 
     run_dir: str
     node: str
+    agent: str | None = None
 
     def match(self, environ: bytes) -> bool:
         """Return whether a `/proc/PID/environ` is that of a worker, or of a process that a worker started."""
@@ -57,7 +65,35 @@ class Marks:
             os.fsencode(f"{NODE_VARIABLE}={self.node}"),
         }
         is_worker = any(entry.startswith(_ATTEMPT) for entry in entries)
-        return is_worker and wanted <= entries
+        return is_worker and wanted <= entries and not self._is_anothers(entries)
+
+    def _is_anothers(self, entries: Collection[bytes]) -> bool:
+        if self.agent is None:
+            return False
+        agent = next(
+            (os.fsdecode(entry.removeprefix(_AGENT)) for entry in entries if entry.startswith(_AGENT)), self.agent
+        )
+        return agent != self.agent and _is_living(agent)
+
+
+def agent_id(pid: int) -> str:
+    """Return what the workers of an agent carry of it: its process id and the time of its start, `PID:START`.
+
+    The time, in clock ticks since boot, tells it from a later process with the same id.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    process = find_process(pid)
+    if process is None:
+        raise ProcessLookupError(pid)
+    return f"{pid}:{process.start}"
+
+
+def _is_living(agent: str) -> bool:
+    pid, _, start = agent.partition(":")
+    process = find_process(int(pid)) if pid.isdecimal() and pid.isascii() else None
+    return process is not None and process.is_alive and str(process.start) == start
 
 
 def become_subreaper() -> None:

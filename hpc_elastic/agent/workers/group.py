@@ -16,7 +16,7 @@ from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, work
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.system.processes import Marks, agent_id
 from hpc_elastic.agent.workers.heartbeats import Heartbeats
 from hpc_elastic.agent.workers.last_words import LastWords
 from hpc_elastic.agent.workers.lifecycle import Explained, StopTimes, WorkerExit, Workers
@@ -97,7 +97,7 @@ class LocalWorkers:
         self._store = StoreLink(plan.package_dir, start=start, thread=thread, say=say, on_broken=on_broken)
         self._workers = Workers(
             thread,
-            marks=Marks(run_dir=plan.run_dir, node=allocation.node),
+            marks=Marks(run_dir=plan.run_dir, node=allocation.node, agent=agent_id(os.getpid())),
             times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
             spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
             on_exit=self._exited,

@@ -129,8 +129,8 @@ class RankStates:
 
     @property
     def has_some(self) -> bool:
-        """Whether there is a state that all local ranks hold, damaged or not."""
-        return bool(self._held())
+        """Whether a local rank holds a state, damaged or not."""
+        return any(self._states(local_rank) for local_rank in range(len(self._files)))
 
     def verify(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete and undamaged; forget those that are damaged.
@@ -139,9 +139,12 @@ class RankStates:
         """
         if not self.has_some:
             return ()
-        with ThreadPoolExecutor(max_workers=min(len(self._files), os.cpu_count() or 1)) as threads:
-            list(threads.map(self._verify_rank, range(len(self._files))))
-        return self._held()
+        if self._held():
+            with ThreadPoolExecutor(max_workers=min(len(self._files), os.cpu_count() or 1)) as threads:
+                list(threads.map(self._verify_rank, range(len(self._files))))
+        if not (held := self._held()):
+            self._say("there is no step in memory that all ranks of this node hold")
+        return held
 
     def _states(self, local_rank: int) -> list[SlotState]:
         """Return what a rank says that it holds, unless it is more than its file has, or than it may have."""

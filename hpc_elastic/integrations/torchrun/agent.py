@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.event_loop import AgentEventLoop
-from hpc_elastic.agent.system.processes import Marks
+from hpc_elastic.agent.system.processes import Marks, agent_id
 from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.deadline import Deadline
 from hpc_elastic.errors import ExitCode, RunDirectoryError
@@ -78,7 +79,7 @@ class TorchrunAgent:
         self._plan, self._place = setup.plan, setup.place
         self._setup = setup
         self._exchange = exchange
-        self.marks = Marks(run_dir=setup.plan.run_dir, node=setup.place.node)
+        self.marks = Marks(run_dir=setup.plan.run_dir, node=setup.place.node, agent=agent_id(os.getpid()))
         self.interface: str | None = None
         self._deadline = Deadline.create()
         self._guard: GuardLink | None = None

@@ -20,7 +20,13 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from hpc_elastic.agent.node.network import resolve_node
-from hpc_elastic.agent.system.processes import ATTEMPT_VARIABLE, NODE_VARIABLE, RUN_DIR_VARIABLE
+from hpc_elastic.agent.system.processes import (
+    AGENT_VARIABLE,
+    ATTEMPT_VARIABLE,
+    NODE_VARIABLE,
+    RUN_DIR_VARIABLE,
+    agent_id,
+)
 from hpc_elastic.api.requests import ask_to_stop
 from hpc_elastic.errors import AllocationError, ExitCode, HpcElasticError
 from hpc_elastic.integrations.torchrun.agent import AgentSetup, TorchrunAgent
@@ -233,6 +239,7 @@ class ElasticHandler(RendezvousHandler):  # type: ignore[misc]
         self._environ[RUN_DIR_VARIABLE] = agent.marks.run_dir
         self._environ[NODE_VARIABLE] = agent.marks.node
         self._environ[ATTEMPT_VARIABLE] = str(current.assign.attempt)
+        self._environ[AGENT_VARIABLE] = agent_id(os.getpid())
         if agent.interface is not None:
             self._environ.setdefault("GLOO_SOCKET_IFNAME", agent.interface)
 

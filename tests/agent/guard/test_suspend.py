@@ -18,6 +18,7 @@ import pytest
 import hpc_elastic
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.system.alarm import Alarm
+from hpc_elastic.agent.system.processes import agent_id
 from hpc_elastic.clock import now
 from hpc_elastic.deadline import Deadline
 from tests.agent.conftest import Spawn, marks_of
@@ -66,7 +67,7 @@ def test_a_guard_kills_the_workers_of_a_machine_that_slept_beyond_their_deadline
     worker = spawn(environment=marks_of(tmp_path))
     deadline = Deadline.create()
     deadline.set(now() + SLEPT_S / 2)
-    arguments = [str(deadline.descriptor), str(tmp_path), "node1"]
+    arguments = [str(deadline.descriptor), str(tmp_path), "node1", agent_id(os.getpid())]
     guard = [sys.executable, str(PACKAGE / "launch.py"), "hpc_elastic.agent.guard.process", *arguments]
     with subprocess.Popen(
         [*AFTER_SLEEP, *guard], stdin=subprocess.PIPE, pass_fds=[deadline.descriptor], start_new_session=True

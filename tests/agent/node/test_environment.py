@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
+from hpc_elastic.agent.system.processes import agent_id
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, ResourcesPlan
@@ -89,6 +91,7 @@ def test_a_worker_sees_all_that_torchrun_sets_and_ours() -> None:
         "HPC_ELASTIC_RUN_DIR": "/runs/my run",
         "HPC_ELASTIC_ATTEMPT": "3",
         "HPC_ELASTIC_NODE": "node2",
+        "HPC_ELASTIC_AGENT": agent_id(os.getpid()),
     }
 
 

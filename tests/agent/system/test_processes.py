@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.agent.system.processes import (
+    AGENT_VARIABLE,
     ATTEMPT_VARIABLE,
     Marks,
     WorkerSearch,
+    agent_id,
     find_below,
     find_workers,
     signal_all,
@@ -99,6 +101,33 @@ def test_other_nodes_and_other_runs_are_not_touched(spawn: Spawn, tmp_path: Path
     agents = {name: value for name, value in marks_of(tmp_path).items() if name != ATTEMPT_VARIABLE}
     spawn(environment=agents)
     assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+
+
+def test_workers_of_another_agent_are_left_alone_until_that_agent_is_dead(spawn: Spawn, tmp_path: Path) -> None:
+    other = spawn()
+    theirs = spawn(environment=marks_of(tmp_path) | {AGENT_VARIABLE: agent_id(other.pid)})
+    mine = agent_id(os.getpid())
+    ours = spawn(environment=marks_of(tmp_path) | {AGENT_VARIABLE: mine})
+    marks = Marks(run_dir=str(tmp_path), node="node1", agent=mine)
+    search = WorkerSearch(marks)
+    assert set(find_workers(marks)) == set(search.find()) == {ours.pid}
+    other.kill()  # not yet collected: a zombie does not live
+    wait_until(lambda: set(find_workers(marks)) == {ours.pid, theirs.pid}, "the dead agent's worker counts")
+    other.wait()
+    assert set(find_workers(marks)) == {ours.pid, theirs.pid}
+
+
+def test_the_process_id_of_a_dead_agent_may_be_that_of_a_later_process(spawn: Spawn, tmp_path: Path) -> None:
+    later = spawn()
+    worker = spawn(environment=marks_of(tmp_path) | {AGENT_VARIABLE: f"{later.pid}:1"})
+    marks = Marks(run_dir=str(tmp_path), node="node1", agent=agent_id(os.getpid()))
+    assert set(find_workers(marks)) == {worker.pid}
+
+
+@pytest.mark.parametrize("agent", ["", "x", "1", ":", "99999999999999999999:1", "-1:1"])
+def test_a_worker_whose_agent_cannot_be_told_counts(agent: str) -> None:
+    environ = f"HPC_ELASTIC_RUN_DIR=/r\0HPC_ELASTIC_NODE=n\0HPC_ELASTIC_ATTEMPT=1\0HPC_ELASTIC_AGENT={agent}\0"
+    assert Marks(run_dir="/r", node="n", agent=agent_id(os.getpid())).match(environ.encode())
 
 
 def test_the_spared_and_what_is_below_them_do_not_count(spawn: Spawn, tmp_path: Path) -> None:
