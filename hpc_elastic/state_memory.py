@@ -23,7 +23,7 @@ import os
 import zlib
 from dataclasses import dataclass
 
-VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE, two descriptors; of `command:` entrypoints only
+VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE:WORLD, two descriptors and `world_name`; of `command:` entrypoints only
 MEMORY_NAME = "hpc-elastic-state"
 SLOTS = 2  # the newest state and the one before, of which the older is overwritten
 SLOT_STRIDE = 1 << 40
@@ -153,6 +153,11 @@ def read_slots(numbers: memoryview) -> list[SlotState]:
             )
         )
     return sorted(found, key=lambda state: state.version, reverse=True)
+
+
+def world_name() -> str:
+    """Return what tells this process's world from that of another launcher, and is the same on all of its ranks."""
+    return f"{os.environ.get('WORLD_SIZE', '')}@{os.environ.get('MASTER_PORT', '')}"
 
 
 def is_state_memory(descriptor: int) -> bool:

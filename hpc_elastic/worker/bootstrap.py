@@ -188,7 +188,7 @@ def take_state(target: Target, ties: Ties) -> None:
     if target.kind == "--command":
         for descriptor in (ties.state, ties.node_state):
             os.set_inheritable(descriptor, True)
-        os.environ[state_memory.VARIABLE] = f"{ties.state}:{ties.node_state}"
+        os.environ[state_memory.VARIABLE] = f"{ties.state}:{ties.node_state}:{state_memory.world_name()}"
         return
     rank_state.begin(ties.state, ties.node_state)
 

@@ -51,11 +51,13 @@ from hpc_elastic.state_memory import (
     read_slots,
     slot_header,
     slot_offset,
+    world_name,
 )
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
 GROWS_BY = 2 * 1024 * 1024
 KEPT_FREE = 0.02  # of the memory: what a save leaves free
+INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _MIB = 1024 * 1024
 
@@ -239,15 +241,22 @@ def rank_state() -> RankState | None:
 
 
 def _find() -> RankState | None:
-    """Look once for the memory that the environment names; None if another process of the rank saves."""
+    """Look once for the memory that the environment names; None if another process of the rank saves.
+
+    The ranks of a launcher inside the command have none. Those of torchrun do not inherit the descriptors; those of a
+    shell's loop do, several for one memory: the first would load its state, and the others would load from disk.
+    """
     global _has_looked
     if _has_looked:
         return None
     _has_looked = True
     words = os.environ.pop(VARIABLE, "").split(":")
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
+    if len(words) != 3 or not all(word.isdecimal() for word in words[:2]):
         return None
-    own, node = map(int, words)
+    own, node = map(int, words[:2])
+    if words[2] != world_name():
+        print(INSIDE, file=sys.stderr, flush=True)
+        return None
     if not (is_state_memory(own) and is_state_memory(node)):
         return None
     try:

@@ -21,6 +21,7 @@ from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
 from hpc_elastic.state_memory import LIMIT, VARIABLE, header_check, map_control, read_slots, slot_header, slot_offset
+from hpc_elastic.worker.rank_state import INSIDE
 from hpc_elastic.worker.state_encoding import decode_state
 from tests.worker.conftest import LAUNCH, Outcome, Runner
 
@@ -123,9 +124,16 @@ def test_a_state_outlives_its_worker_and_each_rank_gets_its_own(node: Node) -> N
     assert node.states.verify() == held((1, 2))
 
 
+def test_where_no_rank_saves_nothing_is_said_of_memory(node: Node) -> None:
+    assert not node.states.has_some
+    assert node.states.verify() == ()
+    assert node.said == []
+
+
 def test_only_what_all_ranks_of_the_node_hold_is_reported(node: Node) -> None:
     node.run(0, save(1) + save(2))
     assert node.states.verify() == ()
+    assert node.said == ["there is no step in memory that all ranks of this node hold"]
     node.run(1, save(1))
     assert node.states.verify() == held((1, 1))
 
@@ -283,6 +291,18 @@ def test_a_program_of_a_command_saves_and_passes_nothing_on(node: Node) -> None:
     outcome = outcome_of(node.start(0, command, PYTHONPATH=str(LAUNCH.parents[1])))
     assert (outcome.exit_code, outcome.stdout) == (0, "False\n"), outcome.stderr
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [3]
+
+
+def test_no_rank_of_a_launcher_inside_a_command_saves_or_loads(node: Node) -> None:
+    """Those of a shell's loop inherit one memory: the first would load its state, and the others from disk."""
+    node.run(0, save(1) + WAIT)
+    inner = node.runner.write("inner.py", LOAD + "\nmemory.save(3, 'x')")
+    launcher = f"import os, runpy\nos.environ['WORLD_SIZE'] = '8'\nrunpy.run_path({str(inner)!r})"
+    command = node.command(0, "--command", sys.executable, str(node.runner.write("launcher.py", launcher)))
+    outcome = outcome_of(node.start(0, command, PYTHONPATH=str(LAUNCH.parents[1]), WORLD_SIZE="2"))
+    assert (outcome.exit_code, outcome.stdout) == (0, "(None, None)\n")
+    assert outcome.stderr == f"{INSIDE}\n"
+    assert [state.step for state in read_slots(map_control(node.files[0].own))] == [1]
 
 
 @pytest.mark.parametrize("length", [0, 4096, 1 << 40])
