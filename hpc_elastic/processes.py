@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 _PART = 64 * 1024
 _ENDING = 0x4 | 0x200 | 0x400
+_OF_THE_KERNEL = 0x00200000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,27 @@ def read_environment(pid: int) -> bytes:
         return _read(f"/proc/{pid}/environ")
     except OSError:
         return b""
+
+
+def find_environment(pid: int) -> bytes | None:
+    """Return the environment as `read_environment` does; None while an exec is about to give the process another one.
+
+    Near its end an exec has closed the descriptors that are not inherited, so that whoever waits for that goes on, and
+    the kernel has not yet told where the command line and the environment lie: both read as empty, as those of its own
+    threads always do. That takes up to some milliseconds.
+    Source: begin_new_exec() and load_elf_binary() of Linux 6.6; PF_KTHREAD of linux/sched.h.
+    """
+    try:
+        environ = _read(f"/proc/{pid}/environ")
+        if environ:
+            return environ
+        if _read(f"/proc/{pid}/cmdline"):
+            return _read(f"/proc/{pid}/environ")  # once more: the exec may have ended between the two
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return b""
+    is_a_program = len(fields) > 6 and not int(fields[6]) & (_OF_THE_KERNEL | _ENDING)
+    return None if is_a_program and fields[0] not in (b"Z", b"X") else b""
 
 
 def read_children(pid: int, thread: int | str) -> list[bytes]:

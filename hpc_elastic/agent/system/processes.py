@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from hpc_elastic.processes import (
     Process,
+    find_environment,
     find_process,
     read_children,
     read_command,
@@ -38,6 +39,8 @@ AGENT_VARIABLE = "HPC_ELASTIC_AGENT"
 _ATTEMPT = f"{ATTEMPT_VARIABLE}=".encode()
 _AGENT = f"{AGENT_VARIABLE}=".encode()
 SETTLES_WITHIN_S = 10.0  # a process may get its final environment, by an exec, shortly after its start
+EXEC_ENDS_WITHIN_S = 1.0
+_LOOK_AGAIN_S = 0.001
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"  # in its command line, behind -c
@@ -147,9 +150,10 @@ class WorkerSearch:
         young = _ticks_since_boot() - SETTLES_WITHIN_S * TICKS_PER_S
         found = {}
         for pid, process in processes.items():
-            if pid in below or self._marks.match(read_environment(pid)):
+            environ = b"" if pid in below else find_environment(pid)
+            if pid in below or (environ is not None and self._marks.match(environ)):
                 found[pid] = process
-            elif process.start < young:
+            elif environ is not None and process.start < young:
                 strangers[pid] = inodes[pid]
         self._strangers = strangers
         if self._ancestor == os.getpid():
@@ -161,15 +165,29 @@ class WorkerSearch:
 def find_workers(marks: Marks) -> dict[int, Process]:
     """Return the run's processes on this node that carry its marks and are alive, by process id.
 
-    Of every other process only one file is read, because there may be ten thousand.
+    One that is in the middle of an exec, and so shows no marks, is waited for, `EXEC_ENDS_WITHIN_S` at most. Of
+    a process that is none of the run's only one file is read, because there may be ten thousand.
     """
-    found = {}
-    for pid in _list_processes():
-        if pid != os.getpid() and marks.match(read_environment(pid)):
-            process = find_process(pid)
-            if process and _counts(process) and marks.match(read_environment(pid)):  # again: pid may be reused
-                found[pid] = process
+    found: dict[int, Process] = {}
+    left = [pid for pid in _list_processes() if pid != os.getpid()]
+    deadline = time.monotonic() + EXEC_ENDS_WITHIN_S
+    while left := [pid for pid in left if not _is_told(pid, marks, found)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_AGAIN_S)
     return found
+
+
+def _is_told(pid: int, marks: Marks, found: dict[int, Process]) -> bool:
+    """Return whether it can be told if a process is a worker, and add it to `found` if it is."""
+    environ = find_environment(pid)
+    if environ is None or not marks.match(environ):
+        return environ is not None
+    process = find_process(pid)
+    environ = find_environment(pid)  # again: the id may be that of a later process
+    if process and _counts(process) and environ is not None and marks.match(environ):
+        found[pid] = process
+    return environ is not None
 
 
 def find_below(ancestor: int, marks: Marks) -> dict[int, Process]:

@@ -20,7 +20,7 @@ from hpc_elastic.agent.system.processes import (
     find_workers,
     signal_all,
 )
-from hpc_elastic.processes import Process, find_process
+from hpc_elastic.processes import Process, find_environment, find_process, read_children
 from tests.agent.conftest import SLEEP, Spawn, marks_of
 from tests.slurm_sandbox.cluster import wait_until
 
@@ -152,6 +152,55 @@ def test_a_process_that_gets_the_marks_by_a_program_that_it_becomes_is_found(spa
     process.stdin.flush()
     assert process.stdout.readline() == b"ready\n"
     assert set(search.find()) == {process.pid}
+
+
+def test_a_worker_is_found_from_the_moment_on_at_which_its_agent_may_have_died(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An exec closes the agent's pipes before the kernel shows the environment: in a third of the looks none is there.
+
+    To that moment belongs the end of a guard's input whose agent was killed while it started a worker. The search is
+    given no other process here, since to read those takes longer than the rest of the exec.
+    """
+    listed: dict[int, int] = {}
+    monkeypatch.setattr("hpc_elastic.agent.system.processes._list_processes", listed.copy)
+    marks = Marks(run_dir=str(tmp_path), node="node1")
+    environment = {**os.environ, **marks_of(tmp_path)}
+    for _ in range(100):
+        with subprocess.Popen(["/bin/sleep", "60"], env=environment) as worker:  # comes back at that moment
+            listed[worker.pid] = 1
+            try:
+                assert set(find_workers(marks)) == {worker.pid}
+            finally:
+                worker.kill()
+
+
+def test_whoever_has_no_environment_at_all_is_not_waited_for(spawn: Spawn, tmp_path: Path) -> None:
+    ended = spawn("print()")
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    threads_of_the_kernel = [
+        pid for pid in (2, *map(int, read_children(2, 2))) if not os.path.exists(f"/proc/{pid}/exe")
+    ]
+    with subprocess.Popen(["/bin/cat"], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as bare:
+        assert bare.stdin is not None
+        assert bare.stdout is not None
+        bare.stdin.write(b"the exec is over\n")
+        bare.stdin.flush()
+        bare.stdout.readline()
+        assert [find_environment(pid) for pid in (bare.pid, ended.pid)] == [b"", b""]
+        assert None not in map(find_environment, threads_of_the_kernel)
+        _, paths = what_is_read("find_workers(marks)", tmp_path)
+        assert len([path for path in paths if path.startswith(f"/proc/{bare.pid}/")]) == len(
+            ["environ", "cmdline", "environ"]
+        )
+
+
+def test_an_exec_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("hpc_elastic.agent.system.processes.EXEC_ENDS_WITHIN_S", 0.05)
+    looks: list[int] = []
+    monkeypatch.setattr("hpc_elastic.agent.system.processes.find_environment", looks.append)  # None for all
+    assert not find_workers(Marks(run_dir=str(tmp_path), node="node1"))
+    assert len(looks) > len(set(looks))
 
 
 def test_a_stranger_that_has_run_for_a_while_is_read_once(tmp_path: Path) -> None:

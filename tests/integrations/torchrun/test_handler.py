@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
+from hpc_elastic.agent.system.processes import agent_id
 from hpc_elastic.integrations.torchrun.entry import create_handler, get_handler
 from hpc_elastic.integrations.torchrun.handler import ElasticHandler
 from hpc_elastic.rundir.store import read_json
@@ -169,6 +170,7 @@ def test_what_the_workers_inherit_tells_whose_they_are_and_which_interface_they_
         "HPC_ELASTIC_RUN_DIR": str(tmp_path / "torchrun-local-7-7"),
         "HPC_ELASTIC_NODE": "local0",
         "HPC_ELASTIC_ATTEMPT": "1",
+        "HPC_ELASTIC_AGENT": agent_id(os.getpid()),
     }
     assert node.handler.get_run_id() == "torchrun-local-7-7"
     assert (node.handler.get_backend(), node.handler.use_agent_store) == ("hpc-elastic", True)
