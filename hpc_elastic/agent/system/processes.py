@@ -162,15 +162,15 @@ class WorkerSearch:
         return {pid: process for pid, process in found.items() if pid not in excluded and _counts(process)}
 
 
-def find_workers(marks: Marks) -> dict[int, Process]:
+def find_workers(marks: Marks, *, exec_ends_within_s: float = EXEC_ENDS_WITHIN_S) -> dict[int, Process]:
     """Return the run's processes on this node that carry its marks and are alive, by process id.
 
-    One that is in the middle of an exec, and so shows no marks, is waited for, `EXEC_ENDS_WITHIN_S` at most. Of
+    One that is in the middle of an exec, and so shows no marks, is waited for, `exec_ends_within_s` at most. Of
     a process that is none of the run's only one file is read, because there may be ten thousand.
     """
     found: dict[int, Process] = {}
     left = [pid for pid in _list_processes() if pid != os.getpid()]
-    deadline = time.monotonic() + EXEC_ENDS_WITHIN_S
+    deadline = time.monotonic() + exec_ends_within_s
     while left := [pid for pid in left if not _is_told(pid, marks, found)]:
         if time.monotonic() > deadline:
             break
