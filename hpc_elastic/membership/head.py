@@ -492,6 +492,7 @@ class Head:
         self.phase = HeadPhase.PAUSING
         if isinstance(decision, RestartWorkers):
             self._judge.restarts(decision)
+            self._tally.answer()
             self._resume_at = max(self._resume_at, decision.at, self._members.losses.may_start_at)
             if now < self._resume_at:
                 return [Log(text=f"the next attempt starts in {self._resume_at - now:.1f} s")]

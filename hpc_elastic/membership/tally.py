@@ -11,7 +11,7 @@ from hpc_elastic.rundir.records import FailureRecord, World
 class Tally:
     """The failures of the workers that run or ran last, which are forgotten role by role."""
 
-    __slots__ = ("_heard_at", "again", "failures", "step", "succeeded", "waiting")
+    __slots__ = ("_answered", "_heard_at", "again", "failures", "step", "succeeded", "waiting")
 
     def __init__(self) -> None:
         self.failures: dict[str, FailureRecord] = {}
@@ -20,6 +20,7 @@ class Tally:
         self.again: set[int] = set()  # global ranks that exited 75 after a notice, on nodes where all have ended
         self.step: int | None = None  # the furthest that a heartbeat named, in the reports of stopped nodes
         self._heard_at: dict[str, float] = {}
+        self._answered: set[str] = set()  # failed ranks whose restart is decided and charged, and has not begun
 
     def record(self, message: messages.Report, now: float) -> None:
         """Record the failures in a member's report, which came at `now`, in monotonic seconds.
@@ -42,15 +43,21 @@ class Tally:
                 self._heard_at.setdefault(str(failure.rank), now)
 
     def observed(self) -> list[ObservedFailure]:
-        """Return the failures in the order in which they were heard of."""
-        heard = sorted(self.failures, key=lambda rank: self._heard_at[rank])
+        """Return the failures that no restart has answered yet, in the order in which they were heard of."""
+        open_ = (rank for rank in self.failures if rank not in self._answered)
+        heard = sorted(open_, key=lambda rank: self._heard_at[rank])
         return [ObservedFailure(failure=self.failures[rank], at=self._heard_at[rank]) for rank in heard]
+
+    def answer(self) -> None:
+        """Take all failures so far for answered: what fails before the next attempt begins has a cause of its own."""
+        self._answered.update(self.failures)
 
     def forget(self, world: World) -> None:
         """Forget the failures of the roles whose workers start again in the attempt of this world."""
         self.succeeded.clear()
         self.waiting.clear()
         self.step = None
+        self._answered.clear()
         if not self.failures and not self.again:
             return
         running = {role.role for role in world.roles if role.attempt != world.attempt}

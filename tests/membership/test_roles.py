@@ -137,6 +137,19 @@ def test_a_failure_of_another_role_during_the_pause_stops_that_role_too() -> Non
     assert the_claim(script.pass_time(10)).claim.roles == (TRAINER, READER)
 
 
+def test_a_failure_during_the_pause_before_another_ones_restart_is_the_cause_of_the_end() -> None:
+    script = two_roles(trainer="restart_role", restart=a_restart_plan(1, first_s=5))
+    script.fail(2)
+    script.stopped(2)
+    script.stopped(3)
+    assert script.head.phase is HeadPhase.PAUSING
+    script.fail(1)
+    script.stopped(0)
+    result = the_result(script.stopped(1))
+    assert (result.reason, result.root_cause.node if result.root_cause else "") == ("restarts_used_up", "node1")
+    assert result.cause.startswith("rank 2 on node1 ")
+
+
 def test_the_budget_is_one_for_all_roles() -> None:
     script = two_roles(trainer="restart_role", restart=a_restart_plan(1))
     script.fail(2)

@@ -79,8 +79,11 @@ class Promptness:
             patience_s = GRACE_S if any(role.patience_s for role in self._run.scenario.roles) else 0.0
             unanswered = witness.unanswered()
             require(bool(unanswered), "the run ends for a failure that was answered")
-            first = min(incident.moment for incident in unanswered)
-            self._check_wait("the end of the run is noted", first, patience_s)
+            first: dict[str, float] = {}  # by who restarts together: one group may wait for its restart meanwhile
+            for incident in unanswered:
+                group = witness.group(incident.role)
+                first[group] = min(incident.moment, first.get(group, incident.moment))
+            self._check_wait("the end of the run is noted", max(first.values()), patience_s)
 
     def stop_told(self) -> None:
         """The head hears of a person's request."""
