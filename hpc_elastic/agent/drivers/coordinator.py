@@ -208,8 +208,10 @@ class Coordinator:
             connection.abort("this agent goes")
 
     async def close(self) -> None:
-        """Cancels the timer and all tasks."""
+        """Cancels the timer and all tasks, and closes the connections to members that did not close their own."""
         self._is_closed = True
+        for connection in tuple(self._joins):
+            connection.abort("this head is over")
         self._watch.close()
         if self._timer is not None:
             self._timer.cancel()

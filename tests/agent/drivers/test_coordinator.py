@@ -97,6 +97,9 @@ class OtherSide:
     def close(self) -> None:
         self.sent.append(Refused(reason="closed", exit_code=0))
 
+    def abort(self, why: str) -> None:
+        self.sent.append(Refused(reason=why, exit_code=0))
+
 
 def play(
     root: Path,
