@@ -21,6 +21,7 @@ import fcntl
 import mmap
 import os
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE:WORLD, two descriptors and `world_name`; of `command:` entrypoints only
@@ -28,6 +29,8 @@ MEMORY_NAME = "hpc-elastic-state"
 SLOTS = 2  # the newest state and the one before, of which the older is overwritten
 SLOT_STRIDE = 1 << 40
 CONTROL_BYTES = 4096
+GROWS_BY = 2 * 1024 * 1024  # the size of a slot is a multiple of it
+KEPT_FREE = 0.02  # of the memory: what is left free
 LARGEST_SEQUENCE = 2**62
 
 # The numbers of the agent.
@@ -137,7 +140,7 @@ def read_slots(numbers: memoryview) -> list[SlotState]:
         sequence = header[SEQUENCE]
         if not 0 < sequence < LARGEST_SEQUENCE or header[CHECK] != header_check(header, sequence):
             continue
-        if header[SAVED_IN] < 1 or header[STEP] < 0:
+        if header[SAVED_IN] < 0 or header[STEP] < 0:  # 0: it was loaded from another run
             continue
         if not 0 < header[LENGTH] <= header[ALLOCATED] <= SLOT_STRIDE:
             continue
@@ -153,6 +156,45 @@ def read_slots(numbers: memoryview) -> list[SlotState]:
             )
         )
     return sorted(found, key=lambda state: state.version, reverse=True)
+
+
+def reserve_slot(descriptor: int, slot: int, size: int) -> None:
+    """Have memory behind the first `size` bytes of a slot, a multiple of `GROWS_BY`.
+
+    Raises:
+        OSError: there is none.
+    """
+    end = slot_offset(slot) + size
+    if os.fstat(descriptor).st_size < end:
+        os.ftruncate(descriptor, end)
+    # Piece by piece: older kernels end a call at any signal, and Python begins it anew, for ever if there is a
+    # timer that strikes before it is done.
+    for begin in range(slot_offset(slot), end, GROWS_BY):
+        os.posix_fallocate(descriptor, begin, GROWS_BY)
+
+
+@contextlib.contextmanager
+def fill_slot(numbers: memoryview, descriptor: int, state: SlotState) -> Iterator[Callable[[memoryview, int], object]]:
+    """Put a state into a slot of a memory with which no worker works; it counts when the body ends without an error.
+
+    Yields:
+        A function that writes a piece of the state at an offset.
+
+    Raises:
+        OSError: there is no memory for it.
+    """
+    size = -(-state.length // GROWS_BY) * GROWS_BY
+    header = slot_header(numbers, state.slot)
+    header[SEQUENCE] = 0
+    reserve_slot(descriptor, state.slot, size)
+    header[ALLOCATED] = size
+    yield lambda piece, offset: os.pwrite(descriptor, piece, slot_offset(state.slot) + offset)
+    header[SAVED_IN], header[STEP], header[LENGTH] = state.attempt, state.step, state.length
+    header[IS_REPLICATED] = state.is_replicated
+    header[CHECK] = header_check(header, state.sequence)
+    if state.crc is not None:
+        header[CRC], header[CRC_OF] = state.crc, state.sequence
+    header[SEQUENCE] = state.sequence
 
 
 def world_name() -> str:

@@ -57,6 +57,9 @@ class Policy:
             return self._restart(history, observation, what, observation.detail, now)
         if observation.trigger is Trigger.NODE_LOST and observation.is_enough:
             return self._go_on_without(history, observation, now)
+        if observation.trigger is Trigger.STATE_MISSING:  # once for each state: the next attempt begins without it
+            reason = f"{', '.join(observation.nodes)}: {observation.detail}"
+            return RestartWorkers(roles=None, at=now, manner=StopManner.RESTART, reason=reason, history=history)
         if observation.trigger is Trigger.NODE_JOINED:
             reason = f"{', '.join(observation.nodes)} joined"
             return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)

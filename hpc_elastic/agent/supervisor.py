@@ -116,7 +116,7 @@ class Supervisor:
         self._tasks.run(self._refresh_metrics())
         self._tasks.run(self._part.heads.find())
         leave = await self._departure
-        await self._shut_down()
+        await self._shut_down(leave)
         return leave
 
     def _start_guard(self) -> GuardLink:
@@ -219,12 +219,15 @@ class Supervisor:
         moment = time.time_ns()
         self._disk.best_effort(lambda: self._journal.note(note, moment))
 
-    async def _shut_down(self) -> None:
+    async def _shut_down(self, leave: Leave) -> None:
         """End all parts in order: membership first, in which a local head ends after its members, the threads last."""
         self._sampler.stop()
         if self._telemetry.steps is not None:
             self._telemetry.steps.end()
         await self._part.close()
+        if leave.flush is not None and (line := await self._group.flush_state(leave.flush)):
+            self._say(line)
+            self._note(Note(name="state.kept", message=line, attempt=leave.flush.ended))
         await self._group.shut_down()
         await self._part.member.close()
         await self._tasks.cancel()

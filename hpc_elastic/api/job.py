@@ -99,6 +99,14 @@ class Requeue(TypedDict, total=False):
     on: Sequence[Literal["preempted", "time_limit", "node_loss"]]
 
 
+class TrainingState(TypedDict, total=False):
+    """`state`: training states that are kept in memory."""
+
+    limit: str
+    flush: Sequence[Literal["requeue", "failure", "cancel"]]
+    load_from: Path | None
+
+
 class Logs(TypedDict, total=False):
     """`logs`: where the output of workers goes."""
 
@@ -183,6 +191,7 @@ class Job:
     stall_timeout: Duration | None = None
     start_timeout: Duration | None = None
     requeue: Requeue | None = None
+    state: TrainingState | None = None
     start: Literal["auto", "fork", "spawn"] | None = None
     preload: Sequence[str] | None = None
     logs: Logs | None = None

@@ -20,6 +20,7 @@ from hpc_elastic.job.spec import (
     RoleSpec,
     Section,
     SignalsSpec,
+    StateSpec,
     WorkerEnvSpec,
 )
 from hpc_elastic.plan.health import HEALTH_CHECKS
@@ -54,6 +55,7 @@ DEFAULTS = JobDefaults(
         restart_grace=timedelta(seconds=5),
     ),
     requeue=RequeueSpec(max=5, on=("preempted", "time_limit", "node_loss")),
+    state=StateSpec(limit="40%", flush=("requeue", "failure", "cancel")),
     start="auto",
     logs=LogsSpec(tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
     log_level="info",

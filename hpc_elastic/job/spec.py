@@ -122,6 +122,19 @@ class RequeueSpec(Section):
     on: tuple[Literal["preempted", "time_limit", "node_loss"], ...] | None = _key("after which causes")
 
 
+class StateSpec(Section):
+    """Training states that are kept in memory."""
+
+    limit: values.Percent | None = _key("the share of a node's memory that the states of all its ranks may take")
+    flush: tuple[Literal["requeue", "failure", "cancel"], ...] | None = _key(
+        "after which ends the newest state is written to the run directory: the job starts again, the run failed, a"
+        " person ended it"
+    )
+    load_from: values.FilePath | None = _key(
+        "the run directory of another run, with whose state the first attempt begins; relative to job.yaml"
+    )
+
+
 class LogsSpec(Section):
     """Where the output of workers goes."""
 
@@ -258,6 +271,7 @@ class JobDefaults(Section):
         "a rank without a first heartbeat so long after its start has failed"
     )
     requeue: RequeueSpec | None = _key("when Slurm is asked to start the job again")
+    state: StateSpec | None = _key("training states that are kept in memory")
     start: Literal["auto", "fork", "spawn"] | None = _key(
         "how worker processes are started: as forks of a process that has torch imported, as new ones, or auto"
     )

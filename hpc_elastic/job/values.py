@@ -183,6 +183,13 @@ def _lease(value: timedelta) -> timedelta:
     return value
 
 
+def _percent(text: str) -> str:
+    found = re.fullmatch(r"([0-9]{1,3}) ?%", text, re.A)
+    if found is None or not 1 <= int(found[1]) <= 100:
+        raise ValueError(f"expected a share from 1% to 100%, found {text!r}")
+    return f"{int(found[1])}%"
+
+
 def _memory(text: str) -> str:
     return "0" if text == "0" else format_slurm_memory(parse_size(text))
 
@@ -238,6 +245,12 @@ Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Factor = Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)]
 Switch = Annotated[bool, Field(strict=True)]
+
+Percent = Annotated[
+    str,
+    PlainValidator(_text_first(_percent, "a share such as 40%")),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]+ ?%$", "examples": ["40%"]}),
+]
 
 Duration = Annotated[timedelta, PlainValidator(_duration), WithJsonSchema(_DURATION)]
 PositiveDuration = Annotated[

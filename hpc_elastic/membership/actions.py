@@ -10,6 +10,7 @@ from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.membership.succession import LostHead
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, World
+from hpc_elastic.rundir.state_records import Flush
 
 Level = Literal["error", "warning", "info", "debug"]
 
@@ -63,6 +64,14 @@ class WriteResult:
     """Write the run's result, if there is none, then call `result_written`. The agent fills in the time."""
 
     result: RunResultRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepStates:
+    """Head: what was written after the attempt `ended` is the training state after `latest`, too."""
+
+    ended: int
+    latest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +180,12 @@ class DiscoverHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Member: no worker is left; end this agent, and the Slurm job too if `ends_job`."""
+    """Member: no worker is left; end this agent, and the Slurm job too if `ends_job`; before, write `flush`'s state."""
 
     exit_code: int
     cause: str
     ends_job: bool = False
+    flush: Flush | None = None
 
 
 Action = (
@@ -185,6 +195,7 @@ Action = (
     | Drop
     | ClaimAttempt
     | WriteResult
+    | KeepStates
     | AskScheduler
     | HeadOver
     | Superseded

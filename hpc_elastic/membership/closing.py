@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.membership.actions import Action, Drop, HeadOver, Log, Note, SendToMember
 from hpc_elastic.membership.job_end import JobEnd
@@ -9,6 +12,7 @@ from hpc_elastic.membership.losses import Losses
 from hpc_elastic.membership.messages import End
 from hpc_elastic.membership.roster import Roster
 from hpc_elastic.membership.timing import CLOSING_BOUND_S
+from hpc_elastic.rundir.state_records import Flush
 
 NEVER = float("inf")
 
@@ -44,6 +48,7 @@ class Closing:
         *,
         is_settled: bool,
         may_others_live: bool,
+        flushes: Mapping[str, Flush] = MappingProxyType({}),
     ) -> list[Action]:
         """Tell all members to leave.
 
@@ -54,6 +59,7 @@ class Closing:
             job_end: what is known about who ends the Slurm job.
             is_settled: no other agent can go on with the run.
             may_others_live: agents may be at work that this head has neither had as members nor lost.
+            flushes: the training states that members write when they leave, by node.
         """
         self.exit_code = exit_code
         self._have_left = not may_others_live
@@ -62,7 +68,13 @@ class Closing:
         # With REQUEUE that agent has the job started again, if that was decided, and does nothing else.
         ends_job = job_end.who(self._roster) if job_end.is_ours() else None
         for member in self._roster:
-            end = End(exit_code=exit_code, cause=cause, ends_job=member.node == ends_job, is_settled=is_settled)
+            end = End(
+                exit_code=exit_code,
+                cause=cause,
+                ends_job=member.node == ends_job,
+                is_settled=is_settled,
+                flush=flushes.get(member.node),
+            )
             actions.append(SendToMember(node=member.node, message=end))
         return actions + self.left()
 

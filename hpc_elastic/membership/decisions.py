@@ -18,6 +18,7 @@ class Trigger(str, Enum):
 
     WORKER_FAILED = "worker_failed"
     NODE_BROKEN = "node_broken"  # a node's workers cannot run there: the store host died, say
+    STATE_MISSING = "state_missing"  # a node has not the training state with which the attempt was to begin
     NODE_LOST = "node_lost"  # its connection closed, or its lease ran out
     NODE_UNFIT = "node_unfit"  # it joined and said that it cannot take part
     NODES_MISSING = "nodes_missing"  # join_timeout passed with fewer than `min`

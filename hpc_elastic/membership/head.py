@@ -15,13 +15,13 @@ the other roles run on in their own, older attempt; each member's reports are co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.classes import Blame, blame_of
 from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership import messages
-from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, Log, Note, SendToMember, WriteResult
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Drop, KeepStates, Log, Note, SendToMember, WriteResult
 from hpc_elastic.membership.aside import MOST_CARRIED_ON, blamed_nodes
 from hpc_elastic.membership.barriers import Barriers
 from hpc_elastic.membership.closing import Closing, awaiting_quorum
@@ -48,6 +48,7 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
 from hpc_elastic.rundir.records import Charged
+from hpc_elastic.rundir.state_records import KeptState
 
 NEVER = float("inf")
 
@@ -61,6 +62,7 @@ class Head:
         decide: the policy.
         now: monotonic seconds, as in every method.
         succession: the head whose place this one takes, if it does.
+        kept: the training states that the run directory has.
     """
 
     def __init__(
@@ -71,11 +73,12 @@ class Head:
         decide: Decide,
         now: float,
         succession: Succession | None = None,
+        kept: Sequence[KeptState] = (),
     ) -> None:
         self._settings = settings
         self._members = Members(settings, node_losses=history.spend.node_losses, now=now, succession=succession)
         self._roster = self._members.roster
-        self._judge = Judge(settings, history, decide, self._members)
+        self._judge = Judge(settings, history, decide, self._members, kept)
         self._tally = Tally()
         self._notices = NoticeRounds(self._roster, settings.restarts)
         self._pending_stop = PendingStop()
@@ -404,6 +407,8 @@ class Head:
         self._tally.record(message, now)
         if isinstance(message, messages.Stopped):
             return self._observe(seen_in(member, message), now) + self._check_stopped(now)
+        if isinstance(message, messages.Broken) and message.state is not None:
+            self._judge.misses(message.state)
         if isinstance(message, (messages.Failed, messages.Broken)):
             return self._observe(seen_in(member, message), now)
         if isinstance(message, messages.Ended):
@@ -528,6 +533,9 @@ class Head:
 
     def _end_everybody(self, exit_code: int, cause: str, now: float, *, is_settled: bool = True) -> list[Action]:
         self.phase = HeadPhase.CLOSING
+        flushes = self._judge.flushes(exit_code) if is_settled else {}
+        ended = self._judge.unused() if is_settled and not flushes else None
+        kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
         told = self._closing.begin(
             exit_code,
             cause,
@@ -535,8 +543,9 @@ class Head:
             self._members.job_end,
             is_settled=is_settled,
             may_others_live=self.gathering.succession is not None,  # the lost head, and members that have not joined
+            flushes=flushes,
         )
-        return told + self._left()
+        return [*kept, *told, *self._left()]
 
     def _left(self) -> list[Action]:
         actions = self._closing.left()

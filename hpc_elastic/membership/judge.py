@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
@@ -21,7 +22,7 @@ from hpc_elastic.membership.decisions import (
     RestartWorkers,
     Trigger,
 )
-from hpc_elastic.membership.held_states import choose_states
+from hpc_elastic.membership.held_states import Held, choose_states, states_to_flush
 from hpc_elastic.membership.members import Members
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.operator_stop import OperatorStop
@@ -41,7 +42,7 @@ from hpc_elastic.rundir.records import (
     SetAside,
     World,
 )
-from hpc_elastic.rundir.state_records import ChosenState
+from hpc_elastic.rundir.state_records import ChosenState, Flush, HeldState, KeptState, StateVersion
 
 # Events that are the cause themselves, whatever workers fail after them.
 _CLASSES = {
@@ -80,6 +81,8 @@ def seen_in(member: RosterEntry, message: Message) -> Seen | None:
     nodes, role = (member.node,), member.role
     if isinstance(message, messages.Failed):
         return Seen(trigger=Trigger.WORKER_FAILED, nodes=nodes, role=role, failure=message.failure)
+    if isinstance(message, messages.Broken) and message.state is not None:
+        return Seen(trigger=Trigger.STATE_MISSING, nodes=nodes, role=role, detail=message.reason)
     if isinstance(message, messages.Broken):
         return Seen(trigger=Trigger.NODE_BROKEN, nodes=nodes, role=role, detail=message.reason)
     if isinstance(message, messages.Terminated):
@@ -121,9 +124,17 @@ class Judge:
         history: the run so far, from its latest claim.
         decide: the policy.
         members: the head's members.
+        kept: the training states that the run directory has, as far as they are of the run's latest attempt.
     """
 
-    def __init__(self, settings: HeadSettings, history: History, decide: Decide, members: Members) -> None:
+    def __init__(
+        self,
+        settings: HeadSettings,
+        history: History,
+        decide: Decide,
+        members: Members,
+        kept: Sequence[KeptState] = (),
+    ) -> None:
         self._settings = settings
         self._decide = decide
         self._members = members
@@ -138,6 +149,8 @@ class Judge:
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
+        self._kept = tuple(state for state in kept if state.ended == history.attempts)
+        self._missing: set[StateVersion] = set()  # states that a node could not provide
         after = f": {settings.goes_on_after}" if settings.goes_on_after else ""
         self.because = "first start" if history.attempts == 0 else f"the run goes on in a new allocation{after}"
 
@@ -351,9 +364,10 @@ class Judge:
 
     def _with_states(self, claim: AttemptClaim, world: World) -> AttemptClaim:
         """Return the claim with the training states in memory with which its roles begin."""
-        held = {member.node: member.held for member in self._members.roster}
+        held = self._held()
         distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
-        choice = choose_states(world, claim.roles, held, distrusted=distrusted)
+        kept = [state for state in self._kept if state.version not in self._missing and not _has_newer(held, state)]
+        choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept)
         self.told_of_states, self._has_failed_again = choice.lines, False
         running = (state for state in self.history.states if not set(state.roles) <= set(claim.roles))
         self.states, self._claimed_states = choice.states, (*choice.states, *running)
@@ -362,6 +376,43 @@ class Judge:
     def attempt_claimed(self, attempt: int) -> None:
         """Count an attempt that this head has claimed."""
         self.history = replace(self.history, attempts=attempt, states=self._claimed_states)
+        # With another state, or none, steps are done of which the run directory knows nothing.
+        begun = {state.version for state in self._claimed_states}
+        self._kept = tuple(state for state in self._kept if state.version in begun)
+
+    def misses(self, state: StateVersion) -> None:
+        """Begin no further attempt with a state that a node could not provide."""
+        self._missing.add(state)
+
+    def flushes(self, exit_code: int) -> dict[str, Flush]:
+        """Return which training states are written as the allocation ends with this exit code, by node.
+
+        None are after a success, and after an end for which the job does not want them.
+        """
+        world, decision = self._members.world, self.verdict.decision
+        if world is None or not isinstance(decision, Finish) or exit_code == ExitCode.SUCCESS:
+            return {}
+        ends = {int(ExitCode.REQUEUE): "requeue", int(ExitCode.STOPPED): "cancel"}
+        if ends.get(exit_code, "failure") not in self._settings.flush_after:
+            return {}
+        return states_to_flush(world, self._held(), self.history.attempts)
+
+    def unused(self) -> int | None:
+        """Return the attempt after which states were written that this allocation has begun with and not gone beyond.
+
+        They serve the next allocation as well, as those of the latest attempt; None if there are none, or newer ones.
+        """
+        held, latest = self._held(), self.history.attempts
+        kept = [state for state in self._kept if state.ended < latest and not _has_newer(held, state)]
+        return kept[0].ended if kept else None
+
+    def _held(self) -> dict[str, tuple[HeldState, ...]]:
+        """Return the states that nodes hold, but for those that one of them could not provide."""
+        missing = self._missing
+        return {
+            member.node: tuple(state for state in member.held if state.version not in missing)
+            for member in self._members.roster
+        }
 
     def result(self, tally: Tally) -> RunResultRecord:
         """Return the run's result, as decided.
@@ -374,6 +425,11 @@ class Judge:
         members, decision = self._members, self.verdict.decision
         running = tuple(members.roster.unfinished.of())
         return run_result(self._settings, self.history, decision, members.world, tally, running, self.root_cause)
+
+
+def _has_newer(held: Held, kept: KeptState) -> bool:
+    """Return whether a node holds a state that is newer than a kept one: then the disk may have one, too."""
+    return any(state.version > kept.version for states in held.values() for state in states)
 
 
 def _is_same_failure(before: History, after: History, cause: RootCause | None) -> bool:

@@ -52,7 +52,7 @@ from hpc_elastic.membership.reports import failure_note, node_result
 from hpc_elastic.membership.timing import Timing
 from hpc_elastic.rank_set import format_ranks
 from hpc_elastic.rundir.records import FailureRecord, NodeResult, WorkerState
-from hpc_elastic.rundir.state_records import HeldState
+from hpc_elastic.rundir.state_records import HeldState, StateVersion
 
 
 class MemberPhase(str, Enum):
@@ -300,8 +300,13 @@ class Member:
         why = f"{len(failures)} of {assign.workers} workers failed, which is ignored; the others run on"
         return self._record(WorkerState.UNHEALTHY, why)
 
-    def node_result_written(self, result: NodeResult) -> list[Action]:
-        """Tell the head that every worker has started or ended, once the node's record of it is durable."""
+    def node_result_written(self, result: NodeResult, held: tuple[HeldState, ...] = ()) -> list[Action]:
+        """Tell the head that every worker has started or ended, once the node's record of it is durable.
+
+        Args:
+            result: the record.
+            held: the training states in memory that all workers of this node hold, if they are to go on later.
+        """
         if result.attempt != self.attempt or self.phase is not MemberPhase.WORKING:
             return []
         if result.state is WorkerState.HEALTHY:
@@ -310,9 +315,9 @@ class Member:
             return []
         self.phase = MemberPhase.FINISHED
         self._is_finished = True
-        return [
-            SendToHead(message=messages.Finished(attempt=self.attempt, again=self._global_ranks(self._exits.again)))
-        ]
+        self.join = replace(self.join, held=held)
+        again = self._global_ranks(self._exits.again)
+        return [SendToHead(message=messages.Finished(attempt=self.attempt, again=again, held=held))]
 
     def polls_counted(self, attempt: int, made: NoticeCounts) -> list[Action]:
         """Tell the head how many calls the workers have made that ask for a notice; later ones wait."""
@@ -323,11 +328,15 @@ class Member:
         """Return whether the attempt's workers run here, or have ended by themselves."""
         return attempt == self.attempt and self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED)
 
-    def node_broke(self, reason: str) -> list[Action]:
-        """Report a failure outside the workers of this node, which keeps the attempt from going on."""
+    def node_broke(self, reason: str, state: StateVersion | None = None) -> list[Action]:
+        """Report a failure outside the workers of this node, which keeps the attempt from going on.
+
+        `state` is the training state that this node cannot provide to its workers, if that is what keeps it.
+        """
         if self.phase not in (MemberPhase.WORKING, MemberPhase.FINISHED):
             return []
-        return [Log(text=reason), SendToHead(message=messages.Broken(attempt=self.attempt, reason=reason))]
+        broken = messages.Broken(attempt=self.attempt, reason=reason, state=state)
+        return [Log(text=reason), SendToHead(message=broken)]
 
     def terminated(self, signal_name: str, *, have_workers: bool) -> list[Action]:
         """Stop the workers, because a signal from outside ends this agent; `have_workers` if they got one, too."""
@@ -462,7 +471,8 @@ class Member:
         if self._leave is not None:
             return []
         ends_job = isinstance(message, messages.End) and message.ends_job
-        leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job)
+        flush = message.flush if isinstance(message, messages.End) else None
+        leave = self._leave = Leave(exit_code=message.exit_code, cause=cause, ends_job=ends_job, flush=flush)
         if self.phase in (MemberPhase.WORKING, MemberPhase.FINISHED, MemberPhase.STOPPING):  # `workers_stopped` departs
             # Without a result other nodes may go on while these workers use their grace, and no lease would show it.
             is_settled = isinstance(message, messages.Refused) or message.is_settled

@@ -10,7 +10,7 @@ from typing import ClassVar
 from hpc_elastic.codec import DecodeError, Json, from_json, to_json
 from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint, FailureRecord
-from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.rundir.state_records import Flush, HeldState, StateVersion
 
 
 class StopManner(str, Enum):
@@ -213,11 +213,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """Member to head: this node cannot go on with the attempt, for a reason other than a worker's failure."""
+    """Member to head: this node cannot go on with the attempt, for a reason other than a worker's failure.
+
+    `state` is the training state with which its workers should begin, where that is what it cannot provide.
+    """
 
     KIND: ClassVar[str] = "broken"
     attempt: int
     reason: str
+    state: StateVersion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +230,13 @@ class Finished:
 
     In a role whose failures are ignored it means that no worker of the node runs any more. `again` are the global ranks
     that exited 75 after a notice, as a set of ranks such as `0-6,8`: they have saved, and are to be started again.
+    `held` are the training states in the memory of this node, if there are such ranks.
     """
 
     KIND: ClassVar[str] = "finished"
     attempt: int
     again: str = ""
+    held: tuple[HeldState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +316,7 @@ class End:
     `ends_job`: this member ends the Slurm job when it leaves, because the script that would have ended it is gone.
     `is_settled`: the result is durable, or the scheduler starts the job again when this start is over, so workers may
     use their whole time of grace; else other agents may go on with the run at any moment.
+    `flush` is the training state in memory that this member writes to the run directory when it leaves.
     """
 
     KIND: ClassVar[str] = "end"
@@ -317,6 +324,7 @@ class End:
     cause: str
     ends_job: bool = False
     is_settled: bool = True
+    flush: Flush | None = None
 
 
 Message = (

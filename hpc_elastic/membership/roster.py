@@ -267,6 +267,7 @@ class Roster:
             member.has_ended = True
         elif isinstance(message, Finished):
             self.unfinished.discard(member)
+            member.held = message.held
             self.starting.discard(member)  # where failures are ignored, some workers may never start
         elif isinstance(message, Stopped):
             self.unstopped.discard(member)

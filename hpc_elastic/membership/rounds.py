@@ -55,6 +55,7 @@ class HeadSettings:
     role_nodes: Mapping[str, int] = field(default_factory=dict)  # the least number of nodes of each role
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # the greatest number of nodes of each role
     may_predecessor_live: bool = False
+    flush_after: tuple[str, ...] = ("requeue", "failure", "cancel")  # which ends training states are written
     goes_on_after: str = ""  # why the start of the job before this one ended, for people
     profile: Profile = AGENT
     timing: Timing = field(init=False)

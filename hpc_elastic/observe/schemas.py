@@ -8,7 +8,7 @@ from typing import Any
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.observe.explain import FORMAT_VERSION as EXPLANATION_FORMAT_VERSION
 from hpc_elastic.observe.explain import Explanation
-from hpc_elastic.rundir import records
+from hpc_elastic.rundir import records, state_records
 from hpc_elastic.rundir.error_file import FORMAT_VERSION as ERROR_FORMAT_VERSION
 
 # The file's name below a run directory (NNNN an attempt or allocation, RRRRR a rank), or an array's: its record.
@@ -26,6 +26,7 @@ RECORDS = {
     "nodes/NODE/samples.jsonl": records.Sample,
     "nodes/NODE/rendezvous.json": records.RendezvousRecord,
     "budget.json": records.Budget,
+    "memory/NNNN/RRRRR.json": state_records.KeptRecord,
     "result.json": records.RunResultRecord,
 }
 ERROR_FILE = "attempts/NNNN/ranks/RRRRR/error.json"
@@ -52,7 +53,7 @@ def record_schema(file: str) -> dict[str, Any]:
     schema = TypeAdapter(cls).json_schema()
     definitions = schema.get("$defs", {})
     for name, definition in [(cls.__name__, schema), *definitions.items()]:
-        described = getattr(records, name, None)
+        described = getattr(records, name, getattr(state_records, name, None))
         if dataclasses.is_dataclass(described):
             _adopt_names(definition, dataclasses.fields(described))
     if cls is records.Request:

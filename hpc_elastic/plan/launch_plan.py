@@ -95,6 +95,18 @@ class RequeuePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatePlan:
+    """Training states in memory: how many percent of it they may take, and when the newest one is written to disk.
+
+    `load_from` is the run directory of another run, with whose state the first attempt begins.
+    """
+
+    limit_percent: int = 40
+    flush: tuple[str, ...] = ("requeue", "failure", "cancel")
+    load_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogsPlan:
     """The files that workers write, and which of their lines the agent's log repeats.
 
@@ -163,6 +175,7 @@ class LaunchPlan:
     stall_timeout_s: float | None
     start_timeout_s: float | None = None
     requeue: RequeuePlan
+    state: StatePlan = field(default_factory=StatePlan)
     start: Literal["auto", "fork", "spawn"]
     preload: tuple[str, ...]
     logs: LogsPlan

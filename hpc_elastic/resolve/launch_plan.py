@@ -13,7 +13,16 @@ from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
 from hpc_elastic.job.defaults import DEFAULTS, ROLE_DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
 from hpc_elastic.job.roles import check_roles
-from hpc_elastic.job.spec import EntrypointSpec, HealthSpec, JobSpec, MetricsSpec, ProgressSpec, RoleSpec, SignalsSpec
+from hpc_elastic.job.spec import (
+    EntrypointSpec,
+    HealthSpec,
+    JobSpec,
+    MetricsSpec,
+    ProgressSpec,
+    RoleSpec,
+    SignalsSpec,
+    StateSpec,
+)
 from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
@@ -25,6 +34,7 @@ from hpc_elastic.plan.launch_plan import (
     ResourcesPlan,
     RestartPlan,
     SignalsPlan,
+    StatePlan,
 )
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
@@ -72,11 +82,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
     most_workers = max(role.most_workers_on_a_node for role in plans)
-    nodes = NodesPlan(
-        min=sum(role.nodes.min for role in plans),
-        max=sum(role.nodes.max for role in plans),
-        spares=_known(spec.spares),
-    )
+    nodes = _nodes(plans, spec)
     resources = resolve_resources(spec, site, most_workers)
     _refuse([*limits, *_excess(spec, nodes, resources, site, submission)], site)
     return LaunchPlan(
@@ -106,6 +112,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         stall_timeout_s=_seconds(spec.stall_timeout),
         start_timeout_s=_seconds(spec.start_timeout),
         requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on), by=site.requeue),
+        state=_state(_known(spec.state), submission.job_dir),
         start=_known(spec.start),
         preload=spec.preload or (),
         logs=resolve_logs(asked, most_ranks=sum(role.nodes.max * role.most_workers_on_a_node for role in plans)),
@@ -119,6 +126,11 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         scratch=site.scratch,
         srun=site.srun,
     )
+
+
+def _nodes(roles: Sequence[RolePlan], spec: JobSpec) -> NodesPlan:
+    least, most = sum(role.nodes.min for role in roles), sum(role.nodes.max for role in roles)
+    return NodesPlan(min=least, max=most, spares=_known(spec.spares))
 
 
 def _refuse(problems: Sequence[str], site: SiteConfig) -> None:
@@ -225,6 +237,14 @@ def _node_path(path: str, job_dir: str) -> str:
         return path
     joined = os.path.join(quote_dollars(job_dir), path)
     return joined if has_reference(path) else os.path.normpath(joined)
+
+
+def _state(state: StateSpec, job_dir: str) -> StatePlan:
+    return StatePlan(
+        limit_percent=int(_known(state.limit).removesuffix("%")),
+        flush=_known(state.flush),
+        load_from=None if state.load_from is None else os.path.abspath(os.path.join(job_dir, state.load_from)),
+    )
 
 
 def _python(python: str, job_dir: str) -> str:

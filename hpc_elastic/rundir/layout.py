@@ -125,6 +125,33 @@ class RunLayout:
         """Return the file of one node's Sample records, one on each line; only its agent writes them."""
         return os.path.join(self.nodes, node, "samples.jsonl")
 
+    @property
+    def memory(self) -> str:
+        """The folder with a folder for each attempt after which training states were written from memory."""
+        return os.path.join(self.root, "memory")
+
+    def kept_states(self, attempt: int) -> str:
+        """Return the folder of the states that were written when this attempt, the last of its allocation, was over."""
+        return os.path.join(self.memory, f"{attempt:04d}")
+
+    def kept_state(self, attempt: int, name: str) -> str:
+        """Return the file with a state, in safetensors' format; `name` as `kept_of_rank` and `kept_of_all` have it."""
+        return os.path.join(self.kept_states(attempt), f"{name}.state")
+
+    def kept_record(self, attempt: int, name: str) -> str:
+        """Return the KeptRecord of a state, which is written when that is complete."""
+        return os.path.join(self.kept_states(attempt), f"{name}.json")
+
+    @staticmethod
+    def kept_of_rank(rank: int) -> str:
+        """Return the name of the files of one rank's state."""
+        return f"{rank:05d}"
+
+    @staticmethod
+    def kept_of_all(role: str) -> str:
+        """Return the name of the files of a state that is the same on all ranks of a role."""
+        return f"all-{role}"
+
     def rendezvous(self, node: str) -> str:
         """Return the RendezvousRecord of a node that has not found the head."""
         return os.path.join(self.nodes, node, "rendezvous.json")

@@ -1,8 +1,12 @@
-"""The training states in memory, as messages and claims name them."""
+"""The training states in memory, as messages and claims name them, and those that were written from there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from hpc_elastic.rundir.submissions import FORMAT_VERSION
+
+OF_ANOTHER_RUN = 0  # the attempt of a state that another run has saved: older than all of this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -42,3 +46,40 @@ class ChosenState:
     def version(self) -> StateVersion:
         """Return which state it is."""
         return StateVersion(attempt=self.attempt, step=self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """Which state is to be written to the run directory, for the next allocation; `ended` is the latest attempt."""
+
+    ended: int
+    state: StateVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRecord:
+    """`memory/NNNN/RRRRR.json`: a rank's state in a file of the run directory.
+
+    `place` is whose it is, as `membership.held_states` names places; `length` is in bytes, `crc` the file's CRC-32.
+    """
+
+    format_version: int = FORMAT_VERSION
+    attempt: int
+    step: int
+    place: str
+    length: int
+    crc: int
+
+    @property
+    def version(self) -> StateVersion:
+        """Return which state it is."""
+        return StateVersion(attempt=self.attempt, step=self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptState:
+    """A state that files of the run directory hold for these places; `ended` is the attempt after which they came."""
+
+    ended: int
+    version: StateVersion
+    places: frozenset[str]

@@ -276,7 +276,7 @@ def _complete_temporary_file(path: str, content: bytes, mode: int, *, is_durable
             os.unlink(temporary)
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes | memoryview) -> None:
     """Write all of `content` to a descriptor, past Python's buffers."""
     view = memoryview(content)
     while view:

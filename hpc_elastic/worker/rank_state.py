@@ -29,7 +29,9 @@ from hpc_elastic.state_memory import (
     CHECK,
     CRC,
     CRC_OF,
+    GROWS_BY,
     IS_REPLICATED,
+    KEPT_FREE,
     LENGTH,
     LIMIT,
     LOAD_FROM,
@@ -49,14 +51,13 @@ from hpc_elastic.state_memory import (
     is_state_memory,
     map_control,
     read_slots,
+    reserve_slot,
     slot_header,
     slot_offset,
     world_name,
 )
 from hpc_elastic.worker.state_encoding import Encoded, StateError, decode_state, encode_state
 
-GROWS_BY = 2 * 1024 * 1024
-KEPT_FREE = 0.02  # of the memory: what a save leaves free
 INSIDE = "hpc-elastic: memory: no state is kept for the ranks of a launcher inside the worker's command"
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _MIB = 1024 * 1024
@@ -190,14 +191,8 @@ class RankState:
             )
         more = wanted - header[ALLOCATED]
         _check_room(length, more if others else more + wanted, read_room())
-        end = slot_offset(slot) + wanted
         try:
-            if os.fstat(self._own).st_size < end:
-                os.ftruncate(self._own, end)
-            # Piece by piece: older kernels end a call at any signal, and Python begins it anew, for ever if there is a
-            # timer that strikes before it is done.
-            for begin in range(slot_offset(slot), end, GROWS_BY):
-                os.posix_fallocate(self._own, begin, GROWS_BY)
+            reserve_slot(self._own, slot, wanted)
         except OSError as error:
             raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
         header[ALLOCATED] = wanted

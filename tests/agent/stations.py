@@ -72,7 +72,7 @@ class FakeWorkers:
     def hurry(self, *, spares_savers: bool = False) -> None:
         """Do nothing: these workers end at once anyway."""
 
-    async def held_states(self) -> tuple[HeldState, ...]:
+    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
         return ()
 
     def pids(self) -> dict[str, int]:

@@ -229,7 +229,7 @@ def test_neither_budget_is_ever_exceeded_whatever_happens(
 @given(st.lists(SEEN, max_size=10))
 def test_only_failures_changes_of_nodes_and_requests_are_answered_with_a_restart(seen: list[Seen]) -> None:
     policy = Policy(restart=a_restart_plan(99, no_progress_limit=99))
-    requests = (Trigger.RESTART_REQUESTED, Trigger.DRAIN_REQUESTED)
+    requests = (Trigger.RESTART_REQUESTED, Trigger.DRAIN_REQUESTED, Trigger.STATE_MISSING)
     for one, decided in zip(seen, tell(policy, seen), strict=False):
         if decided == "restart":
             assert one.trigger in (*FAILURES, Trigger.NODE_LOST, Trigger.NODE_JOINED, *requests)

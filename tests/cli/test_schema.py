@@ -11,7 +11,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.codec import to_json
 from hpc_elastic.observe.schemas import EXPLANATION, RECORD_NAMES, RECORDS
-from hpc_elastic.rundir import records
+from hpc_elastic.rundir import records, state_records
 
 Capture = pytest.CaptureFixture[str]
 
@@ -23,7 +23,8 @@ def test_list_prints_the_names_of_all_records(capsys: Capture) -> None:
 
 def test_every_record_that_is_a_file_of_its_own_has_a_schema() -> None:
     """A record is told from its parts by its `format_version`."""
-    described = {cls for cls in vars(records).values() if dataclasses.is_dataclass(cls)}
+    modules = (records, state_records)
+    described = {cls for module in modules for cls in vars(module).values() if dataclasses.is_dataclass(cls)}
     files = {cls for cls in described if any(field.name == "format_version" for field in dataclasses.fields(cls))}
     assert files == set(RECORDS.values())
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.integration import memory_trainer
 from tests.integration.conftest import Door, Run
+from tests.integration.savers import begun, finish, saved_in, wait_until_saved
+from tests.integration.savers import train as train_until_told
 
 pytestmark = pytest.mark.local
 
@@ -80,3 +84,39 @@ def test_all_ranks_load_from_disk_if_the_same_failure_comes_after_a_load_from_me
 
 def _weights(door: Door, name: str) -> str:
     return Path(door.folder / name).read_text()
+
+
+def test_another_run_goes_on_where_a_cancelled_one_was(door: Door) -> None:
+    run, folder = train_until_told(door, nodes="2", workers=1, site="local")
+    wait_until_saved(run, folder, 1, 2)
+    door.run("cancel", str(run.path))
+    result = run.wait_until_over()
+    assert result["state"] == "CANCELLED", run.story()
+    run.assert_nothing_left()
+    step = min(saved_in(folder, rank, 1) for rank in (0, 1))
+    folder.rename(door.folder / "before")
+    again, folder = train_until_told(
+        door, nodes="2", workers=1, site="local", more=f"state: {{load_from: {run.path.relative_to(door.folder)}}}"
+    )
+    wait_until_saved(again, folder, 1, 2)
+    (first,) = set(begun(folder, 1).values())
+    assert step <= first <= step + 1, again.story()
+    assert chosen(again) == [f"attempt 1: all ranks can go on at step {first}, which another run has kept"]
+    os.kill(again.worker_pid(1), signal.SIGKILL)
+    wait_until_saved(again, folder, 2, 2)
+    assert min(begun(folder, 2).values()) >= min(saved_in(folder, rank, 1) for rank in (0, 1))
+    finish(again, folder, 2)
+    assert again.wait_until_over()["state"] == "SUCCEEDED", again.story()
+    assert Path(run.layout.memory).is_dir(), "what another run has left is not ours to remove"
+    again.assert_nothing_left()
+
+
+def test_a_run_that_left_no_state_is_refused_before_anything_is_made(door: Door) -> None:
+    (door.folder / "other").mkdir()
+    door.write("job.yaml", "site: local\nentrypoint: {command: /bin/true}\nstate: {load_from: other}\n")
+    refused = door.run("submit", "job.yaml", exit_code=3)
+    message = f"{door.folder}/other has no training state: there is nothing in its folder memory"
+    assert refused.stderr.splitlines()[0] == f"hpc-elastic: error: job.yaml:3: state.load_from: {message}", (
+        refused.stderr
+    )
+    assert not list(door.folder.glob("hpc-elastic-runs/*"))

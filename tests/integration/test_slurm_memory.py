@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Door, Run
+from tests.integration.savers import begun, finish, saved_in, train, wait_until_saved
 from tests.integration.slurm_jobs import assert_over, events
-from tests.slurm_sandbox.cluster import Cluster, wait_until
-from tests.soak import saver
+from tests.integration.test_slurm_requeue import preempting
+from tests.slurm_sandbox.cluster import Cluster
+from tests.tiers import variants
 
 pytestmark = pytest.mark.slurm
-
-
-def train(door: Door, *options: str, nodes: str, workers: int, more: str = "") -> tuple[Run, Path]:
-    """Start a training that ends when it is told to; return its run, and the folder of its files."""
-    folder = door.folder / "state"
-    folder.mkdir()
-    arguments = json.dumps([str(folder), *options])
-    door.write(
-        "job.yaml",
-        f"name: saves\nsite: generic-slurm\nnodes: {nodes}\nworkers_per_node: {workers}\ntime: 10m\n"
-        f"resources: {{cpus_per_worker: 1}}\nenv: {{OMP_NUM_THREADS: 1}}\n"
-        f"entrypoint: {{script: {saver.__file__}, args: {arguments}}}\n{more}\n",
-    )
-    return door.submit("job.yaml"), folder
-
-
-def begun(folder: Path, attempt: int) -> dict[int, int]:
-    """The step from which each rank of an attempt went on."""
-    path = folder / "begun"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {line["rank"]: line["first"] for line in lines if line["attempt"] == attempt}
-
-
-def saved(folder: Path, rank: int) -> list[tuple[int, int]]:
-    """The attempt and step of each save of a rank."""
-    path = folder / f"saved.{rank}"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(int(attempt), int(step)) for attempt, step in map(str.split, lines)]
-
-
-def wait_until_saved(run: Run, folder: Path, attempt: int, ranks: int, more: int = 5) -> None:
-    def have_saved() -> bool:
-        return all(sum(each == attempt for each, _ in saved(folder, rank)) >= more for rank in range(ranks))
-
-    wait_until(have_saved, f"all have saved in attempt {attempt}", within_s=120, otherwise=run.story)
-
-
-def finish(run: Run, folder: Path, ranks: int) -> None:
-    end = folder / "end.new"
-    end.write_text(str(max(saved(folder, rank)[-1][1] for rank in range(ranks)) + 100))
-    end.rename(folder / "end")
 
 
 @pytest.mark.every_slurm
@@ -79,10 +41,6 @@ def test_a_killed_rank_costs_no_step_that_all_had_saved(
     assert chosen[0].split(": ", 1)[1] in slurm_door.run("logs", "--node", "node1", str(run.path)).stdout
 
 
-def saved_in(folder: Path, rank: int, attempt: int) -> int:
-    return max(step for each, step in saved(folder, rank) if each == attempt)
-
-
 def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="3", workers=1, more="spares: 1\nelastic: {lease: 3s}")
     wait_until_saved(run, folder, 1, 3)
@@ -103,3 +61,101 @@ def test_all_ranks_load_from_disk_if_a_spare_without_a_state_takes_a_place(slurm
         "attempt 2: all ranks load from disk: node4 holds no state in memory",
         f"attempt 3: all ranks can go on at step {first}, which is in memory",
     ]
+
+
+def requeued(slurm: Cluster, door: Door, run: Run) -> None:
+    slurm.run("scontrol", "requeue", run.job_id)
+
+
+def preempted(slurm: Cluster, door: Door, run: Run) -> None:
+    with preempting(slurm) as urgent:
+        slurm.wait_for_job(urgent, "RUNNING")
+
+
+def stopped_by_a_person(slurm: Cluster, door: Door, run: Run) -> None:
+    door.run("stop", "--requeue", "--lead", "1s", run.job_id)
+
+
+def out_of_time(slurm: Cluster, door: Door, run: Run) -> None:
+    """Nothing to do: the job's time limit comes."""
+
+
+OF_THE_NEXT = "test_the_next_allocation_goes_on_at_the_last_step_that_all_had_saved"
+
+
+@pytest.mark.every_slurm
+@pytest.mark.parametrize(
+    ("end", "options"),
+    [
+        pytest.param(requeued, (), id="requeued"),
+        pytest.param(preempted, ("--replicated",), id="preempted-replicated"),
+        *variants(
+            (stopped_by_a_person, ()), (out_of_time, ()), of=OF_THE_NEXT, ids=["stopped by a person", "out of time"]
+        ),
+    ],
+)
+def test_the_next_allocation_goes_on_at_the_last_step_that_all_had_saved(
+    slurm_door: Door, slurm: Cluster, end: Callable[[Cluster, Door, Run], None], options: tuple[str, ...]
+) -> None:
+    """A training without any handler of its own."""
+    limited = "signals: {lead: 30s, grace: 30s, restart_grace: 2s}" if end is out_of_time else ""
+    run, folder = train(
+        slurm_door, *options, nodes="2", workers=2, more=limited, time="1m" if end is out_of_time else "10m"
+    )
+    wait_until_saved(run, folder, 1, 4)
+    end(slurm, slurm_door, run)
+    wait_until_saved(run, folder, 2, 4)
+    last = min(saved_in(folder, rank, 1) for rank in range(4))
+    (first,) = set(begun(folder, 2).values())
+    assert last <= first <= last + 1, run.story()
+    finish(run, folder, 4)
+    assert assert_over(run, "SUCCEEDED", 0)["attempts"] == 2
+    chosen = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
+    assert chosen == [f"attempt 2: all ranks can go on at step {first}, which was kept when the last allocation ended"]
+    kept = [event["message"] for event in events(run) if event["name"] == "state.kept"]
+    assert len(kept) == (1 if options else 2)
+    assert all(line.startswith(f"kept step {first} for the next allocation: ") for line in kept)
+    logs = slurm_door.run("logs", "--node", "node1", str(run.path)).stdout
+    assert chosen[0].split(": ", 1)[1] in logs
+    assert slurm_door.run("status", str(run.path)).stdout.startswith("saves"), run.story()
+    assert not Path(run.layout.memory).exists()
+
+
+@contextlib.contextmanager
+def held_back(slurm: Cluster, run: Run) -> Iterator[None]:
+    """End this start of the job, and have it started again after the block."""
+    slurm.run("scontrol", "requeuehold", run.job_id)
+    slurm.wait_for_job(run.job_id, "PENDING")
+    yield
+    slurm.run("scontrol", "release", run.job_id)
+
+
+def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Door, slurm: Cluster) -> None:
+    run, folder = train(slurm_door, nodes="2", workers=2)
+    wait_until_saved(run, folder, 1, 4)
+    with held_back(slurm, run):
+        damaged = Path(run.layout.kept_state(1, "00003"))
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+    wait_until_saved(run, folder, 3, 4)
+    assert begun(folder, 2) == {}
+    assert begun(folder, 3) == dict.fromkeys(range(4), 0)
+    finish(run, folder, 4)
+    result = assert_over(run, "SUCCEEDED", 0)
+    assert (result["attempts"], result["restarts"]) == (3, 0)
+    (failed,) = [event["message"] for event in events(run) if event["name"] == "attempt.failed"]
+    assert failed.endswith(f"cannot be loaded: {damaged} is damaged"), failed
+
+
+def test_all_ranks_load_from_disk_where_a_part_of_what_was_kept_is_missing(slurm_door: Door, slurm: Cluster) -> None:
+    run, folder = train(slurm_door, nodes="2", workers=2)
+    wait_until_saved(run, folder, 1, 4)
+    with held_back(slurm, run):
+        Path(run.layout.kept_record(1, "00002")).unlink()
+    wait_until_saved(run, folder, 2, 4)
+    assert begun(folder, 2) == dict.fromkeys(range(4), 0)
+    finish(run, folder, 4)
+    assert assert_over(run, "SUCCEEDED", 0)["attempts"] == 2
+    (chosen,) = [event["message"] for event in events(run) if event["name"] == "state.chosen"]
+    assert chosen.endswith("what was kept when the last allocation ended is not all there, or is that of other ranks")

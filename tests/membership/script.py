@@ -16,6 +16,7 @@ from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import Endpoint, FailureRecord, RunResultRecord
+from hpc_elastic.rundir.state_records import HeldState, KeptState
 
 A = TypeVar("A")
 DIGEST = "d" * 64
@@ -149,6 +150,7 @@ class HeadScript:
         node: str = "node0",
         join_timeout_s: float = 600,
         allocation: int = 1,
+        kept: Sequence[KeptState] = (),
     ) -> None:
         self.settings = settings = HeadSettings(
             run="run",
@@ -178,7 +180,7 @@ class HeadScript:
         self.beats = 0
         self.heard: dict[int, int] = {}  # by node, the newest echo that came
         past = history or History()
-        self.head = Head(settings, history=past, decide=policy.decide, now=self.now, succession=succession)
+        self.head = Head(settings, history=past, decide=policy.decide, now=self.now, succession=succession, kept=kept)
 
     def join(self, *node_ids: int, problem: str | None = None, unhealthy: str | None = None) -> list[Action]:
         self.beating.update(node_ids)
@@ -230,6 +232,7 @@ class HeadScript:
         unkillable: tuple[int, ...] = (),
         succeeded: str = "",
         step: int | None = None,
+        held: tuple[HeldState, ...] = (),
     ) -> list[Action]:
         message = Stopped(
             attempt=self.attempts[node_id],
@@ -238,6 +241,7 @@ class HeadScript:
             store_port=26000 + node_id,
             succeeded=succeeded,
             step=step,
+            held=held,
         )
         return self.say(node_id, message)
 

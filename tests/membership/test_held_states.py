@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_elastic.membership.held_states import choose_states, part_of, state_for
+from hpc_elastic.membership.held_states import (
+    choose_states,
+    part_of,
+    rank_places,
+    shared_place,
+    state_for,
+    states_to_flush,
+)
 from hpc_elastic.membership.ranks import Seat, assign_worker_ranks
 from hpc_elastic.membership.rounds import assignments
 from hpc_elastic.rundir.records import Endpoint, World
-from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.rundir.state_records import Flush, HeldState, KeptState, StateVersion
 
 
 def world_of(*roles: str, workers: int = 2, restarts: dict[str, str] | None = None) -> World:
@@ -119,3 +126,70 @@ def test_head_and_agent_name_a_part_alike() -> None:
     world = world_of("trainer", "reader", "trainer", workers=3)
     choice = choose_states(world, ["trainer", "reader"], held(world, [1], [1], [1]))
     assert state_for(choice.states, "reader") == StateVersion(attempt=1, step=1)
+
+
+def kept(world: World, *nodes: int, step: int = 7) -> KeptState:
+    """A state that was written by these nodes, in attempt 1."""
+    parts = assignments(world, "")
+    places = frozenset(place for node in nodes for place in rank_places(parts[f"node{node}"]))
+    return KeptState(ended=1, version=StateVersion(attempt=1, step=step), places=places)
+
+
+NOTHING_HELD: dict[str, tuple[HeldState, ...]] = {}
+FROM_FILES = "all ranks can go on at step 7, which was kept when the last allocation ended"
+NOT_ALL = (
+    "all ranks load from disk: what was kept when the last allocation ended is not all there, or is that of other ranks"
+)
+
+
+def test_a_state_of_which_files_have_all_parts_is_chosen() -> None:
+    choice = choose_states(TWO, ["default"], NOTHING_HELD, kept=[kept(TWO, 0, 1)])
+    assert (choice.states[0].step, choice.lines) == (7, (FROM_FILES,))
+
+
+@pytest.mark.parametrize(
+    "found", [kept(TWO, 0), kept(world_of("default", "default", "default"), 0, 1), kept(world_of("x", "x"), 0, 1)]
+)
+def test_a_state_of_which_a_part_is_missing_or_of_another_world_is_not(found: KeptState) -> None:
+    choice = choose_states(TWO, ["default"], NOTHING_HELD, kept=[found])
+    assert (choice.states, choice.lines) == ((), (NOT_ALL,))
+
+
+def test_ranks_may_be_on_other_nodes_than_those_that_wrote_their_states() -> None:
+    four = world_of(*["default"] * 4, workers=1)
+    choice = choose_states(TWO, ["default"], NOTHING_HELD, kept=[kept(four, 0, 1, 2, 3)])
+    assert choice.lines == (FROM_FILES,)
+
+
+def test_a_state_that_all_ranks_share_fits_a_world_of_any_size() -> None:
+    places = frozenset([shared_place("default")])
+    shared = KeptState(ended=1, version=StateVersion(attempt=1, step=7), places=places)
+    assert choose_states(world_of("default"), ["default"], NOTHING_HELD, kept=[shared]).lines == (FROM_FILES,)
+    assert not choose_states(world_of("other"), ["other"], NOTHING_HELD, kept=[shared]).states
+
+
+def test_a_spare_takes_from_a_file_what_the_others_have_in_memory() -> None:
+    choice = choose_states(TWO, ["default"], held(TWO, [7], []), kept=[kept(TWO, 0, 1)])
+    assert choice.lines == (FROM_FILES,)
+
+
+def test_each_node_writes_its_part_of_the_newest_state_that_all_of_them_hold() -> None:
+    seven = Flush(ended=3, state=StateVersion(attempt=1, step=7))
+    assert states_to_flush(TWO, held(TWO, [6, 7], [7, 8]), 3) == {"node0": seven, "node1": seven}
+    assert states_to_flush(TWO, held(TWO, [6, 7], [8, 9]), 3) == {}
+    assert states_to_flush(TWO, held(TWO, [6, 7], []), 3) == {}
+
+
+def test_one_node_writes_the_newest_state_that_is_the_same_on_all_ranks_although_others_are_lost() -> None:
+    eight = Flush(ended=3, state=StateVersion(attempt=1, step=8))
+    assert states_to_flush(TWO, replicated([6, 7], [7, 8]), 3) == {"node1": eight}
+    assert states_to_flush(TWO, {"node1": replicated([], [7, 8])["node1"]}, 3) == {"node1": eight}
+
+
+def test_roles_that_restart_together_write_the_same_step_and_one_that_does_not_its_own() -> None:
+    together = world_of("trainer", "reader")
+    assert states_to_flush(together, replicated([7, 8], [6, 7]), 3).keys() == {"node0", "node1"}
+    assert {flush.state.step for flush in states_to_flush(together, replicated([7, 8], [6, 7]), 3).values()} == {7}
+    apart = world_of("trainer", "reader", restarts={"reader": "restart_role", "trainer": "restart_role"})
+    steps = {node: flush.state.step for node, flush in states_to_flush(apart, replicated([7, 8], [6, 7]), 3).items()}
+    assert steps == {"node0": 8, "node1": 7}

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import parse_job
-from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, dump_plan, parse_plan
+from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, StatePlan, dump_plan, parse_plan
 from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams, Std
 from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
@@ -30,6 +30,21 @@ CONTEXT = SubmissionContext(
 def resolve(job: str = "", site: str = "", *, context: SubmissionContext = CONTEXT) -> LaunchPlan:
     spec = parse_job(f"entrypoint: {{script: train.py}}\n{job}", file="digits.yaml")
     return resolve_plan(spec, parse_site(SITE_HEAD + site, path="here.yaml"), context)
+
+
+def test_states_in_memory_are_limited_written_and_taken_from_another_run_as_the_job_says() -> None:
+    assert resolve().state == StatePlan(limit_percent=40, flush=("requeue", "failure", "cancel"), load_from=None)
+    job = "state: {limit: 25 %, flush: [requeue], load_from: ../runs/before}"
+    state = StatePlan(limit_percent=25, flush=("requeue",), load_from="/home/ada/runs/before")
+    assert resolve(job).state == state
+    site = "defaults: {state: {limit: 10%, flush: []}}\n"
+    assert resolve(site=site).state == StatePlan(limit_percent=10, flush=())
+
+
+@pytest.mark.parametrize("limit", ["40", "0%", "101%", "40.5%", "-1%", "a%", "true", "[40%]"])
+def test_a_limit_that_is_no_share_is_refused(limit: str) -> None:
+    with pytest.raises(JobError, match=r"state\.limit: expected a share"):
+        resolve(f"state: {{limit: {limit}}}")
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything", "roles"])

@@ -14,6 +14,7 @@ from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
+from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
@@ -42,6 +43,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--saves", action="store_true", help="scenarios in which ranks save while others are lost")
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--states", action="store_true", help="scenarios in which ranks save their states in memory")
+    parser.add_argument("--requeues", action="store_true", help="scenarios in which the next allocation goes on")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
@@ -50,6 +52,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     kinds["notices"] = draw_notices
     kinds["states"] = draw_states
     kinds["flapping"] = draw_flapping
+    kinds["requeues"] = draw_requeues
     kinds["saves"] = draw_saves
     make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
     if arguments.shrink is not None:

@@ -88,6 +88,8 @@ class SimulatedTelemetry:
             agent.parted_at = run.clock.now
         elif isinstance(action, Leave):
             agent.ends_job = action.ends_job
+            if action.flush is not None:
+                agent.workers.states.flush(action.flush)
             agent.left(action.exit_code, action.cause)
 
     def measuring(self, step: str) -> SimulatedTelemetry:

@@ -24,6 +24,7 @@ from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, WorkerState
+from hpc_elastic.rundir.state_records import HeldState
 from hpc_elastic.rundir.store import claim
 from tests.simulation.plant import Plant
 from tests.simulation.planted_losses import SEEKERS, STARTS, SURVIVING_HEADS, SURVIVING_MEMBERS
@@ -137,8 +138,8 @@ class _FinishedTooEarly(Member):
 
 
 class _StartsTwice(Member):
-    def node_result_written(self, result: NodeResult) -> list[Action]:
-        actions = super().node_result_written(result)
+    def node_result_written(self, result: NodeResult, held: tuple[HeldState, ...] = ()) -> list[Action]:
+        actions = super().node_result_written(result, held)
         if result.state is WorkerState.HEALTHY and self._assign is not None and actions:
             return [*actions, StartWorkers(assign=self._assign)]
         return actions

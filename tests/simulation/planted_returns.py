@@ -21,10 +21,10 @@ from tests.simulation.plant import Plant
 
 class _ForgetsLosses(Head):
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self, settings: HeadSettings, *, history: History, decide: Decide, succession: Succession | None, **more: Any
     ) -> None:
         history = history if succession is None else replace(history, lost_nodes=(), set_aside=())
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(settings, history=history, decide=decide, succession=succession, **more)
 
 
 class _UsesThemAll(Aside):

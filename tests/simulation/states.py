@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpc_elastic.membership.held_states import part_of
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.held_states import part_of, rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import AttemptClaim, World
-from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.rundir.state_records import Flush, HeldState, KeptState, StateVersion
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class NodeStates:
         self._slots: dict[int, list[Saved | None]] = {}
         self._part = ""
         self._loaded: dict[int, Saved] = {}
+        self._assign: Assign | None = None
 
     @property
     def _is_replicated(self) -> bool:
@@ -53,9 +55,36 @@ class NodeStates:
 
     # What the agent does.
 
+    def fetch(self, assign: Assign) -> StateVersion | None:
+        """As `NodeWorkers._fetch_state`; return the state that is neither in memory nor in files."""
+        wanted = assign.state
+        if wanted is None:
+            return None
+        sources = [0] if self._is_replicated else list(range(assign.workers))
+        slots = [self._slots.get(source, []) for source in sources]
+        if all(any(each is not None and each.version == wanted for each in found) for found in slots):
+            return None
+        places = [shared_place(assign.role)] if self._is_replicated else rank_places(assign)
+        found = [self._run.kept.fetch(place, wanted) for place in places]
+        if None in found:
+            return wanted
+        self._slots = {source: [saved, None] for source, saved in zip(sources, found, strict=True)}
+        return None
+
+    def flush(self, flush: Flush) -> None:
+        """As `LocalWorkers.flush_state`."""
+        if (assign := self._assign) is None:
+            return
+        places = [shared_place(assign.role)] if self._is_replicated else rank_places(assign)
+        for local_rank, place in enumerate(places):
+            slots = self._slots.get(local_rank, [])
+            saved = next((each for each in slots if each is not None and each.version == flush.state), None)
+            if saved is not None:
+                self._run.kept.write(flush.ended, place, saved)
+
     def begin(self, assign: Assign) -> None:
         """As `agent.workers.rank_states.RankStates.begin`."""
-        self._part = part_of(assign)
+        self._part, self._assign = part_of(assign), assign
         self._slots = {rank: self._slots.get(rank, [None] * SLOTS) for rank in range(assign.workers)}
         self._loaded = {}
         for local_rank in range(assign.workers):
@@ -200,7 +229,7 @@ class StatesSeen:
         tried = {state.version for state in before.states} if before is not None else set()
         for group in {self._group(role) for role in claim.roles}:
             names = [node.node for node in world.nodes if self._group(node.role) == group]
-            newest = max(self._common(head, world, names), default=None)
+            newest = max(self._common(head, world, names, before), default=None)
             found = next(chosen.get(role) for role in claim.roles if self._group(role) == group)
             is_given_up = found is None and newest in tried
             text = f"attempt {claim.attempt} begins {group} with {found}, and all its nodes hold {newest}"
@@ -211,8 +240,8 @@ class StatesSeen:
     def _check_survived(self, world: World, group: str, before: AttemptClaim, found: StateVersion | None) -> None:
         """Nothing that all ranks had saved is lost, if no node and no state was."""
         earlier = self._run.disk.worlds[before.attempt]
-        is_same_world = before.allocation == world.allocation and earlier.ranks == world.ranks
-        if not is_same_world or self._run.scenario.damage_chance:
+        is_kept = before.allocation == world.allocation or self._have_all_left(earlier)
+        if earlier.ranks != world.ranks or not is_kept or self._run.scenario.damage_chance:
             return
         ranks = [each.rank for each in earlier.ranks if self._group(each.role) == group]
         attempt = next(each.attempt for each in earlier.roles if self._group(each.role) == group)
@@ -221,13 +250,40 @@ class StatesSeen:
         text = f"attempt {world.attempt} begins with {found}, and all ranks had saved step {step} of attempt {attempt}"
         require(step == 0 or (found is not None and found >= StateVersion(attempt=attempt, step=step)), text)
 
-    def _common(self, head: Agent, world: World, names: Iterable[str]) -> set[StateVersion]:
-        fitting = []
+    def _have_all_left(self, world: World) -> bool:
+        """Whether each agent of a world of the job's start before was told to leave, and that the run goes on."""
+        names = {node.node for node in world.nodes}
+        return all(agent.left_at < agent.died_at for agent in self._run.earlier if agent.name in names) and all(
+            agent.exit_code == ExitCode.REQUEUE for agent in self._run.earlier if agent.name in names
+        )
+
+    def _kept(self, world: World, before: AttemptClaim | None) -> list[KeptState]:
+        """What the files say that the allocation before has left, if no step was done since."""
+        if before is None:
+            return []
+        if before.allocation != world.allocation:
+            return list(self._run.kept.read(before.attempt))
+        begun = {state.version for state in before.states}
+        earlier = [self._run.kept.read(attempt) for attempt in range(1, before.attempt)]
+        since = {step for (_, attempt), steps in self._last.items() for step in steps if attempt == before.attempt}
+        return [] if since else [each for kept in earlier for each in kept if each.version in begun]
+
+    def _common(
+        self, head: Agent, world: World, names: Iterable[str], before: AttemptClaim | None
+    ) -> set[StateVersion]:
+        fitting, kept = [], self._kept(world, before)
         for name in names:
             node = next(each for each in world.nodes if each.node == name)
             role = next(each for each in world.roles if each.role == node.role)
             first = world.ranks[node.first_rank].role_rank
             shape = f"{node.first_rank}+{node.workers}/{len(world.ranks)} {first}/{role.size} {node.role}"
             held = self._run.peer(head, name).workers.states.truth()
-            fitting.append({each.version for each in held if each.part in (None, shape)})
+            places = {
+                f"{rank}/{len(world.ranks)} {world.ranks[rank].role_rank}/{role.size} {node.role}"
+                for rank in range(node.first_rank, node.first_rank + node.workers)
+            }
+            fitting.append(
+                {each.version for each in held if each.part in (None, shape)}
+                | {each.version for each in kept if places <= each.places or f"* {node.role}" in each.places}
+            )
         return set.intersection(*fitting) if fitting else set()

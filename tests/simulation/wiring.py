@@ -25,6 +25,7 @@ from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, R
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.records import Request
+from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, JobState
 from tests.plans import make_run_plan
@@ -126,6 +127,12 @@ class SimulatedJournal(Journal):
 
     def progress(self) -> str | None:
         return self._agent.run.progress_now()
+
+    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
+        return self._agent.run.kept.read(ended)
+
+    def keep_states(self, ended: int, latest: int) -> None:
+        self._agent.run.kept.rename(ended, latest)
 
     def _requests(self) -> Iterator[Request]:
         if self._agent.run.is_stop_requested:

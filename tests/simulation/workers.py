@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_elastic.agent.workers.group import POLLS_SETTLE_S, START_AGAIN_S, START_TRIES
+from hpc_elastic.agent.workers.rank_states import StateNotHereError
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
@@ -122,6 +123,8 @@ class Workers:
             self._run.witness.start_failed(self._agent, assign)
             raise StartFailedError(self.orders()[0], "it cannot be started", is_passing=False)
         if not self._agent.guard.has_expired:  # each worker looks itself
+            if self.states.fetch(assign) is not None:
+                raise StateNotHereError("the file is damaged")
             self._spawn(assign)
 
     def _spawn(self, assign: Assign) -> None:
@@ -212,7 +215,7 @@ class Workers:
         if self._notice == (attempt, WAIT):
             self._notice = (attempt, first.polls)
 
-    async def held_states(self) -> tuple[HeldState, ...]:
+    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
         return self.states.verify()
 
     def pids(self) -> dict[str, int]:

@@ -20,6 +20,7 @@ from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
+from tests.simulation.kept import Kept
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
@@ -62,6 +63,7 @@ class SimulatedRun:
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
+        self.kept = Kept(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]

@@ -35,6 +35,7 @@ from hpc_elastic.membership.actions import (
     ClaimAttempt,
     Drop,
     HeadOver,
+    KeepStates,
     Level,
     Log,
     Note,
@@ -314,6 +315,8 @@ class Coordinator:
         elif isinstance(action, WriteResult):
             self._outputs.claiming()
             self._tasks.run(self._write_result(action))
+        elif isinstance(action, KeepStates):
+            self._disk.best_effort(lambda: self._journal.keep_states(action.ended, action.latest))
         elif isinstance(action, AskScheduler):
             self._tasks.run(self._ask_scheduler(action.nodes))
         elif isinstance(action, Superseded):
@@ -324,9 +327,13 @@ class Coordinator:
             if action.have_all_left:
                 self._disk.best_effort(self._journal.note_all_left)
             self.over.set()
-        elif isinstance(action, Log):
+        elif isinstance(action, (Log, Note)):
+            self._tell(action)
+
+    def _tell(self, action: Log | Note) -> None:
+        if isinstance(action, Log):
             self._say(action.text, action.level)
-        elif isinstance(action, Note):
+        else:
             self._note(action)
 
     def _note(self, note: Note) -> None:

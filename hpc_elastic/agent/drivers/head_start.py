@@ -22,6 +22,7 @@ from hpc_elastic.membership.timing import AGENT, Profile
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import place_roles
 from hpc_elastic.rundir.records import AttemptClaim
+from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.scheduler.allocation import Allocation
 
 
@@ -31,7 +32,7 @@ class Past:
 
     `started`: when the run began. `opened`: the latest attempt of this start of the job.
     `may_predecessor_live`: agents of an earlier start of the job may still be at work. `why_before`: why that start
-    ended, for people.
+    ended, for people. `kept`: the training states that were written after the latest attempt.
     """
 
     history: History
@@ -39,6 +40,7 @@ class Past:
     opened: AttemptClaim | None
     may_predecessor_live: bool
     why_before: str = ""
+    kept: tuple[KeptState, ...] = ()
 
     def is_followed_by(self, succession: Succession | None) -> bool:
         """Returns whether this head may still start: its latest attempt is the one that `succession` goes on from.
@@ -99,6 +101,7 @@ class HeadStart:
             opened=journal.read_records(needs_world=False).claim,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
             why_before=journal.why_before(),
+            kept=journal.kept_states(history.attempts),
         )
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
@@ -116,7 +119,7 @@ class HeadStart:
         policy = Policy(restart=plan.restart, roles=settings.restarts, after_exit_timeout=after, run=plan.run)
         decide = self._decide or policy.decide
         now = asyncio.get_running_loop().time()
-        head = Head(settings, history=past.history, decide=decide, now=now, succession=succession)
+        head = Head(settings, history=past.history, decide=decide, now=now, succession=succession, kept=past.kept)
         findings = Findings(plan, place)
         return Coordinator(
             head,
@@ -148,6 +151,7 @@ class HeadStart:
             role_nodes={role.name: min(role.nodes.min, placed.count(role)) for role in plan.roles},
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
+            flush_after=plan.state.flush,
             goes_on_after=past.why_before,
             may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
             profile=self._profile,

@@ -25,6 +25,7 @@ from hpc_elastic.agent.workers.error_files import set_aside_error, settle_error_
 from hpc_elastic.agent.workers.failures import record_failure
 from hpc_elastic.agent.workers.flight_records import keep_flight_records
 from hpc_elastic.agent.workers.node_workers import NodeWorkers, TermWatch
+from hpc_elastic.agent.workers.rank_states import StateNotHereError
 from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.failures.classes import FailureClass
@@ -301,6 +302,9 @@ class LocalMember:
         except StartFailedError as error:
             for order in self._group.orders():
                 await self._record(order, pid=0, exitcode=1, message=str(error))
+        except StateNotHereError as missing:
+            reason = str(missing)
+            self._do(lambda _: self._member.node_broke(reason, action.assign.state))
         else:
             how = {"start": self._group.start_method}
             message = f"{self.join.workers} workers"
@@ -332,8 +336,7 @@ class LocalMember:
                 await self._find_failed_inside()
             if self._is_suspect and action.manner is StopManner.RESTART:
                 await self._examine_unless_fenced()
-            # To read the states takes 0.35 s a GB, and a job that is terminated has no attempt left to load them.
-            held = () if is_terminated else await self._group.held_states()
+            held = await self._group.held_states(is_quick=is_terminated)  # there may be no time to read them twice
         finally:
             self._stopping = None
             self._is_fenced.clear()
@@ -429,7 +432,9 @@ class LocalMember:
                 await retry(lambda: self._disk.call(write), say=self._warn)
             except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
                 self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
-        self._do(lambda _: self._member.node_result_written(action.result))
+        is_for_later = action.result.state is WorkerState.STOPPED and self._member.phase is MemberPhase.WORKING
+        held = await self._group.held_states() if is_for_later else ()
+        self._do(lambda _: self._member.node_result_written(action.result, held))
 
     def _write_result_of_node(self, result: NodeResult, started: float, orders: Sequence[WorkerOrder]) -> None:
         self._journal.write_node_result(result, started=started)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
+from hpc_elastic.agent.records.kept_states import read_kept, read_kept_elsewhere, remove_kept, rename_kept
 from hpc_elastic.agent.records.progress import progress_digest
 from hpc_elastic.agent.records.requests import (
     is_announced,
@@ -50,6 +51,7 @@ from hpc_elastic.rundir.records import (
     World,
     utc_text,
 )
+from hpc_elastic.rundir.state_records import KeptState
 from hpc_elastic.rundir.store import (
     append_line,
     append_lines,
@@ -306,6 +308,27 @@ class Journal:
         told = [each.charged for each in self._requests() if each.kind == "requeue" and each.charged is not None]
         return history_after(latest, told[-1] if told else None)
 
+    def kept_states(self, ended: int) -> tuple[KeptState, ...]:
+        """Return the training states that were written after this attempt; if there are, older ones are removed.
+
+        Before the first attempt they are those of the run that the job names, if it names one.
+        """
+        other = self._plan.state.load_from
+        try:
+            if not ended and other is not None:
+                return read_kept_elsewhere(RunLayout(other))
+            found = read_kept(self._layout, ended)
+        except RunDirectoryError as error:
+            self.say(f"{error.message}; all ranks load from disk", "warning")
+            return ()
+        if found:
+            remove_kept(self._layout, before=ended)
+        return found
+
+    def keep_states(self, ended: int, latest: int) -> None:
+        """Have the training states that were written after one attempt count as those after a later one."""
+        rename_kept(self._layout, ended, latest)
+
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
         return self._chain.latest_attempt(above=above)
@@ -404,6 +427,8 @@ class Journal:
             standing = self._chain.result()
         if standing is None:
             raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
+        if standing.state is RunState.SUCCEEDED:
+            remove_kept(self._layout)
         if not os.path.exists(self._layout.exit_code):  # the result's writer may have died before this file
             write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
         return standing.exit_code, standing.cause

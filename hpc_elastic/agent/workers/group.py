@@ -24,9 +24,10 @@ from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
-from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
+from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
+from hpc_elastic.agent.workers.state_files import write_states
 from hpc_elastic.agent.workers.store_link import StoreLink
 from hpc_elastic.agent.workers.tee import Tee, start_tee
 from hpc_elastic.agent.workers.worker_start import WorkerStart
@@ -37,11 +38,12 @@ from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.state_records import HeldState
+from hpc_elastic.rundir.state_records import Flush, HeldState
 from hpc_elastic.scheduler.allocation import Allocation
 
 T = TypeVar("T")
 START_TRIES = 3
+FLUSHES_WITHIN_S = 600.0  # 600 GB at 1 GB/s; a job that is being ended is killed before
 START_AGAIN_S = 1.0
 POLLS_SETTLE_S = 0.01  # a processor may show a call's number some nanoseconds after the call has looked for a notice
 FROM_THE_FIRST = NoticeCounts(polls=1, beats=1)
@@ -89,7 +91,6 @@ class LocalWorkers:
         self._thread = thread
         self._say = say
         self._on_exit = on_exit
-        self._on_broken = on_broken
         self._may_start = may_start
         self._start_again_s = start_again_s
         self._stop_asked = asyncio.Event()
@@ -110,7 +111,8 @@ class LocalWorkers:
         )
         self.heartbeats = Heartbeats(notice_signal=int(self._notice_signal.number or 0))
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
-        self._states = RankStates(say)
+        self._states = RankStates(say, percent=plan.state.limit_percent, other_run=plan.state.load_from)
+        self._copies: BackgroundThread | None = None  # reads and writes states, where that is done at all
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
         self._pipes: LogPipes | None = None
@@ -138,6 +140,7 @@ class LocalWorkers:
 
         Raises:
             StartFailedError: a worker could not be started, and none runs.
+            StateNotHereError: this node has not the training state with which they were to begin, and none runs.
         """
         self.started = time.time()
         self._stop_asked.clear()
@@ -180,10 +183,12 @@ class LocalWorkers:
         self._is_hurried.set()
         self._workers.hurry(spares_savers=spares_savers)
 
-    async def held_states(self) -> tuple[HeldState, ...]:
+    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
         """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""
         if not self._states.has_some:  # as in most runs, whose restarts wait for no other thread
             return ()
+        if is_quick:
+            return self._states.hold()
         return await asyncio.get_running_loop().run_in_executor(None, self._states.verify)
 
     def pids(self) -> dict[str, int]:
@@ -222,17 +227,37 @@ class LocalWorkers:
         self._states.close()
         await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close))
 
+    async def flush_state(self, flush: Flush) -> str:
+        """Write this node's part of a training state to the run directory; return a line about it, "" if it has none.
+
+        No worker may run. It is given up after `FLUSHES_WITHIN_S`, and when a person hurries.
+        """
+        parts = self._states.parts_of(flush, self._layout)
+        if not parts:
+            return ""
+        writing = self._copying().call(lambda: write_states(self._layout, flush, parts))
+        hurried = asyncio.ensure_future(self._is_hurried.wait())
+        waited: set[asyncio.Future[Any]] = {writing, hurried}
+        await asyncio.wait(waited, timeout=FLUSHES_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            why = "hurried" if hurried.done() else f"{FLUSHES_WITHIN_S:.0f} s are over"
+            return f"step {flush.state.step} is not kept for the next allocation: its writing was broken off ({why})"
+        hurried.cancel()
+        return writing.result()
+
     async def _initialize_workers(self, assign: Assign) -> None:
         self._pids.clear()
         self._failing.clear()
         self._ended_by_stop.clear()
         await self._close_pipes()
         try:
+            if self._states.lacks(assign) is not None and not await self._fetch_state(assign):
+                self._orders = {}
+                return
             self._orders = {order.local_rank: order for order in self._build_orders(assign)}
-        except StateNotHereError as error:  # the workers elsewhere begin with it, so these may not begin without
+        except StateNotHereError:  # the workers elsewhere begin with it, so these may not begin without
             self._orders = {}
-            self._on_broken(str(error))
-            return
+            raise
         await self._unless_stopped(self._start.ready())
         if assign.serves_store and not self._stop_asked.is_set():
             listener, self._listener = self._listener, self._next_listener(assign.attempt)
@@ -252,6 +277,28 @@ class LocalWorkers:
         # by itself Python would keep those of a hundred attempts. It takes 0.03 ms, because `agent.main` has excluded
         # the imported modules from collection.
         gc.collect()
+
+    async def _fetch_state(self, assign: Assign) -> bool:
+        """Read the state with which an attempt begins from the run directory; return False if a stop is asked for.
+
+        Raises:
+            StateNotHereError: this node cannot read it.
+        """
+        fetching = self._copying().call(lambda: self._states.fetch(assign, self._layout))
+        stop = asyncio.ensure_future(self._stop_asked.wait())
+        waited: set[asyncio.Future[Any]] = {fetching, stop}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not fetching.done():
+            fetching.add_done_callback(close_memories)
+            return False
+        self._states.adopt(fetching.result())
+        return True
+
+    def _copying(self) -> BackgroundThread:
+        if self._copies is None:
+            self._copies = BackgroundThread("states", asyncio.get_running_loop())
+        return self._copies
 
     async def _close_pipes(self) -> None:
         pipes, self._pipes = self._pipes, None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from hpc_elastic.agent.workers.state_files import StateFileError, StatePart, read_states
 from hpc_elastic.cgroup_memory import read_room
-from hpc_elastic.membership.held_states import part_of
+from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.membership.held_states import part_of, rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
-from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, Flush, HeldState, StateVersion
 from hpc_elastic.state_memory import (
     ALLOCATED,
     ATTEMPT,
@@ -35,7 +39,6 @@ from hpc_elastic.state_memory import (
     slot_offset,
 )
 
-SHARE = 40  # percent of the node's memory that the states of all its ranks may take
 READ_BYTES = 1024 * 1024
 
 
@@ -56,16 +59,67 @@ class RankStates:
 
     Args:
         say: takes a line for the agent's log; may be called in any thread.
+        percent: the share of the node's memory that the states of all its ranks may take.
+        other_run: the run directory of the run whose states may be loaded, too.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, percent: int = 40, other_run: str | None = None) -> None:
         self._say = say
+        self._percent = percent
+        self._other_run = other_run
         self._files: list[int] = []  # by local rank
         self._numbers: list[memoryview] = []
         self._part = ""
+        self._assign: Assign | None = None  # of the latest attempt
         self._first_rank = 0
         self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
         self._has_complained = False
+
+    def lacks(self, assign: Assign) -> StateVersion | None:
+        """Return the state that an attempt goes on with if it is not in memory here, and has to be fetched."""
+        if assign.state is None:
+            return None
+        found = self._of_version(assign.state)
+        is_here = bool(found and found[0] is not None and found[0].is_replicated) or (
+            len(found) == assign.workers and None not in found
+        )
+        return None if is_here else assign.state
+
+    def fetch(self, assign: Assign, layout: RunLayout) -> list[int]:
+        """Read the state that an attempt goes on with from the run directory; return new memories, by local rank.
+
+        Raises:
+            StateNotHereError: it is not there either, is damaged, or does not fit.
+        """
+        if assign.state is None:
+            return []
+        try:
+            if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
+                layout = RunLayout(self._other_run)
+            return read_states(layout, assign, assign.state, self._most())
+        except (StateFileError, RunDirectoryError) as error:
+            raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {error}") from error
+
+    def adopt(self, files: list[int]) -> None:
+        """Take these memories, which `fetch` has filled, in the place of those that there are."""
+        self.close()
+        self._files = files
+        self._numbers = [map_control(file) for file in files]
+
+    def parts_of(self, flush: Flush, layout: RunLayout) -> list[StatePart]:
+        """Return what this node has to write of a state; [] if it has no part of it."""
+        assign, found = self._assign, self._of_version(flush.state)
+        if assign is None or not found:
+            return []
+        if found[0] is not None and found[0].is_replicated:
+            whose = [(layout.kept_of_all(assign.role), shared_place(assign.role))]
+        else:
+            ranks = range(assign.first_rank, assign.first_rank + assign.workers)
+            whose = list(zip(map(layout.kept_of_rank, ranks), rank_places(assign), strict=True))
+        return [
+            StatePart(name=name, place=place, descriptor=self._files[local_rank], state=found[local_rank])
+            for local_rank, (name, place) in enumerate(whose)
+        ]
 
     def begin(self, assign: Assign) -> list[StateFiles]:
         """Prepare the memories for an attempt, and return what each worker inherits; [] if there can be no memory.
@@ -76,7 +130,7 @@ class RankStates:
         Raises:
             StateNotHereError: this node does not hold that state.
         """
-        self._part, self._first_rank = part_of(assign), assign.first_rank
+        self._part, self._first_rank, self._assign = part_of(assign), assign.first_rank, assign
         try:
             self._have(assign.workers)
         except (OSError, ValueError) as error:
@@ -87,13 +141,12 @@ class RankStates:
             if assign.state is not None:
                 raise _not_here(assign.state) from error
             return []
-        if not self._memory:
-            self._memory = read_room().total
+        most = self._most()
         for local_rank, numbers in enumerate(self._numbers):
             numbers[PID], numbers[ATTEMPT], numbers[LOAD_FROM] = 0, assign.attempt, NOTHING
             numbers[LOCAL_RANK] = local_rank
-            numbers[TOTAL], numbers[PERCENT] = self._memory, SHARE
-            numbers[LIMIT] = self._memory * SHARE // 100 // assign.workers
+            numbers[TOTAL], numbers[PERCENT] = self._memory, self._percent
+            numbers[LIMIT] = most // assign.workers
         self._choose(assign.state)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
 
@@ -127,10 +180,20 @@ class RankStates:
             if state is not None:
                 numbers[LOAD_SLOT], numbers[LOAD_FROM] = state.slot, OWN
 
+    def _most(self) -> int:
+        """Return how many bytes the states of all ranks may take."""
+        if not self._memory:
+            self._memory = read_room().total
+        return self._memory * self._percent // 100
+
     @property
     def has_some(self) -> bool:
         """Whether a local rank holds a state, damaged or not."""
         return any(self._states(local_rank) for local_rank in range(len(self._files)))
+
+    def hold(self) -> tuple[HeldState, ...]:
+        """Return the states that all local ranks hold complete, without a look at more than their headers."""
+        return self._held()
 
     def verify(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete and undamaged; forget those that are damaged.
@@ -149,12 +212,18 @@ class RankStates:
     def _states(self, local_rank: int) -> list[SlotState]:
         """Return what a rank says that it holds, unless it is more than its file has, or than it may have."""
         numbers, size = self._numbers[local_rank], os.fstat(self._files[local_rank]).st_size
-        most = self._memory * SHARE // 100
+        most = self._most()
         return [
             state
             for state in read_slots(numbers)
             if state.length <= most and _allocated(numbers, state.slot) <= size - slot_offset(state.slot)
         ]
+
+    def _of_version(self, version: StateVersion) -> list[SlotState | None]:
+        """Return each local rank's state of this version, None where there is none."""
+        wanted = version.attempt, version.step
+        ranks = range(len(self._files))
+        return [next((state for state in self._states(rank) if state.version == wanted), None) for rank in ranks]
 
     def _forget_others(self, local_rank: int, wanted: tuple[int, int] | None) -> SlotState | None:
         """Clear all slots but that of the wanted state, and return that state, None if it is not there."""
@@ -192,6 +261,13 @@ class RankStates:
         for descriptor in self._files:
             os.close(descriptor)
         self._files, self._numbers = [], []
+
+
+def close_memories(fetching: asyncio.Future[list[int]]) -> None:
+    """Close the memories that `fetch` has filled for an attempt that does not start any more."""
+    if not fetching.cancelled() and fetching.exception() is None:
+        for descriptor in fetching.result():
+            os.close(descriptor)
 
 
 def _allocated(numbers: memoryview, slot: int) -> int:

@@ -122,7 +122,7 @@ class StockWorkers:
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """Do nothing: no call waits."""
 
-    async def held_states(self) -> tuple[HeldState, ...]:
+    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:  # noqa: ARG002
         """Return nothing: torchrun starts the workers, and gives them no memory of ours."""
         return ()
 

@@ -1,0 +1,57 @@
+"""The training states that simulated agents have written to the run directory as their allocation ended."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpc_elastic.rundir.state_records import KeptState, StateVersion
+
+if TYPE_CHECKING:
+    from tests.simulation.states import Saved
+    from tests.simulation.world import SimulatedRun
+
+
+class Kept:
+    """The files, by the attempt after which they were written, and by whose they are."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._dice = random.Random(f"{run.scenario.seed}/kept")
+        self._files: defaultdict[int, dict[str, Saved]] = defaultdict(dict)
+        self.whole = True  # no file is lost or damaged so far
+
+    def write(self, ended: int, place: str, saved: Saved) -> None:
+        """As `agent.workers.state_files.write_states`; the agent may be killed before, and the file may be damaged."""
+        chance = self._run.scenario.damage_chance
+        if saved.is_damaged or self._dice.random() < chance:
+            self.whole = False
+            return
+        is_damaged = self._dice.random() < chance
+        self.whole = self.whole and not is_damaged
+        self._files[ended][place] = replace(saved, is_damaged=is_damaged)
+
+    def rename(self, ended: int, latest: int) -> None:
+        """As `agent.records.kept_states.rename_kept`."""
+        if not self._files[latest]:
+            self._files[latest] = self._files.pop(ended, {})
+
+    def read(self, ended: int) -> tuple[KeptState, ...]:
+        """As `agent.records.kept_states.read_kept`: what the records say, whatever is in the files."""
+        places: defaultdict[StateVersion, set[str]] = defaultdict(set)
+        for place, saved in self._files[ended].items():
+            places[saved.version].add(place)
+        return tuple(
+            KeptState(ended=ended, version=version, places=frozenset(whose)) for version, whose in places.items()
+        )
+
+    def fetch(self, place: str, version: StateVersion) -> Saved | None:
+        """As `agent.workers.state_files.read_states`, from the latest folder."""
+        latest = max((ended for ended, files in self._files.items() if files), default=0)
+        saved = self._files[latest].get(place)
+        return saved if saved is not None and saved.version == version and not self._is_found_damaged(saved) else None
+
+    def _is_found_damaged(self, saved: Saved) -> bool:
+        return saved.is_damaged

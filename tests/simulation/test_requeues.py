@@ -1,0 +1,42 @@
+"""States that outlive their allocation: the next one begins with the newest step that all of its nodes can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.draw_requeues import draw_requeues
+from tests.simulation.planted_kept import KEPT_BUGS, PlantedKept
+from tests.simulation.rules import BrokenRuleError
+from tests.simulation.world import SimulatedRun
+from tests.tiers import parts_of
+
+SEEDS = range(400)
+
+
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_jobs_go_on"))
+def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
+    went_on = 0
+    for seed in seeds:
+        run = SimulatedRun(draw_requeues(seed))
+        try:
+            run.play()
+        except BrokenRuleError as error:
+            pytest.fail(
+                f"seed {seed}: {error}; play it again with `python -m tests.simulation -v --requeues --seed {seed}`"
+            )
+        second = [claim for claim in run.disk.claims.values() if claim.allocation == 2]
+        went_on += bool(second) and bool(min(second, key=lambda claim: claim.attempt).states)
+    assert went_on > len(seeds) / 2, "hardly any allocation began with a state that was kept"
+
+
+def shows(seed: int, bug: str) -> bool:
+    try:
+        SimulatedRun(draw_requeues(seed), PlantedKept(bug)).play()
+    except BrokenRuleError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("bug", KEPT_BUGS)
+def test_a_planted_bug_of_kept_states_is_found(bug: str) -> None:
+    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
