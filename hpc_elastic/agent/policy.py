@@ -9,7 +9,16 @@ from typing import Literal
 
 from hpc_elastic.errors import ExitCode
 from hpc_elastic.failures.describe import describe_failure, failure_signature
-from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
+from hpc_elastic.membership.decisions import (
+    Decision,
+    Finish,
+    History,
+    Ignore,
+    Observation,
+    RestartWorkers,
+    SilentEnds,
+    Trigger,
+)
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.membership.operator_stop import OperatorStop
 from hpc_elastic.plan.launch_plan import RestartPlan
@@ -17,6 +26,7 @@ from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import RunState
 
 _ENDS_OF_ALLOCATIONS = (Trigger.STOP_REQUESTED, Trigger.NOTICE_TAKEN, Trigger.TIME_LIMIT, Trigger.PREEMPTED)
+SILENT_END = "an allocation ended without a word"  # as the signature of a failure, by which such ends are counted
 SPREAD = 0.25  # of the pause before a restart: the part that differs from run to run
 
 
@@ -26,13 +36,15 @@ class Policy:
 
     `roles` has the restart policy of each role by its name, as `plan.launch_plan.RolePlan` has it.
     `after_exit_timeout` says how a run ends whose ranks still run when `elastic.exit_timeout` is over. `run` is the
-    run's name, from which the pauses before restarts get their spread; there is none without a name.
+    run's name, from which the pauses before restarts get their spread; there is none without a name. After
+    `silent_ends_limit` starts of the job in a row that ended without a word and without progress the run ends.
     """
 
     restart: RestartPlan
     roles: Mapping[str, str] = field(default_factory=dict)
     after_exit_timeout: Literal["fail", "succeed"] = "fail"
     run: str = ""
+    silent_ends_limit: int = 5
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         """Decide on one observation: restart, finish, or ignore it.
@@ -57,21 +69,25 @@ class Policy:
             return self._restart(history, observation, what, observation.detail, now)
         if observation.trigger is Trigger.NODE_LOST and observation.is_enough:
             return self._go_on_without(history, observation, now)
-        if observation.trigger is Trigger.STATE_MISSING:  # once for each state: the next attempt begins without it
-            reason = f"{', '.join(observation.nodes)}: {observation.detail}"
-            return RestartWorkers(roles=None, at=now, manner=StopManner.RESTART, reason=reason, history=history)
-        if observation.trigger is Trigger.NODE_JOINED:
-            reason = f"{', '.join(observation.nodes)} joined"
-            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
-        if observation.trigger is Trigger.RESTART_REQUESTED:
-            reason = f"{observation.detail} asked for a restart"
-            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
-        if observation.trigger is Trigger.DRAIN_REQUESTED:
-            reason = f"{observation.detail} drained {', '.join(observation.nodes)}"
-            return RestartWorkers(roles=None, at=now, manner=StopManner.GRACE, reason=reason, history=history)
+        if observation.trigger is Trigger.ENDED_SILENTLY:
+            return self._start_after_silent_ends(history, observation)
+        if (uncharged := _restart_uncharged(history, observation, now)) is not None:
+            return uncharged
         if observation.trigger is Trigger.EXIT_TIMEOUT and self.after_exit_timeout == "succeed":
             return _succeed_without_the_rest()
         return _finish(observation)
+
+    def _start_after_silent_ends(self, history: History, observation: Observation) -> Decision:
+        """Decide whether a run starts again whose job nobody but the scheduler has started again."""
+        count, limit = history.same_failures, self.silent_ends_limit
+        if history.failure_signature != SILENT_END or count < limit:
+            return Ignore(reason=observation.detail)
+        cause = (
+            f"{observation.detail}; it is start {count} of the job in a row that did so, with no progress in between, "
+            f"and Slurm has started it again each time: expected fewer than {limit}, the larger of requeue.max and "
+            "restart.no_progress_limit. Look at what the job does to the node of its batch script"
+        )
+        return _failed("no_progress", ExitCode.NO_PROGRESS, cause)
 
     def _is_alone_with_ignored(self, role: str | None) -> bool:
         """Return whether the store on this role's nodes serves only roles whose failures are ignored."""
@@ -146,6 +162,32 @@ def _history_after(history: History, observation: Observation, signature: str) -
     )
 
 
+def charge_silent_ends(history: History, ends: SilentEnds) -> History:
+    """Return the history after starts of the job that ended without a word, so that no head could charge anything.
+
+    No restart is charged: what ended them is unknown, and may be no fault of the run, as a preemption without notice.
+    They are counted as the same failure is, and progress is told in the same way; a start that has opened no attempt
+    has made none.
+    """
+    if not ends.are_there:
+        return history
+    steps = [step for step in (history.step, ends.step) if step is not None]
+    count = history.same_failures if history.failure_signature == SILENT_END else 0
+    if ends.has_worked:
+        has_changed = None if ends.progress is None else ends.progress != history.progress
+        has_gone_further = (ends.step is not None and ends.step == max(steps) != history.step) if steps else None
+        progressed = (has_changed, has_gone_further)
+        is_stuck = False in progressed and True not in progressed
+        count = count + 1 if is_stuck else 1
+    return replace(
+        history,
+        failure_signature=SILENT_END,
+        same_failures=count + ends.idle,
+        progress=ends.progress,
+        step=max(steps, default=None),
+    )
+
+
 def _has_changed_files(history: History, observation: Observation) -> bool | None:
     return None if observation.progress is None else observation.progress != history.progress
 
@@ -156,6 +198,22 @@ def _has_gone_further(history: History, observation: Observation) -> bool | None
     if not is_known or (history.step is None and observation.step is None):
         return None
     return observation.step is not None and (history.step is None or observation.step > history.step)
+
+
+def _restart_uncharged(history: History, observation: Observation, now: float) -> RestartWorkers | None:
+    """Return the restart that an observation asks for and that costs nothing; None if it asks for none."""
+    nodes, detail, manner = ", ".join(observation.nodes), observation.detail, StopManner.GRACE
+    if observation.trigger is Trigger.STATE_MISSING:  # once for each state: the next attempt begins without it
+        reason, manner = f"{nodes}: {detail}", StopManner.RESTART
+    elif observation.trigger is Trigger.NODE_JOINED:
+        reason = f"{nodes} joined"
+    elif observation.trigger is Trigger.RESTART_REQUESTED:
+        reason = f"{detail} asked for a restart"
+    elif observation.trigger is Trigger.DRAIN_REQUESTED:
+        reason = f"{detail} drained {nodes}"
+    else:
+        return None
+    return RestartWorkers(roles=None, at=now, manner=manner, reason=reason, history=history)
 
 
 def _failed(reason: str, exit_code: ExitCode, cause: str, manner: StopManner = StopManner.RESTART) -> Finish:

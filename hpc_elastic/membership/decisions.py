@@ -20,6 +20,7 @@ class Trigger(str, Enum):
     NODE_BROKEN = "node_broken"  # a node's workers cannot run there: the store host died, say
     STATE_MISSING = "state_missing"  # a node has not the training state with which the attempt was to begin
     NODE_LOST = "node_lost"  # its connection closed, or its lease ran out
+    ENDED_SILENTLY = "ended_silently"  # earlier starts of the job ended without a word, and Slurm started it again
     NODE_UNFIT = "node_unfit"  # it joined and said that it cannot take part
     NODES_MISSING = "nodes_missing"  # join_timeout passed with fewer than `min`
     STOP_REQUESTED = "stop_requested"  # by a person, through the run directory
@@ -78,6 +79,26 @@ class History:
     set_aside: tuple[SetAside, ...] = ()  # the nodes that are blamed, the latest last
     lost_nodes: tuple[LostNode, ...] = ()  # those that were lost through a fault of their own, the latest last
     states: tuple[ChosenState, ...] = ()  # with which the latest attempt began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilentEnds:
+    """The starts of the job since the latest attempt was opened that ended without a word, all agents killed at once.
+
+    `has_worked`: one of them is the start in which that attempt was opened. `idle`: how many others there are, which
+    opened none. `step` is the furthest step of the attempt that is recorded, `progress` the digest of the progress
+    files now; each is None if there is none.
+    """
+
+    has_worked: bool = False
+    idle: int = 0
+    step: int | None = None
+    progress: str | None = None
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there is any."""
+        return self.has_worked or self.idle > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

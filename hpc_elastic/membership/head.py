@@ -372,7 +372,7 @@ class Head:
         if (too_few := self.gathering.too_few()) is not None:
             said = timeout_announcement(too_few, self.attempt)
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
-        if ended := self._settle_losses(now):
+        if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
         told = [*self.gathering.left_behind(), *self._judge.counts_losses()]
         claim, world = self._judge.prepare_attempt()
@@ -384,7 +384,16 @@ class Head:
         absent = self._members.losses.settle()
         if not absent:
             return []
-        seen = Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return")
+        return self._end_if_decided(Seen(trigger=Trigger.NODE_LOST, nodes=absent, detail="it did not return"), now)
+
+    def _settle_silent_ends(self, now: float) -> list[Action]:
+        """Return the end of a run whose job the scheduler has started again too often without any progress."""
+        if not self._settings.has_silent_ends:
+            return []
+        return self._end_if_decided(Seen(trigger=Trigger.ENDED_SILENTLY, detail=self._settings.goes_on_after), now)
+
+    def _end_if_decided(self, seen: Seen, now: float) -> list[Action]:
+        """Return the end of the run if that is the decision about what was seen before an attempt; else nothing."""
         decision = self._judge.decides(seen, now)
         if not isinstance(decision, Finish):
             return []

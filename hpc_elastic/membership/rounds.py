@@ -36,7 +36,8 @@ class HeadSettings:
 
     `expected` is in the order of the node ids; `restarts` has the restart policy of each role by its
     name, as `plan.launch_plan.RolePlan` has it. `may_predecessor_live`: an earlier start of the job opened attempts,
-    and some of its agents may still be at work, on nodes that the scheduler has given up.
+    and some of its agents may still be at work, on nodes that the scheduler has given up. `has_silent_ends`: the start
+    before this one ended without a word, which the history has counted.
     """
 
     run: str
@@ -57,6 +58,7 @@ class HeadSettings:
     may_predecessor_live: bool = False
     flush_after: tuple[str, ...] = ("requeue", "failure", "cancel")  # which ends training states are written
     goes_on_after: str = ""  # why the start of the job before this one ended, for people
+    has_silent_ends: bool = False
     profile: Profile = AGENT
     timing: Timing = field(init=False)
 

@@ -98,6 +98,25 @@ def read_useful_time(
     return UsefulTime(history=history, spans=tuple(spans))
 
 
+def furthest_step(layout: RunLayout, attempt: int, nodes: Sequence[str]) -> int | None:
+    """Return the furthest step of an attempt that is recorded; None if there is none.
+
+    Args:
+        layout: the run's.
+        attempt: its number.
+        nodes: the attempt's nodes, of which the events of the first ones and the last one are read.
+    """
+    read = dict.fromkeys([*nodes[:MOST_MEMBERS], *nodes[-1:]])
+    steps = [
+        event["metadata"]["step"]
+        for node in read
+        for event in _events(layout.events(node))
+        if event.get("name") == STEPS_DONE and event.get("attempt") == attempt
+        if isinstance(event.get("metadata"), dict) and isinstance(event["metadata"].get("step"), int)
+    ]
+    return max(steps, default=None)
+
+
 def _read(layout: RunLayout, *, now: float | None, result: Mapping[str, Any] | None) -> RunRecords:
     allocations = [each for number in _numbers(layout.allocations) if (each := _object(layout.allocation(number)))]
     attempts = [each for number in _numbers(layout.attempts) if (each := _object(layout.claim(number)))]

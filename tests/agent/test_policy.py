@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.policy import SILENT_END, Policy, charge_silent_ends
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.decisions import Decision, Finish, History, Ignore, Observation, RestartWorkers, Trigger
+from hpc_elastic.membership.decisions import (
+    Decision,
+    Finish,
+    History,
+    Ignore,
+    Observation,
+    RestartWorkers,
+    SilentEnds,
+    Trigger,
+)
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.launch_plan import BackoffPlan, RestartPlan
 from hpc_elastic.rundir.records import FailureRecord, RunState
@@ -396,3 +405,87 @@ def test_a_run_whose_ranks_have_saved_after_a_notice_has_not_failed() -> None:
     )  # what the notice announced; whether the job starts again is decided with that
     assert isinstance(decision, Finish)
     assert (decision.state, decision.reason) == (RunState.FAILED, "preempted")
+
+
+# Starts of the job that ended without a word, after which Slurm alone has started it again.
+
+
+def worked(step: int | None = None, progress: str | None = None, idle: int = 0) -> SilentEnds:
+    return SilentEnds(has_worked=True, idle=idle, step=step, progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("ends", "counts"),
+    [
+        ([worked(7), worked(7), worked(5), worked()], [1, 2, 3, 4]),
+        ([worked(7), worked(7), worked(8), worked(8)], [1, 2, 1, 2]),
+        ([worked(progress="a"), worked(progress="a"), worked(progress="b")], [1, 2, 1]),
+        ([worked(7, "a"), worked(7, "b"), worked(8, "b"), worked(8, "b")], [1, 1, 1, 2]),
+        ([worked(), worked(), worked()], [1, 1, 1]),  # nobody knows
+        ([worked(7), worked(7, idle=2)], [1, 4]),
+        ([SilentEnds(idle=2)], [2]),
+        ([SilentEnds()], [0]),
+    ],
+)
+def test_silent_ends_are_counted_while_the_run_gets_no_further(ends: list[SilentEnds], counts: list[int]) -> None:
+    history, found = History(), []
+    for end in ends:
+        history = charge_silent_ends(history, end)
+        found.append(history.same_failures)
+    assert found == counts
+    assert history.spend == History().spend
+
+
+def test_silent_ends_are_not_added_to_a_failure_that_came_before() -> None:
+    failed_before = History(attempts=2, failure_signature="ValueError", same_failures=2, step=7)
+    after = charge_silent_ends(failed_before, worked(7))
+    assert (after.failure_signature, after.same_failures) == (SILENT_END, 1)
+
+
+@pytest.mark.parametrize(("count", "ends"), [(2, False), (3, True)])
+def test_a_run_whose_starts_end_silently_again_and_again_ends_for_good(count: int, ends: bool) -> None:
+    history = History(attempts=count, failure_signature=SILENT_END, same_failures=count)
+    seen = Observation(trigger=Trigger.ENDED_SILENTLY, attempt=count, detail="allocation 3 ended without a word")
+    decision = Policy(restart=a_restart_plan(), silent_ends_limit=3).decide(history, seen, 0.0)
+    if not ends:
+        assert isinstance(decision, Ignore)
+        return
+    assert isinstance(decision, Finish)
+    assert (decision.reason, decision.exit_code) == ("no_progress", ExitCode.NO_PROGRESS)
+    assert "start 3 of the job in a row" in decision.cause
+    assert "requeue.max" in decision.cause
+
+
+def test_a_failure_of_workers_does_not_end_a_run_for_its_silent_ends() -> None:
+    history = History(attempts=5, failure_signature=SILENT_END, same_failures=9)
+    seen = Observation(trigger=Trigger.WORKER_FAILED, attempt=5, failure=VALUE_ERROR, step=7)
+    assert isinstance(Policy(restart=a_restart_plan()).decide(history, seen, 0.0), RestartWorkers)
+
+
+@given(
+    st.lists(st.sampled_from(["silent", "idle", "further", "failure"]), max_size=60),
+    st.integers(0, 4),
+    st.integers(1, 5),
+)
+def test_no_run_is_started_for_ever_without_progress(events: list[str], restarts: int, limit: int) -> None:
+    """Where steps are told, the starts between two steps of progress are bounded, whatever ends them."""
+    policy = Policy(restart=a_restart_plan(restarts, no_progress_limit=99), silent_ends_limit=limit)
+    history, since_progress, furthest = History(step=0), 0, 0
+    for event in events:
+        if event == "failure":
+            seen = Observation(trigger=Trigger.WORKER_FAILED, attempt=1, failure=VALUE_ERROR, step=furthest)
+            decision = policy.decide(history, seen, 0.0)
+            if isinstance(decision, Finish):
+                return
+            assert isinstance(decision, RestartWorkers)
+            history = decision.history
+            continue
+        since_progress = 0 if event == "further" else since_progress + 1
+        furthest += event == "further"
+        ends = SilentEnds(idle=1) if event == "idle" else worked(furthest)
+        history = charge_silent_ends(history, ends)
+        seen = Observation(trigger=Trigger.ENDED_SILENTLY, attempt=1, detail="killed")
+        if isinstance(policy.decide(history, seen, 0.0), Finish):
+            assert since_progress >= limit - 1
+            return
+        assert since_progress < limit * (restarts + 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.conftest import Door
+from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
@@ -21,6 +21,7 @@ from tests.integration.slurm_jobs import (
     wait_for_ranks,
     write_job,
 )
+from tests.integration.test_slurm_allocations import kill_everything
 from tests.integration.test_slurm_requeue import preempting, preempting_by, requeues_of
 from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.slurm_sandbox.configuration import CONTROLLER
@@ -200,3 +201,45 @@ def test_a_failure_is_paid_for_though_the_allocation_ends_in_the_pause_before_it
     assert requeues_of(run) == [(1, "requeue_requested"), (2, "preempted")]
     slurm_door.run("cancel", run.job_id)
     assert_over(run, "CANCELLED", 10)
+
+
+STEPS = """
+import time
+from hpc_elastic.worker import heartbeat
+heartbeat(7)
+print("step 7", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.every_slurm
+def test_a_job_that_dies_without_a_word_each_time_is_not_started_for_ever(slurm_door: Door, slurm: Cluster) -> None:
+    """As one does that takes the node of its batch script down, after which Slurm starts it again by itself."""
+    more = "restart: {no_progress_limit: 2}\nrequeue: {max: 2}"
+    write_job(slurm_door, STEPS, nodes="2", workers="1", more=more)
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is there")
+    run = only_run(slurm_door, slurm.job_ids()[0])
+    for attempt in (1, 2):
+        _wait_until_steps_are_told(run, attempt)
+        kill_everything(slurm, run)
+        wait_until(
+            lambda: slurm.job(run.job_id)["Restarts"] == str(len(run.attempts())),
+            "Slurm starts the job again",
+            within_s=90,
+            otherwise=slurm.controller_log,
+        )
+    result = assert_over(run, "FAILED", 8)
+    assert (result["reason"], result["attempts"], result["restarts"]) == ("no_progress", 2, 0), run.story()
+    assert "allocation 2 ended without a word" in result["cause"]
+    output, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 8, output + errors
+    assert "without a word" in " ".join(slurm_door.run("status", str(run.path)).stdout.split())
+    assert slurm.job(run.job_id)["Restarts"] == "2"
+
+
+def _wait_until_steps_are_told(run: Run, attempt: int) -> None:
+    def are_told() -> bool:
+        return any(event["name"] == "steps.done" and event["attempt"] == attempt for event in events(run))
+
+    wait_until(are_told, f"a step of attempt {attempt} is recorded", within_s=180, otherwise=run.story)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.head_outputs import HeadOutputs
 from hpc_elastic.agent.drivers.job_clock import TimeLeft
-from hpc_elastic.agent.policy import Policy
+from hpc_elastic.agent.policy import Policy, charge_silent_ends
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.system.background import BackgroundThread
-from hpc_elastic.membership.decisions import Decide, History
+from hpc_elastic.membership.decisions import Decide, History, SilentEnds
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
 from hpc_elastic.membership.rounds import HeadSettings
@@ -32,7 +32,8 @@ class Past:
 
     `started`: when the run began. `opened`: the latest attempt of this start of the job.
     `may_predecessor_live`: agents of an earlier start of the job may still be at work. `why_before`: why that start
-    ended, for people. `kept`: the training states that were written after the latest attempt.
+    ended, for people. `kept`: the training states that were written after the latest attempt. `has_silent_ends`: the
+    start before this one ended without a word, which the history has counted.
     """
 
     history: History
@@ -41,6 +42,7 @@ class Past:
     may_predecessor_live: bool
     why_before: str = ""
     kept: tuple[KeptState, ...] = ()
+    has_silent_ends: bool = False
 
     def is_followed_by(self, succession: Succession | None) -> bool:
         """Returns whether this head may still start: its latest attempt is the one that `succession` goes on from.
@@ -95,13 +97,16 @@ class HeadStart:
         journal = self._journal
         history = journal.history()
         # In this order: an attempt that the history knows is among the records too, if it is of this start.
+        opened = journal.read_records(needs_world=False).claim
+        silent_ends = journal.silent_ends() if opened is None else SilentEnds()
         return Past(
-            history=history,
+            history=charge_silent_ends(history, silent_ends),
             started=journal.first_start(),
-            opened=journal.read_records(needs_world=False).claim,
+            opened=opened,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
             why_before=journal.why_before(),
             kept=journal.kept_states(history.attempts),
+            has_silent_ends=silent_ends.are_there,
         )
 
     def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
@@ -116,7 +121,13 @@ class HeadStart:
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
         after = plan.elastic.after_exit_timeout
-        policy = Policy(restart=plan.restart, roles=settings.restarts, after_exit_timeout=after, run=plan.run)
+        policy = Policy(
+            restart=plan.restart,
+            roles=settings.restarts,
+            after_exit_timeout=after,
+            run=plan.run,
+            silent_ends_limit=max(plan.restart.no_progress_limit, plan.requeue.max),
+        )
         decide = self._decide or policy.decide
         now = asyncio.get_running_loop().time()
         head = Head(settings, history=past.history, decide=decide, now=now, succession=succession, kept=past.kept)
@@ -153,6 +164,7 @@ class HeadStart:
             rejoin=plan.elastic.rejoin,
             flush_after=plan.state.flush,
             goes_on_after=past.why_before,
+            has_silent_ends=past.has_silent_ends,
             may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
             profile=self._profile,
         )

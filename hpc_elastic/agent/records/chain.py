@@ -67,6 +67,18 @@ class ClaimChain:
         claims = map(self._allocation_claim, list_numbers(self._layout.allocations))
         return len({(claim.job_id, claim.restart_count) for claim in claims if claim is not None})
 
+    def earlier_starts(self, *, above: int) -> list[list[int]]:
+        """Return the allocations above this number of each earlier start of this same job, in order.
+
+        The nodes of one start may have claimed several.
+        """
+        starts: dict[int, list[int]] = {}
+        for number in self.allocations(above=above):
+            claim = self._allocation_claim(number)
+            if claim is not None and claim.job_id == self._place.job_id and not self.is_this_start(claim):
+                starts.setdefault(claim.restart_count, []).append(number)
+        return list(starts.values())
+
     def allocations(self, *, above: int) -> list[int]:
         """Return the numbers of the allocations above this number, of every start of the job."""
         return list_numbers(self._layout.allocations, above=above)

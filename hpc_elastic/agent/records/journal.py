@@ -26,7 +26,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
 from hpc_elastic.membership.aside import blamed_nodes
-from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.decisions import History, SilentEnds
 from hpc_elastic.membership.requeue import find_refusal
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
@@ -66,7 +66,7 @@ from hpc_elastic.rundir.store import (
 )
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
-from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
+from hpc_elastic.useful_time.reading import UsefulTime, furthest_step, read_useful_time
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -282,6 +282,30 @@ class Journal:
         number = self.allocation if allocation is None else allocation
         told = [each.reason for each in self._requests() if each.kind == "requeue" and each.allocation == number]
         return told[-1] if told else None
+
+    def silent_ends(self) -> SilentEnds:
+        """Return which starts of this job since the latest attempt was opened ended without a word.
+
+        Slurm alone has started the job again after them, as it does when the node of the batch script is lost. A job
+        that a person submits again is another one.
+
+        Raises:
+            RunDirectoryError: the claims or the requests cannot be read.
+        """
+        latest = self._chain.latest_attempt()
+        worked = 0 if latest is None else latest.allocation
+        told = {each.allocation for each in self._requests() if each.kind == "requeue"}
+        starts = self._chain.earlier_starts(above=max(0, worked - 1))
+        silent = [start for start in starts if not told.intersection(start)]
+        idle = [start for start in silent if worked not in start]
+        return SilentEnds(
+            has_worked=len(idle) < len(silent),
+            idle=len(idle),
+            step=None
+            if latest is None
+            else furthest_step(self._layout, latest.attempt, (latest.head, *latest.members)),
+            progress=self.progress(),
+        )
 
     def why_before(self) -> str:
         """Return for people why the start before this one ended; empty if there was none."""

@@ -19,7 +19,7 @@ from hpc_elastic.agent.records import chain
 from hpc_elastic.agent.records.journal import LEVELS, Journal, stamp
 from hpc_elastic.errors import FileSystemError, RunDirectoryError
 from hpc_elastic.membership.actions import Note
-from hpc_elastic.membership.decisions import History
+from hpc_elastic.membership.decisions import History, SilentEnds
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.rundir import store
@@ -253,6 +253,42 @@ def test_what_was_charged_in_an_allocation_that_ended_before_the_next_claim_is_i
     later, world = an_attempt(replace(history, spend=Spend(restarts=3)))
     assert again.claim_attempt(stamp(later), world)[0]
     assert runs.journal(a_place(restart_count=2)).history().spend == Spend(restarts=3)
+
+
+def test_a_start_that_slurm_alone_has_started_again_has_ended_silently(runs: Runs) -> None:
+    journal = runs.journal()
+    assert not journal.silent_ends().are_there
+    journal.claim_allocation(HEAD)
+    claim, world = an_attempt()
+    assert journal.claim_attempt(stamp(claim), world)[0]
+    assert not journal.silent_ends().are_there
+    journal.note(Note(name="steps.done", message="step 7", attempt=1, metadata={"step": 7}), 1)
+    again = runs.journal(a_place(restart_count=1))
+    again.claim_allocation(HEAD)
+    assert again.silent_ends() == SilentEnds(has_worked=True, step=7)
+    third = runs.journal(a_place(restart_count=2))
+    assert third.silent_ends() == SilentEnds(has_worked=True, idle=1, step=7)
+
+
+def test_an_end_that_was_told_is_not_silent_nor_is_one_of_another_job(runs: Runs) -> None:
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    claim, world = an_attempt()
+    assert journal.claim_attempt(stamp(claim), world)[0]
+    other = runs.journal(a_place("43"), is_over=lambda job_id: True)
+    assert not other.silent_ends().are_there
+    journal.note_requeue("preempted")
+    assert not runs.journal(a_place(restart_count=1)).silent_ends().are_there
+
+
+def test_a_start_that_claimed_two_allocations_has_ended_once(runs: Runs) -> None:
+    journal = runs.journal()
+    journal.claim_allocation(HEAD)
+    assert journal.claim_next_allocation(HEAD, after=1)
+    again = runs.journal(a_place(restart_count=1))
+    assert again.silent_ends() == SilentEnds(idle=1)
+    journal.note_requeue("preempted")
+    assert not again.silent_ends().are_there
 
 
 def test_the_budget_is_written_for_people_and_never_read(runs: Runs) -> None:
