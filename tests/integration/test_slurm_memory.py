@@ -80,9 +80,6 @@ def out_of_time(slurm: Cluster, door: Door, run: Run) -> None:
     """Nothing to do: the job's time limit comes."""
 
 
-OF_THE_NEXT = "test_the_next_allocation_goes_on_at_the_last_step_that_all_had_saved"
-
-
 @pytest.mark.every_slurm
 @pytest.mark.parametrize(
     ("end", "options"),
@@ -90,7 +87,10 @@ OF_THE_NEXT = "test_the_next_allocation_goes_on_at_the_last_step_that_all_had_sa
         pytest.param(requeued, (), id="requeued"),
         pytest.param(preempted, ("--replicated",), id="preempted-replicated"),
         *variants(
-            (stopped_by_a_person, ()), (out_of_time, ()), of=OF_THE_NEXT, ids=["stopped by a person", "out of time"]
+            (stopped_by_a_person, ()),
+            (out_of_time, ()),
+            of="test_the_next_allocation_goes_on_at_the_last_step_that_all_had_saved",
+            ids=["stopped by a person", "out of time"],
         ),
     ],
 )

@@ -60,6 +60,11 @@ def is_taken(slot: int) -> bool:
         return connection.connect_ex(Layout(slot=slot).control) == 0
 
 
+def wait_until_slot_is_free(slot: int) -> None:
+    """Waits until nothing is left in a slot, or another sandbox has it, which may come and go between two looks."""
+    wait_until(lambda: not traces(slot) or is_taken(slot), "nothing is left", otherwise=lambda: traces(slot))
+
+
 def wait_until_traceless(slot: int, keeper: int) -> None:
     """Waits until nothing is left of a keeper's sandbox; its slot may be another one's at once."""
     gone = Path("/proc", str(keeper))
@@ -135,7 +140,7 @@ def test_runs_side_by_side_with_another(slurm: Cluster) -> None:
         assert sorted(slurm.run("srun", "-N4", "hostname").stdout.split()) == list(slurm.nodes)
     finally:
         other.down()
-    assert not traces(other.layout.slot) or is_taken(other.layout.slot)
+    wait_until_slot_is_free(other.layout.slot)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +171,7 @@ def test_runs_a_slurm_of_another_release_beside_the_first(
         assert {text.rpartition(".")[0] for text in told} == {version}
         assert set(other.nodes) <= set(shown.split())
         assert slurm.run("srun", "--version").stdout.split()[1].startswith(slurm.version)
-    assert not traces(other.layout.slot) or is_taken(other.layout.slot)
+    wait_until_slot_is_free(other.layout.slot)
 
 
 def test_a_slurm_that_the_mirror_does_not_serve_is_a_reason(tmp_path: Path) -> None:
