@@ -193,10 +193,10 @@ def _write(plan: LaunchPlan, journal: Journal, evidence: Evidence, outcome: Outc
 
 def _find_requeue_reason(journal: Journal, is_at_work: bool | None) -> str | None:
     """Return why this allocation ends if the scheduler has stopped it; None if it has not, or if that is unknown."""
-    if (told := journal.requeue_reason()) is not None:
+    if (told := journal.next_start.reason_of()) is not None:
         return told
-    outlook = None if is_at_work is None else journal.outlook()
-    if outlook is None or outlook.restarts > journal.restart_count:
+    outlook = None if is_at_work is None else journal.next_start.outlook()
+    if outlook is None or outlook.restarts > journal.next_start.restart_count:
         return None
     return _reason_in(outlook)
 
@@ -212,12 +212,12 @@ def _reason_in(outlook: JobOutlook | None) -> str | None:
 
 def _start_again(journal: Journal, reason: str, pauses_s: Sequence[float]) -> str:
     """Have the job started again; return why it is not, empty if it is, or was already."""
-    if journal.is_requeued():
+    if journal.next_start.is_requeued():
         return ""
-    if journal.requeue_reason() is None:
-        if refusal := journal.find_requeue_refusal(reason):
+    if journal.next_start.reason_of() is None:
+        if refusal := journal.next_start.find_refusal(reason):
             return refusal
-        journal.note_requeue(reason)
+        journal.next_start.note(reason)
     if said := ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return f"Slurm does not start the job again: {said}"
     print(f"hpc_elastic: {describe_reason(reason)}; the job is started again", flush=True)
@@ -236,11 +236,11 @@ def _start_again_unclaimed(journal: Journal, records: Records, status: int, paus
     """
     if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
         return Conclusion()
-    outlook = journal.outlook()
-    if outlook is not None and outlook.restarts > journal.restart_count:
+    outlook = journal.next_start.outlook()
+    if outlook is not None and outlook.restarts > journal.next_start.restart_count:
         return Conclusion(is_started_again=True)
     reason = _reason_in(outlook)
-    if reason is None or journal.find_requeue_refusal(reason):
+    if reason is None or journal.next_start.find_refusal(reason):
         return Conclusion()
     if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
         return Conclusion()

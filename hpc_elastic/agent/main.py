@@ -107,7 +107,7 @@ def _set_imports_apart() -> None:
 def _start_again(journal: Journal, job_id: str) -> None:
     """Have the job started again, if its head has decided that: the batch script that would was lost with its node."""
     with contextlib.suppress(HpcElasticError):
-        if journal.requeue_reason() is None or journal.is_requeued():
+        if journal.next_start.reason_of() is None or journal.next_start.is_requeued():
             return
         journal.say(f"the node of the batch script was lost: having job {job_id} started again")
         if refusal := ask_for_another_start(journal, say=lambda text: journal.say(text, "warning")):

@@ -445,7 +445,7 @@ def test_the_next_start_says_why_the_one_before_has_ended(start: Start, reason: 
     place = a_place("42", restart_count=1)
     journal = Journal(start.layout, start.plan, place, questions=Answers(is_over=lambda _: True))
     journal.claim_allocation(HEAD)
-    assert words in journal.why_before()
+    assert words in journal.next_start.why_before()
 
 
 @pytest.mark.parametrize(

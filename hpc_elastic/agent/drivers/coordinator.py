@@ -376,7 +376,7 @@ class Coordinator:
     async def _announce_stop(self, request: Request) -> None:
         """Tells the workers of a stop, unless it is for a start of the job that there cannot be."""
         if request.requeue:
-            refusal = await self._disk.call(lambda: self._journal.find_requeue_refusal(ASKED_AGAIN))
+            refusal = await self._disk.call(lambda: self._journal.next_start.find_refusal(ASKED_AGAIN))
             if refusal:
                 what = f"{request.by} asked for another start of the job, but"
                 self._say(f"{what} {refusal}; nothing was done", "warning")

@@ -98,13 +98,13 @@ class HeadStart:
         history = journal.history()
         # In this order: an attempt that the history knows is among the records too, if it is of this start.
         opened = journal.read_records(needs_world=False).claim
-        silent_ends = journal.silent_ends() if opened is None else SilentEnds()
+        silent_ends = journal.next_start.silent_ends() if opened is None else SilentEnds()
         return Past(
             history=charge_silent_ends(history, silent_ends),
             started=journal.first_start(),
             opened=opened,
             may_predecessor_live=history.attempts > 0 and journal.may_predecessor_live(),
-            why_before=journal.why_before(),
+            why_before=journal.next_start.why_before(),
             kept=journal.kept_states(history.attempts),
             has_silent_ends=silent_ends.are_there,
         )

@@ -151,7 +151,7 @@ class JobClock:
     async def _ask(self) -> None:
         self._asked_at = self._loop.time()
         before = self._end.at
-        outlook = await self._loop.run_in_executor(None, self._journal.outlook)
+        outlook = await self._loop.run_in_executor(None, self._journal.next_start.outlook)
         self._end.told(outlook, self._asked_at)
         after, now = self._end.at, self._loop.time()
         if before is not None and after is not None and abs(after - before) > 30 and math.isfinite(after):

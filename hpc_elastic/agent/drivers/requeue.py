@@ -83,7 +83,7 @@ class AllocationEnd:
     async def terminated(self) -> None:
         """Finds out why a TERM came from outside, while the workers still stop."""
         self._is_near_end = self._seconds_left() <= NEAR_THE_END_S
-        outlook = await self._loop.run_in_executor(None, self._journal.outlook)
+        outlook = await self._loop.run_in_executor(None, self._journal.next_start.outlook)
         found = None if outlook is None else self._reason_in(outlook)
         if found in (*CAUSES, REQUEUED):
             self._seen = found
@@ -120,7 +120,7 @@ class AllocationEnd:
     async def _find_reason(self) -> str | None:
         """Returns why the TERM came: a reason of `CAUSES`, REQUEUED, or TERMINATED; None if it stays unknown."""
         ends = self._loop.time() + self._answers_within_s
-        while (outlook := await self._loop.run_in_executor(None, self._journal.outlook)) is None:
+        while (outlook := await self._loop.run_in_executor(None, self._journal.next_start.outlook)) is None:
             if self._is_stop_requested():
                 return None
             if self._loop.time() + self._asks_again_after_s >= ends:
@@ -130,7 +130,7 @@ class AllocationEnd:
         return self._seen if found == TERMINATED and self._seen is not None else found
 
     def _reason_in(self, outlook: JobOutlook) -> str:
-        if outlook.restarts > self._journal.restart_count:
+        if outlook.restarts > self._journal.next_start.restart_count:
             return REQUEUED
         if outlook.is_preempted:
             return Trigger.PREEMPTED.value
@@ -142,11 +142,11 @@ class AllocationEnd:
     def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
         reason = self._seen if self._seen in CAUSES else REQUEUED
         charged = self._charged()
-        self._disk.best_effort(lambda: self._journal.note_requeue(str(reason), charged=charged))
+        self._disk.best_effort(lambda: self._journal.next_start.note(str(reason), charged=charged))
         return ExitCode.REQUEUE, "the scheduler has requeued the job; the run goes on when it starts again"
 
     async def _requeue(self, result: RunResultRecord, reason: str) -> RunResultRecord | tuple[ExitCode, str]:
-        refusal = await self._disk.call(lambda: self._journal.find_requeue_refusal(reason))
+        refusal = await self._disk.call(lambda: self._journal.next_start.find_refusal(reason))
         if refusal and self._journal.is_requeue_wanted and reason != ASKED_AGAIN:  # by a person, who was told so
             return await self._requeue(result, ASKED_AGAIN)
         words = describe_reason(reason)
@@ -160,7 +160,7 @@ class AllocationEnd:
         if await self._disk.call(lambda: self._journal.goes_on_elsewhere(result.attempts)) is not None:
             return result  # whose writer finds the same, and steps down
         avoid, charged = self._avoid(), self._charged()
-        await self._disk.call(lambda: self._journal.note_requeue(reason, avoid, charged=charged))
+        await self._disk.call(lambda: self._journal.next_start.note(reason, avoid, charged=charged))
         cause = result.cause if reason in (NODE_LOST, ASKED_AGAIN) else words
         return ExitCode.REQUEUE, f"{cause}; the job is started again, and the run goes on then"
 

@@ -28,16 +28,16 @@ def ask_for_another_start(journal: Journal, *, say: Callable[[str], None], pause
     Raises:
         RunDirectoryError: the run directory cannot be read or written.
     """
-    has_answered = (is_requeued := journal.is_requeued()) is not None
+    has_answered = (is_requeued := journal.next_start.is_requeued()) is not None
     for number, pause_s in enumerate((*pauses_s, None)):
-        if is_requeued or not (refusal := journal.start_again()):
+        if is_requeued or not (refusal := journal.next_start.start_again()):
             return ""
-        did_answer, is_requeued = has_answered, journal.is_requeued()
+        did_answer, is_requeued = has_answered, journal.next_start.is_requeued()
         has_answered = is_requeued is not None
         is_answer = did_answer and has_answered
         if is_requeued:
             return ""
-        if is_answer or pause_s is None or not journal.may_answer_later():
+        if is_answer or pause_s is None or not journal.next_start.may_answer_later():
             return refusal
         journal.requests()
         if journal.is_end_wanted:

@@ -12,34 +12,32 @@ from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
 from hpc_elastic.agent.records.kept_states import read_kept, read_kept_elsewhere, remove_kept, rename_kept
+from hpc_elastic.agent.records.next_start import NextStart
 from hpc_elastic.agent.records.progress import progress_digest
 from hpc_elastic.agent.records.requests import (
     is_announced,
     is_end_wanted,
+    read_requests,
     standing_notices,
     stop_at_once,
     with_id,
 )
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
-from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import is_local
 from hpc_elastic.membership.actions import Level, Note
-from hpc_elastic.membership.aside import blamed_nodes
-from hpc_elastic.membership.decisions import History, SilentEnds
-from hpc_elastic.membership.requeue import find_refusal
+from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.rounds import history_after
 from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.processes import find_process
-from hpc_elastic.rundir.allocation_ends import describe_end
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
     AttemptClaim,
     Budget,
-    Charged,
     Endpoint,
     Event,
     MetricData,
@@ -58,15 +56,14 @@ from hpc_elastic.rundir.store import (
     claim,
     dump_json,
     read_json,
-    read_lines,
     remove,
     rename,
     write_bytes,
     write_json,
 )
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.protocol import Exclusion, JobOutlook, NodeQuestions
-from hpc_elastic.useful_time.reading import UsefulTime, furthest_step, read_useful_time
+from hpc_elastic.scheduler.protocol import NodeQuestions
+from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
 
@@ -113,6 +110,16 @@ class Journal:
         self._loudest = next((number for number, level in enumerate(LEVELS) if level == plan.log_level), len(LEVELS))
         self._tried: AllocationClaim | None = None
         self.allocation = 0
+        self.next_start = NextStart(
+            layout,
+            plan,
+            allocation,
+            questions=questions,
+            chain=self._chain,
+            requests=lambda: self._requests(),
+            progress=lambda: self.progress(),
+            allocation=lambda: self.allocation,
+        )
         self.is_head = False
         self.log: TextIO | None = None  # receives the lines for people; None: standard output
         self.asked: tuple[Request, ...] = ()  # those with an id that `requests` has found, of `ASKED`
@@ -178,69 +185,6 @@ class Journal:
         self._took(ClaimedAllocation(claim=mine, is_ours=True))
         return True
 
-    def is_requeued(self) -> bool | None:
-        """Return whether the job will be started again, so that a stop of this start does not end the run.
-
-        None means unknown. Asks only the scheduler and does not read the disk.
-        """
-        return self._questions.is_requeued(self._place.job_id, self._place.restart_count)
-
-    def outlook(self) -> JobOutlook | None:
-        """Return what the scheduler says about the end of this job, None if that is unknown; does not read the disk."""
-        return self._questions.outlook(self._place.job_id)
-
-    def start_again(self) -> str:
-        """Have this job started again, or another one in its place; return the refusal, empty if there was none.
-
-        Another job waits for the end of this one; it is recorded, so that observers follow it.
-
-        Raises:
-            RunDirectoryError: the run directory cannot be read or written.
-        """
-        job_id, without = self._place.job_id, self._find_exclusion()
-        if self._plan.requeue.by == "requeue":
-            return self._questions.start_again(job_id, without)
-        told = (each for each in self._requests() if each.kind == "chain" and each.allocation == self.allocation)
-        if any(each.id != job_id for each in told):  # this job itself may be the one that waited for that allocation
-            return ""
-        chained, refusal = self._questions.submit_after(job_id, without)
-        if chained:
-            node, moment = self._place.node, utc_text(time.time())
-            request = Request(kind="chain", by=node, time=moment, allocation=self.allocation, id=chained)
-            append_line(self._layout.requests, to_json(request))
-        return refusal
-
-    def may_answer_later(self) -> bool:
-        """Return whether the scheduler may answer later what it has not answered; does not read the disk."""
-        return self._questions.may_answer_later()
-
-    def _find_exclusion(self) -> Exclusion:
-        """Return what the next start is to avoid: what a head has said, or else what the latest claim blames."""
-        told = [each for each in self._requests() if each.kind == "requeue"]
-        here = [each.nodes for each in told if each.allocation == self.allocation]
-        if here:
-            nodes = here[-1]
-        else:
-            claim = self._chain.latest_attempt()
-            nodes = blamed_nodes(claim.set_aside, self.allocation) if claim is not None else ()
-        earlier = (node for each in told if each.allocation != self.allocation for node in each.nodes)
-        return Exclusion(script=self._layout.script, nodes=nodes, earlier=tuple(dict.fromkeys(earlier)))
-
-    @property
-    def restart_count(self) -> int:
-        """How often the scheduler has started this job again before this start."""
-        return self._place.restart_count
-
-    def find_requeue_refusal(self, reason: str) -> str:
-        """Return why the job is not to be started again after an end for this reason; empty if it is to be.
-
-        Raises:
-            RunDirectoryError: the claims cannot be read.
-        """
-        if self._place.is_local:
-            return "nothing starts a job of this machine again"
-        return find_refusal(self._plan.requeue, reason, used=self._chain.starts() - 1)
-
     def goes_on_elsewhere(self, attempts: int) -> AttemptClaim | int | None:
         """Return the claim of an attempt after so many, or the allocation, in which others go on; None if none do.
 
@@ -250,71 +194,6 @@ class Journal:
         if (goes_on_in := self._goes_on_in()) is not None:
             return goes_on_in
         return self._chain.latest_attempt(above=attempts) or self._chain.next_attempt(attempts)
-
-    def note_requeue(self, reason: str, nodes: Sequence[str] = (), *, charged: Charged | None = None) -> None:
-        """Record durably why this allocation ends, before its agents leave and the job is started again.
-
-        Args:
-            reason: a word of `RESULT_REASONS`.
-            nodes: those that the next start is to avoid, the ones that matter most last.
-            charged: what the head has charged, which no claim may have yet; None if it is not known.
-
-        Raises:
-            RunDirectoryError: the run directory cannot be written.
-        """
-        request = Request(
-            kind="requeue",
-            by=self._place.node,
-            time=utc_text(time.time()),
-            allocation=self.allocation,
-            reason=reason,
-            nodes=tuple(nodes),
-            charged=charged,
-        )
-        append_line(self._layout.requests, to_json(request))
-
-    def requeue_reason(self, allocation: int | None = None) -> str | None:
-        """Return why an allocation, this one if none is named, ended with the run to go on; None if no head has said.
-
-        Raises:
-            RunDirectoryError: the requests cannot be read.
-        """
-        number = self.allocation if allocation is None else allocation
-        told = [each.reason for each in self._requests() if each.kind == "requeue" and each.allocation == number]
-        return told[-1] if told else None
-
-    def silent_ends(self) -> SilentEnds:
-        """Return which starts of this job since the latest attempt was opened ended without a word.
-
-        Slurm alone has started the job again after them, as it does when the node of the batch script is lost. A job
-        that a person submits again is another one.
-
-        Raises:
-            RunDirectoryError: the claims or the requests cannot be read.
-        """
-        latest = self._chain.latest_attempt()
-        worked = 0 if latest is None else latest.allocation
-        told = {each.allocation for each in self._requests() if each.kind == "requeue"}
-        starts = self._chain.earlier_starts(above=max(0, worked - 1))
-        silent = [start for start in starts if not told.intersection(start)]
-        idle = [start for start in silent if worked not in start]
-        return SilentEnds(
-            has_worked=len(idle) < len(silent),
-            idle=len(idle),
-            step=None
-            if latest is None
-            else furthest_step(self._layout, latest.attempt, (latest.head, *latest.members)),
-            progress=self.progress(),
-        )
-
-    def why_before(self) -> str:
-        """Return for people why the start before this one ended; empty if there was none."""
-        before = self._chain.predecessor()
-        if before is None:
-            return ""
-        with contextlib.suppress(RunDirectoryError):
-            return describe_end(before, self.requeue_reason(before))
-        return describe_end(before, None)
 
     def dead_nodes(self, nodes: Collection[str]) -> frozenset[str]:
         """Return those of the nodes that the scheduler has given up for this job; does not read the disk."""
@@ -568,9 +447,7 @@ class Journal:
         return later_ones[-1] if later_ones and self._chain.latest_attempt_here() is None else None
 
     def _requests(self) -> Iterator[Request]:
-        for line in read_lines(self._layout.requests):
-            with contextlib.suppress(DecodeError):
-                yield from_json(Request, line)
+        return read_requests(self._layout)
 
     def _announce(self, mine: AllocationClaim) -> None:
         """Tell the agents of an earlier start of this claim; they may still run on nodes that Slurm has given up."""

@@ -1,15 +1,29 @@
-"""Which of the run's requests concern a head that has just begun, and what they mean to it; pure."""
+"""Reads the run's requests; which of them concern a head that has just begun, and what they mean to it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from hpc_elastic.codec import DecodeError, from_json
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import NOTICE_REASONS, NoticeReason, Request
+from hpc_elastic.rundir.store import read_lines
+
+
+def read_requests(layout: RunLayout) -> Iterator[Request]:
+    """Yield the run's requests in the order of the file; leave out lines that are none.
+
+    Raises:
+        RunDirectoryError: the file cannot be read.
+    """
+    for line in read_lines(layout.requests):
+        with contextlib.suppress(DecodeError):
+            yield from_json(Request, line)
 
 
 def standing_notices(requests: Sequence[Request], allocation: int) -> tuple[Request, ...]:

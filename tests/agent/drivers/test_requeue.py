@@ -261,7 +261,8 @@ def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
 
     async def scene(made: Scene) -> None:
-        made.coordinator._journal._plan = replace(made.coordinator._journal._plan, requeue=RequeuePlan(max=0, on=()))
+        next_start = made.coordinator._journal.next_start
+        next_start._plan = replace(next_start._plan, requeue=RequeuePlan(max=0, on=()))
         made.coordinator._say = lambda text, level="info": said.append(text)  # type: ignore[method-assign]
         made.coordinator.received_from_own(a_join(0))
         await until(made, Assign)

@@ -244,8 +244,8 @@ def test_what_was_charged_in_an_allocation_that_ended_before_the_next_claim_is_i
     claim, world = an_attempt()
     assert journal.claim_attempt(stamp(claim), world)[0]
     charged = Charged(attempt=1, spend=Spend(restarts=2), failure_signature="ValueError", same_failures=2, step=7)
-    journal.note_requeue("preempted", charged=charged)
-    journal.note_requeue("preempted")  # by the script, which knows of nothing
+    journal.next_start.note("preempted", charged=charged)
+    journal.next_start.note("preempted")  # by the script, which knows of nothing
     again = runs.journal(a_place(restart_count=1))
     again.claim_allocation(HEAD)
     history = again.history()
@@ -257,17 +257,17 @@ def test_what_was_charged_in_an_allocation_that_ended_before_the_next_claim_is_i
 
 def test_a_start_that_slurm_alone_has_started_again_has_ended_silently(runs: Runs) -> None:
     journal = runs.journal()
-    assert not journal.silent_ends().are_there
+    assert not journal.next_start.silent_ends().are_there
     journal.claim_allocation(HEAD)
     claim, world = an_attempt()
     assert journal.claim_attempt(stamp(claim), world)[0]
-    assert not journal.silent_ends().are_there
+    assert not journal.next_start.silent_ends().are_there
     journal.note(Note(name="steps.done", message="step 7", attempt=1, metadata={"step": 7}), 1)
     again = runs.journal(a_place(restart_count=1))
     again.claim_allocation(HEAD)
-    assert again.silent_ends() == SilentEnds(has_worked=True, step=7)
+    assert again.next_start.silent_ends() == SilentEnds(has_worked=True, step=7)
     third = runs.journal(a_place(restart_count=2))
-    assert third.silent_ends() == SilentEnds(has_worked=True, idle=1, step=7)
+    assert third.next_start.silent_ends() == SilentEnds(has_worked=True, idle=1, step=7)
 
 
 def test_an_end_that_was_told_is_not_silent_nor_is_one_of_another_job(runs: Runs) -> None:
@@ -276,9 +276,9 @@ def test_an_end_that_was_told_is_not_silent_nor_is_one_of_another_job(runs: Runs
     claim, world = an_attempt()
     assert journal.claim_attempt(stamp(claim), world)[0]
     other = runs.journal(a_place("43"), is_over=lambda job_id: True)
-    assert not other.silent_ends().are_there
-    journal.note_requeue("preempted")
-    assert not runs.journal(a_place(restart_count=1)).silent_ends().are_there
+    assert not other.next_start.silent_ends().are_there
+    journal.next_start.note("preempted")
+    assert not runs.journal(a_place(restart_count=1)).next_start.silent_ends().are_there
 
 
 def test_a_start_that_claimed_two_allocations_has_ended_once(runs: Runs) -> None:
@@ -286,9 +286,9 @@ def test_a_start_that_claimed_two_allocations_has_ended_once(runs: Runs) -> None
     journal.claim_allocation(HEAD)
     assert journal.claim_next_allocation(HEAD, after=1)
     again = runs.journal(a_place(restart_count=1))
-    assert again.silent_ends() == SilentEnds(idle=1)
-    journal.note_requeue("preempted")
-    assert not again.silent_ends().are_there
+    assert again.next_start.silent_ends() == SilentEnds(idle=1)
+    journal.next_start.note("preempted")
+    assert not again.next_start.silent_ends().are_there
 
 
 def test_the_budget_is_written_for_people_and_never_read(runs: Runs) -> None:
