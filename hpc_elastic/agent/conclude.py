@@ -13,7 +13,8 @@ is unknown. It writes nothing if the run may go on, or if another program knows 
   unless a person has asked for the end;
 - the agents left in order to be started again: then it asks the scheduler for that, since it lives outside of the
   image where the agents are in one. If the scheduler refuses, the result says so. It does the same where Slurm preempts
-  the job, or ends it at its time limit, and the agents were killed before they could say so.
+  the job, or ends it at its time limit, and the agents were killed before they could say so, or left because the
+  scheduler did not tell them: then it is asked for some minutes more.
 
 If every rank has exited 0, success is the result whatever else happened.
 """
@@ -25,7 +26,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -173,6 +174,10 @@ def conclude(
             is_over = not questions.is_requeued(job_id, restart_count)
         else:
             is_at_work = questions.is_at_work(job_id, restart_count)
+            if is_at_work is None and status == ExitCode.REQUEUE and journal.next_start.reason_of() is None:
+                is_at_work = _ask_until_answered(journal, lambda: questions.is_at_work(job_id, restart_count), pauses_s)
+                if is_at_work is None and _is_end_wanted(journal):
+                    return _write(plan, journal, evidence, judge(replace(evidence, is_stop_requested=True)))
             if (reason := _find_requeue_reason(journal, is_at_work)) is not None:
                 said = _start_again(journal, reason, pauses_s)
                 if not said:
@@ -184,6 +189,22 @@ def conclude(
         if not is_over:
             return Conclusion()
     return _write(plan, journal, evidence, judge(evidence))
+
+
+def _ask_until_answered(journal: Journal, ask: Callable[[], bool | None], pauses_s: Sequence[float]) -> bool | None:
+    """Return the scheduler's answer for agents that left because they got none; None if none comes, or need come.
+
+    Where Slurm takes the nodes and starts nothing again (PreemptMode=CANCEL), this is the last who could ask for that.
+    """
+    _say("asking until the scheduler answers why it stops the job")
+    for pause_s in pauses_s:
+        journal.requests()
+        if journal.is_end_wanted or not journal.next_start.may_answer_later():
+            return None
+        time.sleep(pause_s)
+        if (answer := ask()) is not None:
+            return answer
+    return None
 
 
 def _write(plan: LaunchPlan, journal: Journal, evidence: Evidence, outcome: Outcome) -> Conclusion:

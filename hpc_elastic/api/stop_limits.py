@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.scheduler.environment import options_of_shell
 from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
 
 SUBMIT_WAITS_S = 2.0  # for a warning; sbatch waits for a controller by itself
@@ -20,9 +22,9 @@ def check_stop_limits(plan: LaunchPlan, *, warn: Callable[[str], None], timeout_
     """
     if plan.scheduler != "slurm":
         return None
-    named = plan.sbatch.get("partition") or plan.sbatch.get("p")
+    named = plan.sbatch.get("partition") or plan.sbatch.get("p") or options_of_shell(os.environ).get("partition")
     try:
-        limits = find_stop_limits(named.split(",")[0] if named else None, timeout_s=timeout_s)
+        limits = find_stop_limits(named, timeout_s=timeout_s)
     except SchedulerError:  # a job file is also checked where no Slurm is
         return None
     for line in short_limits(plan, limits):

@@ -19,8 +19,12 @@ from hpc_elastic.rundir.index import IndexEntry
 from hpc_elastic.rundir.layout import ArrayLayout, RunLayout
 
 
-def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
+def choose_to_stop(wanted: str | None, verb: str = "cancel") -> RunLayout | ArrayLayout:
     """Return the run or array that the user wants to stop; ask if that is not certain.
+
+    Args:
+        wanted: the user's argument.
+        verb: what is to be done with the run, for the question.
 
     Raises:
         UsageError: there is none of this name, nobody can be asked which one is meant, or the answer was none.
@@ -41,10 +45,10 @@ def choose_to_stop(wanted: str | None) -> RunLayout | ArrayLayout:
     if not seen:
         raise UsageError(f"{NONE_HERE}, and all others are over", tip="`hpc-elastic list` shows the runs")
     whose = f" of the name {wanted}" if wanted is not None else " of this folder" if is_meant else ""
-    verb = "is" if len(seen) == 1 else "are"
-    problem = f"{count(len(seen), 'run')}{whose} {verb} not over" + f", and {unread} cannot be read" * bool(unread)
+    are = "is" if len(seen) == 1 else "are"
+    problem = f"{count(len(seen), 'run')}{whose} {are} not over" + f", and {unread} cannot be read" * bool(unread)
     problem = problem if is_meant else f"{NONE_HERE}; elsewhere {problem}"
-    return _layout(_ask(problem, seen))
+    return _layout(_ask(problem, seen, verb))
 
 
 def _has_results(entry: IndexEntry) -> bool:
@@ -65,7 +69,7 @@ def _layout(seen: Snapshot | ArraySnapshot) -> RunLayout | ArrayLayout:
     return ArrayLayout(seen.run_dir) if isinstance(seen, ArraySnapshot) else RunLayout(seen.run_dir)
 
 
-def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot]) -> Snapshot | ArraySnapshot:
+def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot], verb: str) -> Snapshot | ArraySnapshot:
     """Ask the person at the terminal to choose one of these runs.
 
     Raises:
@@ -77,13 +81,13 @@ def _ask(problem: str, seen: Sequence[Snapshot | ArraySnapshot]) -> Snapshot | A
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         shown = "\n".join(["", *(f"  {line}" for line in (header, *rows))])
         raise UsageError(
-            problem + shown, tip=f"name one of them: `hpc-elastic cancel {seen[0].job_id or seen[0].run_dir}`"
+            problem + shown, tip=f"name one of them: `hpc-elastic {verb} {seen[0].job_id or seen[0].run_dir}`"
         )
     lines = [f"     {header}", *(f"{number:>3}  {row}" for number, row in enumerate(rows, start=1))]
-    question = "cancel it? [y/N] " if len(seen) == 1 else f"which one? [1-{len(seen)}, or Enter for none] "
+    question = f"{verb} it? [y/N] " if len(seen) == 1 else f"which one? [1-{len(seen)}, or Enter for none] "
     print(printable("\n".join([f"{problem}:", *lines, question])), end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip().lower()
     chosen = {"y": 1, "yes": 1}.get(answer) if len(seen) == 1 else int(answer) if answer.isdecimal() else None
     if chosen is None or not 1 <= chosen <= len(seen):
-        raise UsageError("nothing was cancelled", tip="`hpc-elastic cancel RUN` names the run")
+        raise UsageError("none was chosen, and nothing was done", tip=f"`hpc-elastic {verb} RUN` names the run")
     return seen[chosen - 1]

@@ -33,7 +33,7 @@ def choose_at_work(wanted: str | None, verb: str) -> tuple[RunLayout, Snapshot]:
         UsageError: there is none, it is not certain which one is meant, or it is an array.
         RunDirectoryError: the run is over, none of its workers runs yet, or the directory is a copy.
     """
-    found = choose_to_stop(wanted)
+    found = choose_to_stop(wanted, verb)
     if isinstance(found, ArrayLayout):
         raise UsageError(f"{verb} goes with one run, and this is an array of runs", tip="name a task, such as 1234_5")
     check_no_copy(found.root)

@@ -63,7 +63,12 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         print_json(blamed_to_json(blamed))
     elif not blamed:
-        print(f"no node was named as the place of a failure within {arguments.since}", file=sys.stderr)
+        which = f"none of {', '.join(arguments.node)}" if arguments.node else "no node"
+        what = f", with the mark {arguments.problem}_problem," if arguments.problem else ""
+        print(
+            printable_line(f"{which} was named{what} as the place of a failure within {arguments.since}"),
+            file=sys.stderr,
+        )
     else:
         print("\n".join(line for each in blamed for line in _describe(each, terminal_width())))
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hpc_elastic
-from hpc_elastic.agent.conclude import conclude, describe
+from hpc_elastic.agent.conclude import Conclusion, conclude, describe
 from hpc_elastic.agent.records.journal import Journal, stamp
 from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -408,6 +408,44 @@ def test_the_script_has_the_job_started_again_if_all_agents_were_killed(
     assert answers.started_again == ["42"]
     told = [from_json(Request, line) for line in read_lines(start.layout.requests)]
     assert [(each.kind, each.reason, each.allocation) for each in told] == [("requeue", reason, 1)]
+
+
+class Silent(Answers):
+    """A scheduler that says only after some questions that it takes the job's nodes and starts nothing again."""
+
+    def __init__(self, questions: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.questions = questions
+        self.meanwhile = meanwhile
+        self.end = JobOutlook(state=JobState.COMPLETING, restarts=0, is_preempted=True)
+
+    def is_at_work(self, job_id: str, restart_count: int) -> bool | None:
+        self.questions -= 1
+        self.meanwhile()
+        return None if self.questions >= 0 else False
+
+
+def test_the_script_asks_on_for_agents_that_left_without_an_answer(start: Start) -> None:
+    start.claim()
+    answers = Silent(3)
+    assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3).is_started_again
+    assert answers.started_again == ["42"]
+
+
+def test_a_run_whose_scheduler_stays_silent_has_no_result(start: Start) -> None:
+    start.claim()
+    answers = Silent(9)
+    assert conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3) == Conclusion()
+    assert (answers.questions, answers.started_again, read_json(start.layout.result)) == (5, [], None)
+
+
+def test_the_script_asks_no_more_when_a_person_wants_the_end(start: Start) -> None:
+    start.claim()
+    stop = to_json(Request(kind="stop", by="ada@login1", time=""))
+    answers = Silent(9, lambda: append_line(start.layout.requests, stop))
+    conclude(start.layout, 75, 0, answers, pauses_s=(0.0,) * 3)
+    assert answers.questions == 8
+    assert read_json(start.layout.result)["state"] == "CANCELLED"
 
 
 def test_a_run_that_may_not_be_started_again_has_failed_for_what_ended_it(start: Start) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from hpc_elastic.api.stop_limits import describe_over_time, short_limits
+from hpc_elastic.api.stop_limits import check_stop_limits, describe_over_time, short_limits
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.plan.launch_plan import SignalsPlan
 from hpc_elastic.scheduler.slurm.limits import StopLimits, find_stop_limits
@@ -41,6 +45,7 @@ def plan_with(grace_s: float):  # type: ignore[no-untyped-def]
     [
         (None, StopLimits(kill_wait_s=30, preemption_s=5, partition="batch", over_time_s=0)),
         ("urgent", StopLimits(kill_wait_s=30, preemption_s=None, partition="urgent", over_time_s=120)),
+        ("urgent,batch", StopLimits(kill_wait_s=30, preemption_s=5, partition="batch", over_time_s=0)),
         ("nowhere", StopLimits(kill_wait_s=30, preemption_s=None, partition="nowhere", over_time_s=0)),
     ],
 )
@@ -63,6 +68,25 @@ def test_times_that_are_too_short_are_named_with_what_cuts_the_grace_short() -> 
 def test_nothing_is_said_of_times_that_are_long_enough_or_unknown() -> None:
     assert short_limits(plan_with(20), StopLimits(kill_wait_s=30, preemption_s=0, partition="batch")) == []
     assert short_limits(plan_with(60), StopLimits(kill_wait_s=None, preemption_s=None, partition="")) == []
+
+
+def test_the_partition_of_the_submitting_shell_is_asked_about_unless_the_job_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(CONFIG)
+    (tmp_path / "partitions").write_text(PARTITIONS)
+    program = tmp_path / "scontrol"
+    program.write_text(
+        f'#!/bin/bash\n[[ "$*" == *config* ]] && exec cat {tmp_path}/config\ncat {tmp_path}/partitions\n'
+    )
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SBATCH_PARTITION", "urgent")
+    said: list[str] = []
+    plan = replace(plan_with(20), scheduler="slurm")
+    assert check_stop_limits(plan, warn=said.append) == find_stop_limits("urgent", run=answering())
+    named = replace(plan, sbatch={**plan.sbatch, "partition": "batch"})
+    assert check_stop_limits(named, warn=said.append) == find_stop_limits("batch", run=answering())
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,17 @@ def test_records_that_cannot_be_read_and_runs_without_failures_name_nobody(tmp_p
     assert nodes(capsys) == []
 
 
+def test_a_node_that_nobody_named_is_not_taken_for_all(tmp_path: Path, capsys: Capture) -> None:
+    run = a_run(tmp_path, 1).allocate()
+    run.open_attempt(1)
+    run.open_attempt(2, root_cause=a_cause("node7", "node_lost"))
+    assert main(["nodes", "Node7", "node70"]) == 0
+    assert capsys.readouterr().err == "none of Node7, node70 was named as the place of a failure within 30d\n"
+    assert main(["nodes", "--problem", "user"]) == 0
+    told = capsys.readouterr().err
+    assert told == "no node was named, with the mark user_problem, as the place of a failure within 30d\n"
+
+
 def test_a_time_that_is_none_is_a_usage_error(capsys: Capture) -> None:
     assert main(["nodes", "--since", "yesterday"]) == 2
     assert "--since: expected a duration such as 90m" in capsys.readouterr().err

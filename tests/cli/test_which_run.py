@@ -172,11 +172,20 @@ def test_cancel_asks_on_a_terminal_which_run_of_this_folder_is_meant(
     assert (done, cancelled(slurm)) == (code, stopped)
 
 
-def on_terminal(folder: Path, answer: str) -> tuple[int, str]:
-    """`hpc-elastic cancel` in a folder, with a terminal; its exit code and what the terminal shows."""
+def test_each_verb_asks_for_what_it_does(a: Path, b: Path, slurm: FakeSlurm, capsys: Capture) -> None:
+    submit(b, capsys)
+    done, shown = on_terminal(a, "n", "restart")
+    assert (done, "restart it? [y/N]" in shown, "cancel" in shown) == (2, True, False), shown
+    os.chdir(a)
+    assert main(["stop"]) == 2
+    assert "hpc-elastic stop 1" in capsys.readouterr().err
+
+
+def on_terminal(folder: Path, answer: str, verb: str = "cancel") -> tuple[int, str]:
+    """`hpc-elastic cancel`, or another verb, in a folder with a terminal; its exit code and what the terminal shows."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "hpc_elastic", "cancel"], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
+        [sys.executable, "-m", "hpc_elastic", verb], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hpc_elastic.api.requests import make_request, send
+from hpc_elastic.rundir.records import utc_text
 from tests.integration.conftest import Door, Run
 from tests.slurm_sandbox.cluster import wait_until
 from tests.tiers import variants
@@ -259,3 +262,28 @@ def test_a_successor_of_the_head_gives_the_notice_again_and_status_says_it(door:
     assert sorted(event["node"] for event in events(run, "notice.given")) == ["local0", "local1"]
     run.assert_nothing_left()
     run.assert_records_valid(killed={"local0"})
+
+
+def test_a_successor_of_the_head_counts_an_announced_stop_by_the_nodes_own_clock(door: Door) -> None:
+    """The clock of the machine that asked for it is an hour behind."""
+    door.write("train.py", GOES_ON)
+    door.write(
+        "job.yaml",
+        "name: heir\nsite: local\nnodes: {min: 1, max: 2}\nworkers_per_node: 2\nentrypoint: {script: train.py}\n"
+        "elastic: {lease: 2s}\n",
+    )
+    run = door.submit("job.yaml")
+    for rank in range(4):
+        run.wait_for_output("attempt 1", rank=rank)
+    asked = make_request("stop", reason="hpc-elastic stop", seconds_left=600.0, allocation=1)
+    send(run.layout, replace(asked, time=utc_text(time.time() - 3600.0)))
+    for rank in range(4):
+        run.wait_for_output("poll n heard operator True", rank=rank)
+    os.kill(run.agent_pid("local0"), signal.SIGKILL)
+    for rank in (0, 1):
+        run.wait_for_output("heard operator True", attempt=2, rank=rank)
+    (later,) = [event for event in events(run, "notice.given") if event["node"] == "local1"]
+    assert 300 < later["metadata"]["seconds_left"] < 600, run.story()
+    door.write("go", "")
+    assert run.wait_until_over()["state"] != "FAILED", run.story()
+    run.assert_nothing_left()

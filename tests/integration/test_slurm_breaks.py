@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import (
     DIES,
     STUBBORN,
+    agent_outputs,
     assert_over,
     events,
     only_run,
@@ -243,3 +245,41 @@ def _wait_until_steps_are_told(run: Run, attempt: int) -> None:
         return any(event["name"] == "steps.done" and event["attempt"] == attempt for event in events(run))
 
     wait_until(are_told, f"a step of attempt {attempt} is recorded", within_s=180, otherwise=run.story)
+
+
+# Slurm's commands as where no controller answers, as long as a file is there.
+SILENT_COMMAND = """#!/bin/bash
+if [[ -e {folder}/silent ]]; then
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+exec {command} "$@"
+"""
+
+
+@pytest.mark.variant(of="test_a_preempted_run_goes_on_however_slurm_preempts")
+def test_a_preemption_that_cancels_goes_on_though_nobody_says_for_a_while_what_the_term_means(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """The agents leave without having heard that Slurm takes the nodes and starts nothing again."""
+    folder, path = slurm_door.folder, slurm_door.environ["PATH"]
+    (folder / "bin").mkdir()
+    for name in ("squeue", "scontrol", "sacct"):
+        command = shutil.which(name, path=path)
+        slurm_door.write(f"bin/{name}", SILENT_COMMAND.format(folder=folder, command=command)).chmod(0o700)
+    silent = folder / "silent"
+    with preempting_by(slurm, "CANCEL", 60):
+        slurm_door.environ["PATH"] = f"{folder}/bin:{path}"
+        run = start(slurm_door, DIES, ranks=2, nodes="2", workers="1")
+        slurm_door.environ["PATH"] = path
+        silent.touch()
+        with preempting(slurm):
+            wait_until(lambda: "does not say whether" in agent_outputs(run), "the agents have left", within_s=60)
+            time.sleep(3)  # the script asks, too
+            silent.unlink()
+            wait_until(
+                lambda: requeues_of(run) == [(1, "preempted")], "it is started again", within_s=60, otherwise=run.story
+            )
+        wait_for_ranks(run, 2, attempt=2)
+        slurm_door.run("cancel", run.job_id)
+        assert_over(run, "CANCELLED", 10)

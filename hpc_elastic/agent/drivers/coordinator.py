@@ -48,6 +48,7 @@ from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.job_end import ASKING_NODES
 from hpc_elastic.membership.members import drop
 from hpc_elastic.membership.messages import Broken, Dropped, Failed, Finished, Join, Message, TakeStacks, Terminated
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.rundir.allocation_ends import ASKED_AGAIN
 from hpc_elastic.rundir.records import AttemptClaim, Request
 
@@ -102,6 +103,7 @@ class Coordinator:
         diagnose: Diagnose = lambda _: (),
         times: CoordinatorTimes = COORDINATOR_TIMES,
         time_left: TimeLeft | None = None,
+        heard: Callable[[], NoticeGiven | None] = lambda: None,
     ) -> None:
         self._head = head
         self._node = node
@@ -130,6 +132,7 @@ class Coordinator:
             disk=disk,
             diagnose=diagnose,
             ask=self._asked,
+            heard=heard,
             times=times.watch,
         )
         self._is_end_asked = False

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
@@ -33,7 +34,8 @@ from hpc_elastic.agent.system.tasks import Tasks
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Level
 from hpc_elastic.membership.discovery import MOST_CLAIMS, DiscoverySettings
-from hpc_elastic.membership.messages import Elsewhere, Message, Welcome
+from hpc_elastic.membership.messages import Assign, Elsewhere, GiveNotice, Message, Welcome
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.succession import LostHead, Succession
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.records import Endpoint
@@ -97,6 +99,8 @@ class HeadSide(Receiver):
         self._successor: Successor | None = None
         self._making: object = None  # marks the head under creation; replaced if that is called off
         self._is_stepping_down = False
+        self._heard: NoticeGiven | None = None  # the notice that a head has told the member of last
+        self._heard_at = 0.0
 
     def fence_deadline(self) -> float:
         """Returns until when a local head lets the workers run if it does not check its leases again."""
@@ -253,7 +257,16 @@ class HeadSide(Receiver):
         if isinstance(message, Welcome):
             self._journal.allocation = message.allocation
             self._head_node = message.head
+        if isinstance(message, (GiveNotice, Assign)) and message.notice is not None:
+            self._heard, self._heard_at = message.notice, self._loop.time()
         self._member.received(message)
+
+    def _heard_notice(self) -> NoticeGiven | None:
+        """Return the notice that the member was told of last, with the seconds that are left of it now."""
+        if self._heard is None or self._heard.seconds_left is None:
+            return self._heard
+        age_s = self._loop.time() - self._heard_at
+        return replace(self._heard, seconds_left=max(0.0, self._heard.seconds_left - age_s))
 
     # Implementation of successor.Headship: a head on this node.
 
@@ -300,7 +313,7 @@ class HeadSide(Receiver):
             superseded=lambda reason: self._superseded(head, reason),
             moved=self._moved,
         )
-        head = self._head = self._head_start.make(self._member.join, past, succession, outputs)
+        head = self._head = self._head_start.make(self._member.join, past, succession, outputs, self._heard_notice)
         self._journal.is_head = succession is None
         self._member.connected(is_joined=False)
 

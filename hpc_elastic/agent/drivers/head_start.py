@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpc_elastic.agent.drivers.coordinator import Coordinator
@@ -16,6 +17,7 @@ from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.membership.decisions import Decide, History, SilentEnds
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.rounds import HeadSettings
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.timing import AGENT, Profile
@@ -109,7 +111,14 @@ class HeadStart:
             has_silent_ends=silent_ends.are_there,
         )
 
-    def make(self, own: Join, past: Past, succession: Succession | None, outputs: HeadOutputs) -> Coordinator:
+    def make(
+        self,
+        own: Join,
+        past: Past,
+        succession: Succession | None,
+        outputs: HeadOutputs,
+        heard: Callable[[], NoticeGiven | None] = lambda: None,
+    ) -> Coordinator:
         """Creates a head that gathers nodes for the next attempt.
 
         Args:
@@ -117,6 +126,7 @@ class HeadStart:
             past: the run's history, which the head continues.
             succession: the lost head whose place it takes, None for a first head.
             outputs: the callbacks to the agent around it.
+            heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
         """
         plan, place = self._plan, self._place
         settings = self._settings(own, past, is_first=succession is None)
@@ -141,6 +151,7 @@ class HeadStart:
             outputs=outputs,
             diagnose=lambda nodes: findings.read(nodes, own.agent),
             time_left=self._time_left,
+            heard=heard,
         )
 
     def _settings(self, own: Join, past: Past, *, is_first: bool) -> HeadSettings:

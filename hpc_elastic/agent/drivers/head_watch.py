@@ -16,6 +16,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.actions import Action
 from hpc_elastic.membership.gathering import Diagnosis
 from hpc_elastic.membership.head import Head
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord
 
@@ -72,6 +73,7 @@ class HeadWatch:
         disk: the thread for access to the run directory.
         diagnose: finds out why nodes have not joined; blocks.
         ask: is called with each other request of people (`journal.ASKED`) that comes while this head is one.
+        heard: returns the notice that this node's member has from an earlier head, with the seconds that are left.
         times: how often it looks.
     """
 
@@ -85,6 +87,7 @@ class HeadWatch:
         disk: BackgroundThread,
         diagnose: Diagnose,
         ask: Callable[[Request], None] = lambda _: None,
+        heard: Callable[[], NoticeGiven | None] = lambda: None,
         times: WatchTimes = WATCH_TIMES,
     ) -> None:
         self._head = head
@@ -94,6 +97,7 @@ class HeadWatch:
         self._disk = disk
         self._diagnose = diagnose
         self._ask = ask
+        self._heard = heard
         self._times = times
         self._told: set[str | None] | None = None  # the ids of requests that were passed on; None: not known yet
         self._old_notices: set[str | None] = set()  # the ids of `journal.notices` that an earlier head may have heard
@@ -135,7 +139,11 @@ class HeadWatch:
         for request in requests:
             if self._told is not None and request.id not in self._told:
                 self._told.add(request.id)
-                self._ask(aged(request, time.time()) if request.id in self._old_notices else request)
+                self._ask(self._aged(request) if request.id in self._old_notices else request)
+
+    def _aged(self, request: Request) -> Request:
+        is_alone = len(self._old_notices) == 1  # of several nobody knows which one the member was told of
+        return aged(request, time.time(), self._heard() if is_alone else None)
 
     def _pass_over_old_requests(self) -> None:
         """Note which requests there are already, to earlier heads; blocks.

@@ -75,13 +75,20 @@ def operator_stop_in(request: Request) -> OperatorStop:
     return OperatorStop(by=request.by, seconds_left=left_s, is_requeue=request.requeue)
 
 
-def aged(request: Request, now: float) -> Request:
-    """Return an old notice with the seconds that are left now, in Unix seconds, by the clocks of both machines.
+def aged(request: Request, now: float, heard: NoticeGiven | None = None) -> Request:
+    """Return an old notice or announced stop with the seconds that are left now.
 
-    It is the only time that is known of it. What the clocks differ by makes the seconds wrong, and nothing else.
+    Args:
+        request: of an earlier head's time.
+        now: Unix seconds.
+        heard: the notice that this node's member has from an earlier head, with the seconds that are left now; None if
+            it has none. It is counted by this machine's clock alone. Else the age is by the clocks of both machines,
+            and what they differ by makes the seconds wrong.
     """
     if request.seconds_left is None:
         return request
+    if heard is not None and heard.seconds_left is not None and heard.reason == notice_in(request).reason:
+        return replace(request, seconds_left=min(request.seconds_left, heard.seconds_left))
     age_s = 0.0
     with contextlib.suppress(ValueError):
         given = datetime.strptime(request.time, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
@@ -90,7 +97,7 @@ def aged(request: Request, now: float) -> Request:
 
 
 def notice_in(request: Request) -> NoticeGiven:
-    """Return what a request of kind `notice` says; without a known reason it is an operator's."""
+    """Return what a notice or an announced stop says; without a known reason it is an operator's."""
     reason: NoticeReason = next((known for known in NOTICE_REASONS if known == request.reason), "operator")
     left_s = request.seconds_left
     return NoticeGiven(reason=reason, seconds_left=None if left_s is None else max(0.0, left_s), by=request.by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -37,19 +38,26 @@ class StopLimits:
 def find_stop_limits(partition: str | None, *, timeout_s: float = 4.0, run: Runner = run_command) -> StopLimits:
     """Ask the controller for the limits of a partition, None for the default one.
 
+    Of several, as in `batch,long`, they are those of the one that kills a preempted job soonest: Slurm may take any.
+
     Raises:
         SchedulerError: Slurm does not answer.
     """
     environ = commands.query_environment(os.environ)
     config = parse_config(run(commands.config_command(), environ=environ, timeout_s=timeout_s))
-    shown = run(commands.partitions_command(), environ=environ, timeout_s=timeout_s)
-    found = find_partition(parse_partitions(shown), partition)
+    partitions = parse_partitions(run(commands.partitions_command(), environ=environ, timeout_s=timeout_s))
+    names = partition.split(",") if partition else [None]
+    limits = [_limits_of(name, find_partition(partitions, name), config) for name in names]
+    return min(limits, key=lambda each: math.inf if each.preemption_s is None else each.preemption_s)
+
+
+def _limits_of(name: str | None, found: Mapping[str, str], config: Mapping[str, str]) -> StopLimits:
     mode = found.get("PreemptMode", config.get("PreemptMode", "OFF"))
     is_preempted = config.get("PreemptType", "") not in ("", "(null)", "preempt/none") and mode != "OFF"
     return StopLimits(
         kill_wait_s=_seconds(config.get("KillWait", "")),
         preemption_s=_seconds(found.get("GraceTime", "")) if is_preempted else None,
-        partition=found.get("PartitionName", partition or ""),
+        partition=found.get("PartitionName", name or ""),
         over_time_s=_over_time(found.get("OverTimeLimit", ""), config.get("OverTimeLimit", "")),
     )
 

@@ -36,6 +36,7 @@ from hpc_elastic.membership.messages import (
     Terminated,
     Welcome,
 )
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, claim
 from hpc_elastic.scheduler.allocation import Allocation
@@ -58,6 +59,7 @@ class Scene:
         progress_file: str | None = None,
         answers: Answers | None = None,
         times: CoordinatorTimes = COORDINATOR_TIMES,
+        heard: NoticeGiven | None = None,
     ) -> None:
         place = Allocation(job_id="42", restart_count=0, array_task=None, node_id=0, nodes=("node0",), is_local=False)
         self.layout = RunLayout(root)
@@ -76,6 +78,7 @@ class Scene:
             outputs=HeadOutputs(to_own_member=self.heard.put_nowait, superseded=self.superseded.append),
             diagnose=diagnose,
             times=times,
+            heard=lambda: heard,
         )
 
     @staticmethod
@@ -111,11 +114,12 @@ def play(
     progress_file: str | None = None,
     answers: Answers | None = None,
     times: CoordinatorTimes = COORDINATOR_TIMES,
+    heard: NoticeGiven | None = None,
 ) -> None:
     async def main() -> None:
         troubles: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
-        made = Scene(root, nodes, diagnose, restart, progress_file, answers, times)
+        made = Scene(root, nodes, diagnose, restart, progress_file, answers, times, heard)
         await asyncio.wait_for(scene(made), 30)
         await made.coordinator.close()
         await made.disk.close(5)

@@ -15,7 +15,8 @@ import pytest
 from hpc_elastic.agent.drivers.coordinator import CoordinatorTimes
 from hpc_elastic.agent.drivers.head_watch import WatchTimes
 from hpc_elastic.agent.drivers.job_clock import JobClock, TimeLeft
-from hpc_elastic.membership.messages import Assign, End, Stop, Stopped
+from hpc_elastic.membership.messages import Assign, End, GiveNotice, Stop, Stopped
+from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.plan.launch_plan import RequeuePlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.store import append_line, read_json, read_lines
@@ -219,8 +220,8 @@ def test_the_signal_to_the_batch_shell_makes_the_head_ask_slurm_and_is_no_notice
     assert "notice" not in events
 
 
-def ask_to_stop(root: Path, *, requeue: bool, seconds_left: float = 0.0) -> None:
-    request = {"kind": "stop", "by": "ada@login1", "time": "now", "id": "s", "seconds_left": seconds_left}
+def ask_to_stop(root: Path, *, requeue: bool, seconds_left: float = 0.0, time: str = "now") -> None:
+    request = {"kind": "stop", "by": "ada@login1", "time": time, "id": "s", "seconds_left": seconds_left}
     append_line(RunLayout(root).requests, {"format_version": 1, **request, "requeue": requeue})
 
 
@@ -255,6 +256,24 @@ def test_a_new_head_carries_out_a_stop_that_was_announced_to_the_one_before(tmp_
         assert message.cause == "stopped by ada@login1"
 
     play(tmp_path, scene, times=QUICK)
+
+
+def test_a_new_head_counts_an_announced_stop_by_what_its_member_has_heard_and_not_by_another_machines_clock(
+    tmp_path: Path,
+) -> None:
+    ask_to_stop(tmp_path, requeue=False, seconds_left=90.0, time="2020-01-01T00:00:00.000000Z")
+
+    async def scene(made: Scene) -> None:
+        made.coordinator.received_from_own(a_join(0))
+        while True:  # the head may hear of it before the workers are started, or after
+            message = await made.heard.get()
+            assert not isinstance(message, Stop)
+            if isinstance(message, (Assign, GiveNotice)) and message.notice is not None:
+                assert 50.0 < (message.notice.seconds_left or 0.0) <= 60.0
+                return
+
+    heard = NoticeGiven(reason="operator", seconds_left=60.0, by="ada@login1")
+    play(tmp_path, scene, times=QUICK, heard=heard)
 
 
 def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hpc_elastic.agent.records.requests import (
 )
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop
-from hpc_elastic.rundir.records import Request, utc_text
+from hpc_elastic.rundir.records import NoticeReason, Request, utc_text
 
 NOON = 1_800_000_000.0
 
@@ -60,6 +60,24 @@ def test_a_notice_of_another_allocation_does_not_stand() -> None:
 @pytest.mark.parametrize(("later_s", "left_s"), [(0, 90.0), (30, 60.0), (500, 0.0), (-40, 90.0)])
 def test_an_old_notice_has_the_seconds_that_are_left_and_never_more_than_it_had(later_s: float, left_s: float) -> None:
     assert aged(notice(), NOON + later_s).seconds_left == left_s
+
+
+def heard(left_s: float | None, reason: NoticeReason = "preemption") -> NoticeGiven:
+    return NoticeGiven(reason=reason, seconds_left=left_s, by="ada@login")
+
+
+@pytest.mark.parametrize("clocks_differ_s", [-3600.0, 0.0, 3600.0])
+def test_the_clock_of_another_machine_does_not_count_if_the_member_has_heard_of_the_notice(
+    clocks_differ_s: float,
+) -> None:
+    now = NOON + 30 + clocks_differ_s
+    assert aged(notice(), now, heard(60.0)).seconds_left == 60.0
+    assert aged(notice(), now, heard(600.0)).seconds_left == 90.0  # that was another one
+
+
+@pytest.mark.parametrize("other", [None, heard(None), heard(5.0, "time_limit")])
+def test_a_notice_that_the_member_has_not_heard_of_ages_by_both_clocks(other: NoticeGiven | None) -> None:
+    assert aged(notice(), NOON + 30, other).seconds_left == 60.0
 
 
 def test_an_old_notice_without_a_time_keeps_its_seconds() -> None:
