@@ -384,8 +384,8 @@ class Judge:
         """Begin no further attempt with a state that a node could not provide."""
         self._missing.add(state)
 
-    def flushes(self, exit_code: int) -> dict[str, Flush]:
-        """Return which training states are written as the allocation ends with this exit code, by node.
+    def flushes(self, exit_code: int, *, within_s: float | None = None) -> dict[str, Flush]:
+        """Return which training states are written as the allocation ends with this exit code, by node, and how long.
 
         None are after a success, and after an end for which the job does not want them.
         """
@@ -395,7 +395,8 @@ class Judge:
         ends = {int(ExitCode.REQUEUE): "requeue", int(ExitCode.STOPPED): "cancel"}
         if ends.get(exit_code, "failure") not in self._settings.flush_after:
             return {}
-        return states_to_flush(world, self._held(), self.history.attempts)
+        flushes = states_to_flush(world, self._held(), self.history.attempts)
+        return {node: replace(flush, within_s=within_s) for node, flush in flushes.items()}
 
     def unused(self) -> int | None:
         """Return the attempt after which states were written that this allocation has begun with and not gone beyond.

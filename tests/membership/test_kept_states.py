@@ -148,3 +148,14 @@ def test_no_state_is_written_where_the_run_directory_cannot_be() -> None:
     script.stopped(0, held=holds(0, (1, 7)))
     script.stopped(1, held=holds(1, (1, 7)))
     assert set(flushes(script.head.disk_failed("no space", script.now)).values()) == {None}
+
+
+def test_members_are_told_how_long_they_may_write() -> None:
+    script = next_allocation()
+    script.run()
+    script.say(0, Terminated(signal_name="SIGTERM"))
+    for node in (0, 1):
+        script.stopped(node, held=holds(node, (4, 9)))
+    actions = script.head.result_written(75, "the job is started again", script.now, flushes_within_s=20.0)
+    flush = Flush(ended=4, state=StateVersion(attempt=4, step=9), within_s=20.0)
+    assert flushes(actions) == {"node0": flush, "node1": flush}
