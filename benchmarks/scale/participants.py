@@ -104,7 +104,7 @@ class PretendedWorkers:
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
         """They ask for no notice."""
 
-    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
+    async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:  # noqa: ARG002
         return ()
 
     def pids(self) -> dict[str, int]:

@@ -293,7 +293,7 @@ class LocalWorkers:
         if not fetching.done():
             fetching.add_done_callback(close_memories)
             return False
-        self._states.adopt(fetching.result())
+        self._states.adopt(fetching.result(), assign)
         return True
 
     def _copying(self) -> BackgroundThread:
