@@ -63,6 +63,8 @@ def why_nothing_kept(layout: RunLayout) -> str | None:
         kept, latest = list_numbers(layout.memory), find_latest_attempt(layout)
         if not kept:
             return f"{root} has no training state: there is nothing in its folder memory"
+        if not latest:
+            return f"{root} has no training state: there is no attempt of a run"
         if not read_kept_records(layout, latest):
             return (
                 f"{root} has no training state of its latest attempt, {latest}: its run is at work, or was ended "
