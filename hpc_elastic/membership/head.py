@@ -545,7 +545,8 @@ class Head:
     ) -> list[Action]:
         self.phase = HeadPhase.CLOSING
         flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
-        ended = self._judge.unused() if is_settled and not flushes else None
+        is_for_later = is_settled and not flushes and exit_code != ExitCode.SUCCESS
+        ended = self._judge.unused() if is_for_later else None
         kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
         told = self._closing.begin(
             exit_code,
