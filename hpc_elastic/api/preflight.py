@@ -22,8 +22,8 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import expand_references, has_reference
 from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.create import check_vacant
+from hpc_elastic.rundir.kept_records import why_nothing_kept
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.store import list_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,8 @@ def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
         directory = None
     if (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
         yield PreflightProblem(path=("python",), message=message, is_certain=is_local and not has_setup)
-    if (other := plan.state.load_from) is not None and not list_numbers(RunLayout(other).memory):
-        message = f"{other} has no training state: there is nothing in its folder memory"
+    other = plan.state.load_from
+    if other is not None and (message := why_nothing_kept(RunLayout(other))) is not None:
         yield PreflightProblem(path=("state", "load_from"), message=message, is_certain=is_local)
     for index, role in enumerate(plan.roles):
         above: KeyPath = ("entrypoint",) if len(plan.roles) == 1 else ("roles", index, "entrypoint")

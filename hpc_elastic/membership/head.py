@@ -332,12 +332,21 @@ class Head:
         ends = self._end_everybody(int(ExitCode.RUN_DIRECTORY), error, now, is_settled=False)
         return [Log(text=error, level="error"), *ends]
 
-    def result_written(self, exit_code: int, cause: str, now: float) -> list[Action]:
+    def result_written(
+        self, exit_code: int, cause: str, now: float, *, flushes_within_s: float | None = None
+    ) -> list[Action]:
         """Tell all members to leave, with this exit code and cause.
 
         The run's result is on disk, or there is none, because the run goes on.
+
+        Args:
+            exit_code: the exit code with which they leave.
+            cause: why the run ends.
+            now: monotonic seconds.
+            flushes_within_s: how long they may write training states; None: nothing has to follow before the job's end.
         """
-        return [Log(text=cause, level="error" if exit_code else "info"), *self._end_everybody(exit_code, cause, now)]
+        ends = self._end_everybody(exit_code, cause, now, flushes_within_s=flushes_within_s)
+        return [Log(text=cause, level="error" if exit_code else "info"), *ends]
 
     def tick(self, now: float) -> list[Action]:
         """Return the actions that are due at the time `now`."""
@@ -540,10 +549,13 @@ class Head:
         self._closing.exit_code = result.exit_code
         return [WriteResult(result=result)]
 
-    def _end_everybody(self, exit_code: int, cause: str, now: float, *, is_settled: bool = True) -> list[Action]:
+    def _end_everybody(
+        self, exit_code: int, cause: str, now: float, *, is_settled: bool = True, flushes_within_s: float | None = None
+    ) -> list[Action]:
         self.phase = HeadPhase.CLOSING
-        flushes = self._judge.flushes(exit_code) if is_settled else {}
-        ended = self._judge.unused() if is_settled and not flushes else None
+        flushes = self._judge.flushes(exit_code, within_s=flushes_within_s) if is_settled else {}
+        is_for_later = is_settled and not flushes and exit_code != ExitCode.SUCCESS
+        ended = self._judge.unused() if is_for_later else None
         kept = [] if ended is None else [KeepStates(ended=ended, latest=self.attempt)]
         told = self._closing.begin(
             exit_code,

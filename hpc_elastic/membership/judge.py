@@ -384,10 +384,11 @@ class Judge:
         """Begin no further attempt with a state that a node could not provide."""
         self._missing.add(state)
 
-    def flushes(self, exit_code: int) -> dict[str, Flush]:
-        """Return which training states are written as the allocation ends with this exit code, by node.
+    def flushes(self, exit_code: int, *, within_s: float | None = None) -> dict[str, Flush]:
+        """Return which training states are written as the allocation ends with this exit code, by node, and how long.
 
-        None are after a success, and after an end for which the job does not want them.
+        None are after a success, and after an end for which the job does not want them; nor if nothing newer is held
+        than what the allocation before has written, which a broken writing must not cost (see `unused`).
         """
         world, decision = self._members.world, self.verdict.decision
         if world is None or not isinstance(decision, Finish) or exit_code == ExitCode.SUCCESS:
@@ -395,7 +396,11 @@ class Judge:
         ends = {int(ExitCode.REQUEUE): "requeue", int(ExitCode.STOPPED): "cancel"}
         if ends.get(exit_code, "failure") not in self._settings.flush_after:
             return {}
-        return states_to_flush(world, self._held(), self.history.attempts)
+        flushes = states_to_flush(world, self._held(), self.history.attempts)
+        written = {state.version for state in self._kept if state.ended}
+        if self.unused() is not None and all(flush.state in written for flush in flushes.values()):
+            return {}
+        return {node: replace(flush, within_s=within_s) for node, flush in flushes.items()}
 
     def unused(self) -> int | None:
         """Return the attempt after which states were written that this allocation has begun with and not gone beyond.

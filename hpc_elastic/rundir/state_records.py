@@ -50,10 +50,14 @@ class ChosenState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flush:
-    """Which state is to be written to the run directory, for the next allocation; `ended` is the latest attempt."""
+    """Which state is to be written to the run directory, for the next allocation; `ended` is the latest attempt.
+
+    `within_s`: what is not written then is given up, for the job's script has to ask for another start before its end.
+    """
 
     ended: int
     state: StateVersion
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,7 +250,7 @@ def list_numbers(directory: str, *, above: int = -1) -> list[int]:
     with file_system_errors(directory, "read"):
         try:
             with os.scandir(directory) as entries:
-                stems = (entry.name.split(".")[0] for entry in entries)
+                stems = (stem for entry in entries if (stem := entry.name.split(".")[0]).isascii())  # int() reads no ²
                 return sorted(number for stem in stems if stem.isdigit() and (number := int(stem)) > above)
         except (FileNotFoundError, NotADirectoryError):
             return []

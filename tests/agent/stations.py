@@ -55,6 +55,7 @@ class FakeWorkers:
         self.attempt: int | None = None  # what runs
         self._ranks: tuple[int, ...] = ()
         self.told: list[str] = []
+        self.hurries = 0
 
     async def initialize_workers(self, assign: Assign) -> None:
         self.told.append(f"start {assign.attempt}")
@@ -70,7 +71,8 @@ class FakeWorkers:
         return ()
 
     def hurry(self, *, spares_savers: bool = False) -> None:
-        """Do nothing: these workers end at once anyway."""
+        """Only count: these workers end at once anyway."""
+        self.hurries += 1
 
     async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hpc_elastic.membership.actions import Action, KeepStates
 from hpc_elastic.membership.decisions import History
@@ -91,11 +92,39 @@ def test_members_are_told_to_write_the_newest_state_that_all_of_them_hold() -> N
     assert told == {"node0": eight, "node1": eight}
 
 
-def test_what_was_loaded_is_written_again_as_the_state_after_the_attempt_that_saved_nothing() -> None:
+def test_what_was_loaded_is_not_written_again_if_nobody_has_saved_since() -> None:
+    """Its files are there, and a writing that is broken off must not cost them."""
     script = next_allocation()
     script.run()
     actions = ends(script, holds(0, (3, 7)), holds(1, (3, 7)))
+    assert set(flushes(actions).values()) == {None}
+    assert of_kind(actions, KeepStates) == [KeepStates(ended=3, latest=4)]
+
+
+def test_what_was_loaded_is_written_again_if_one_node_has_saved_since() -> None:
+    script = next_allocation()
+    script.run()
+    actions = ends(script, holds(0, (4, 8), (3, 7)), holds(1, (3, 7)))
     assert set(flushes(actions).values()) == {Flush(ended=4, state=SEVEN)}
+    assert not of_kind(actions, KeepStates)
+
+
+def test_nothing_stays_after_a_success_that_has_saved_nothing() -> None:
+    script = next_allocation()
+    script.run()
+    for node in (0, 1):
+        script.say(node, Finished(attempt=4))
+    actions = script.head.result_written(0, "every rank exited 0", script.now)
+    assert set(flushes(actions).values()) == {None}
+    assert not of_kind(actions, KeepStates)
+
+
+def test_what_another_run_has_kept_is_written_in_this_one() -> None:
+    eight = StateVersion(attempt=0, step=8)
+    script = next_allocation(attempts=0, states=[replace(kept()[0], ended=0, version=eight)])
+    script.run()
+    actions = ends(script, holds(0, (0, 8)), holds(1, (0, 8)))
+    assert set(flushes(actions).values()) == {Flush(ended=1, state=eight)}
     assert not of_kind(actions, KeepStates)
 
 
@@ -148,3 +177,14 @@ def test_no_state_is_written_where_the_run_directory_cannot_be() -> None:
     script.stopped(0, held=holds(0, (1, 7)))
     script.stopped(1, held=holds(1, (1, 7)))
     assert set(flushes(script.head.disk_failed("no space", script.now)).values()) == {None}
+
+
+def test_members_are_told_how_long_they_may_write() -> None:
+    script = next_allocation()
+    script.run()
+    script.say(0, Terminated(signal_name="SIGTERM"))
+    for node in (0, 1):
+        script.stopped(node, held=holds(node, (4, 9)))
+    actions = script.head.result_written(75, "the job is started again", script.now, flushes_within_s=20.0)
+    flush = Flush(ended=4, state=StateVersion(attempt=4, step=9), within_s=20.0)
+    assert flushes(actions) == {"node0": flush, "node1": flush}

@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpc_elastic.agent.records.kept_states import read_kept, remove_kept
+from hpc_elastic.agent.records.kept_states import point_elsewhere, read_kept, read_kept_elsewhere, remove_kept
 from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
 from hpc_elastic.agent.workers.state_files import write_states
 from hpc_elastic.membership.held_states import rank_places, shared_place
+from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.state_records import Flush, StateVersion
 from hpc_elastic.state_memory import slot_offset
@@ -36,7 +38,7 @@ def fetch(node: Node, layout: RunLayout) -> RankStates:
     """The agent's side of the same ranks in another allocation, with the state read from the run directory."""
     states = RankStates(node.said.append)
     try:
-        states.adopt(states.fetch(assign(4, STEP), layout))
+        states.adopt(states.fetch(assign(4, STEP), layout), assign(4, STEP))
     except BaseException:
         states.close()
         raise
@@ -128,6 +130,21 @@ def more_than_there_is_room_for(path: Path) -> None:
     record.write_text(json.dumps({**json.loads(record.read_text()), "length": 1 << 50}))
 
 
+def less_than_nothing(path: Path) -> None:
+    record = path.with_suffix(".json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "length": -5}))
+
+
+def a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
@@ -140,6 +157,9 @@ def more_than_there_is_room_for(path: Path) -> None:
         (a_record_of_nothing, "has not all of it"),
         (no_file, "No such file"),
         (more_than_there_is_room_for, "no room in memory"),
+        (less_than_nothing, "has not all of it"),
+        (a_fifo, "is no file"),
+        (a_folder, "is no file"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_in_one_line_and_leaves_no_descriptor(
@@ -219,6 +239,105 @@ def test_records_that_make_no_sense_do_not_count(layout: RunLayout) -> None:
     assert read_kept(layout, 3) == ()
     folder = Path(layout.kept_states(3))
     folder.mkdir(parents=True)
-    for name, content in (("00000.json", "{"), ("00001.json", "[]"), ("x.json", '{"attempt": "a"}'), ("y", "")):
+    numbers = [{"attempt": 10**30}, {"step": -1}, {"length": 0}, {"length": -1}]
+    sound = {"attempt": 1, "step": 2, "place": "0/1 0/1 default", "length": 3, "crc": 0}
+    for name, content in (
+        *((f"0001{number}.json", json.dumps({**sound, **odd})) for number, odd in enumerate(numbers)),
+        ("00000.json", "{"),
+        ("00001.json", "[]"),
+        ("x.json", '{"attempt": "a"}'),
+        ("y", ""),
+    ):
         (folder / name).write_text(content)
     assert read_kept(layout, 3) == ()
+
+
+def test_what_others_have_put_there_is_not_removed_with_the_states(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    node.run_both(save(2))
+    keep(node, layout)
+    folder, elsewhere = Path(layout.kept_states(3)), tmp_path / "moved"
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".00002.0123456789ab.tmp").write_text("its writer was killed")
+    keep(node, layout, Flush(ended=2, state=STEP))
+    Path(layout.kept_states(2)).rename(elsewhere)
+    Path(layout.kept_states(2)).symlink_to(elsewhere)
+    remove_kept(layout)
+    assert os.listdir(folder) == ["notes.txt"]
+    assert len(os.listdir(elsewhere)) == 4
+
+
+def test_ranks_at_another_place_read_their_own_states_from_the_files(node: Node, layout: RunLayout) -> None:
+    node.run_both(save(2))
+    node.states.verify()
+    moved = replace(assign(2, STEP), first_rank=0, first_role_rank=0)
+    assert node.states.lacks(assign(2, STEP)) is None
+    assert node.states.lacks(moved) == STEP
+
+
+OF_ANOTHER = StateVersion(attempt=0, step=2)
+
+
+def begin_with(other: RunLayout, layout: RunLayout, order: Assign, node: Node) -> list[str]:
+    """What the ranks load in a run at `layout` whose job names the run at `other`."""
+    node.states.close()
+    node.states = RankStates(node.said.append, other_run=other.root)
+    node.states.adopt(node.states.fetch(order, layout), order)
+    node.files = node.states.begin(order)
+    return node.run_both(LOAD)
+
+
+def claim(layout: RunLayout, attempt: int) -> None:
+    path = Path(layout.claim(attempt))
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+
+
+LOADED = [f"({{'rank': '{rank}', 'w': [2, 2.5]}}, 2)\n" for rank in (0, 1)]
+
+
+def test_only_what_another_run_has_kept_after_its_latest_attempt_counts(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    other = RunLayout(tmp_path / "other")
+    node.run_both(save(2))
+    keep(node, other, Flush(ended=1, state=STEP))
+    claim(other, 1)
+    (found,) = read_kept_elsewhere(other)
+    assert (found.ended, found.version) == (0, OF_ANOTHER)
+    assert begin_with(other, layout, assign(1, OF_ANOTHER), node) == LOADED
+    claim(other, 2)  # which may have done hours of steps
+    assert read_kept_elsewhere(other) == ()
+    keep(node, other, Flush(ended=2, state=OF_ANOTHER))
+    for path in Path(other.kept_states(2)).glob("*.json"):
+        path.unlink()
+    with pytest.raises(StateNotHereError):  # attempt 2 here, and the same step of an older attempt there
+        begin_with(other, layout, assign(2, OF_ANOTHER), node)
+
+
+def test_what_was_loaded_from_another_run_is_read_where_this_one_has_written_it(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    other = RunLayout(tmp_path / "other")
+    node.run_both(save(2))
+    keep(node, other, Flush(ended=1, state=STEP))
+    claim(other, 1)
+    assert begin_with(other, layout, assign(1, OF_ANOTHER), node) == LOADED
+    keep(node, layout, Flush(ended=1, state=OF_ANOTHER))
+    assert read_kept(layout, 1)[0].version == OF_ANOTHER
+    Path(other.root).rename(tmp_path / "gone")
+    assert begin_with(other, layout, assign(2, OF_ANOTHER), node) == LOADED
+
+
+def test_an_allocation_that_has_not_loaded_what_another_run_has_kept_leaves_it_to_the_next_one(
+    node: Node, layout: RunLayout, tmp_path: Path
+) -> None:
+    other = RunLayout(tmp_path / "other")
+    node.run_both(save(2))
+    keep(node, other, Flush(ended=1, state=STEP))
+    claim(other, 1)
+    point_elsewhere(layout, other, 1)
+    (found,) = read_kept(layout, 1)
+    assert (found.ended, found.version, found.places) == (1, OF_ANOTHER, frozenset(rank_places(assign(4))))
+    assert begin_with(other, layout, assign(2, OF_ANOTHER), node) == LOADED

@@ -412,7 +412,8 @@ class Coordinator:
             settled = await self._retry(lambda: self._end.settle(action.result))
             if isinstance(settled, tuple):
                 exit_code, cause = settled
-                self._do(lambda now: self._head.result_written(int(exit_code), cause, now))
+                within_s = self._end.flushes_within_s()
+                self._do(lambda now: self._head.result_written(int(exit_code), cause, now, flushes_within_s=within_s))
                 return
             answer = await self._retry(lambda: self._disk.call(lambda: self._journal.write_result(settled)))
         except RunDirectoryError as error:

@@ -33,6 +33,7 @@ from hpc_elastic.scheduler.protocol import JobOutlook, JobState
 TERMINATED = Trigger.TERMINATED.value
 NODE_LOST = Trigger.NODE_LOST.value
 NEAR_THE_END_S = 15.0  # a TERM so near the end of the job's time is that of the time limit
+WRITES_AFTER_END_S = 20.0  # of the 30 s to the KILL (KillWait) by default; the script asks for the start in the others
 
 
 class AllocationEnd:
@@ -79,9 +80,13 @@ class AllocationEnd:
         self._seen: str | None = None  # the reason that was found when the TERM arrived
         self._is_near_end = False
         self._has_said = False
+        self._ends_at: float | None = None  # monotonic: when the scheduler ends the job, by its latest answer
+        self._terminated_at: float | None = None
+        self._is_started_again = False  # by the scheduler, without a request
 
     async def terminated(self) -> None:
         """Finds out why a TERM came from outside, while the workers still stop."""
+        self._terminated_at = self._loop.time()
         self._is_near_end = self._seconds_left() <= NEAR_THE_END_S
         outlook = await self._loop.run_in_executor(None, self._journal.next_start.outlook)
         found = None if outlook is None else self._reason_in(outlook)
@@ -94,6 +99,21 @@ class AllocationEnd:
         """Records that this agent's own clock stops the run."""
         self._seen = reason
         self._say_stopping(reason)
+
+    def flushes_within_s(self) -> float | None:
+        """Returns how long agents may write training states when they leave without a result.
+
+        The script asks for another start when they have left, and it has to do so before the scheduler kills it. None:
+        the scheduler starts the job again by itself.
+        """
+        if self._is_started_again:
+            return None
+        now = self._loop.time()
+        ends_at = self._terminated_at if self._ends_at is None else self._ends_at
+        left = min(self._seconds_left(), float("inf") if ends_at is None else ends_at - now)
+        if left < WRITES_AFTER_END_S:
+            left = min(WRITES_AFTER_END_S, left + WRITES_AFTER_END_S)
+        return None if left == float("inf") else max(0.0, left)
 
     async def settle(self, result: RunResultRecord) -> RunResultRecord | tuple[ExitCode, str]:
         """Returns the result to write; or the exit code and the cause with which the agents leave without one."""
@@ -130,6 +150,8 @@ class AllocationEnd:
         return self._seen if found == TERMINATED and self._seen is not None else found
 
     def _reason_in(self, outlook: JobOutlook) -> str:
+        if outlook.state is JobState.RUNNING and outlook.seconds_left is not None:
+            self._ends_at = self._loop.time() + outlook.seconds_left
         if outlook.restarts > self._journal.next_start.restart_count:
             return REQUEUED
         if outlook.is_preempted:
@@ -140,6 +162,7 @@ class AllocationEnd:
         return TERMINATED
 
     def _requeued_by_scheduler(self) -> tuple[ExitCode, str]:
+        self._is_started_again = True
         reason = self._seen if self._seen in CAUSES else REQUEUED
         charged = self._charged()
         self._disk.best_effort(lambda: self._journal.next_start.note(str(reason), charged=charged))

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from hpc_elastic.agent.records.chain import ClaimChain
-from hpc_elastic.agent.records.kept_states import read_kept, read_kept_elsewhere, remove_kept, rename_kept
+from hpc_elastic.agent.records.kept_states import (
+    point_elsewhere,
+    read_kept,
+    read_kept_elsewhere,
+    remove_kept,
+    rename_kept,
+)
 from hpc_elastic.agent.records.next_start import NextStart
 from hpc_elastic.agent.records.progress import progress_digest
 from hpc_elastic.agent.records.requests import (
@@ -33,6 +39,7 @@ from hpc_elastic.membership.succession import Records
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.printable import printable_line
 from hpc_elastic.processes import find_process
+from hpc_elastic.rundir.kept_records import why_nothing_kept
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import (
     AllocationClaim,
@@ -212,25 +219,35 @@ class Journal:
         return history_after(latest, told[-1] if told else None)
 
     def kept_states(self, ended: int) -> tuple[KeptState, ...]:
-        """Return the training states that were written after this attempt; if there are, older ones are removed.
+        """Return the training states that were written after this attempt, and remove older ones, which do not count.
 
         Before the first attempt they are those of the run that the job names, if it names one.
         """
         other = self._plan.state.load_from
         try:
-            if not ended and other is not None:
-                return read_kept_elsewhere(RunLayout(other))
-            found = read_kept(self._layout, ended)
+            if ended or other is None:
+                found, why = read_kept(self._layout, ended), self._why_incomplete(ended)
+            else:
+                found, why = read_kept_elsewhere(RunLayout(other)), why_nothing_kept(RunLayout(other))
         except RunDirectoryError as error:
-            self.say(f"{error.message}; all ranks load from disk", "warning")
-            return ()
-        if found:
-            remove_kept(self._layout, before=ended)
+            found, why = (), error.message
+        if not found and why is not None:
+            self.say(f"{why}; all ranks load from disk", "warning")
+        # Also what was not complete when its writers were killed: else each allocation could leave a part of a state.
+        remove_kept(self._layout, before=ended)
         return found
+
+    def _why_incomplete(self, ended: int) -> str | None:
+        folder = self._layout.kept_states(ended)
+        return f"{folder} has no training state that is complete" if os.path.isdir(folder) else None
 
     def keep_states(self, ended: int, latest: int) -> None:
         """Have the training states that were written after one attempt count as those after a later one."""
-        rename_kept(self._layout, ended, latest)
+        other = self._plan.state.load_from
+        if not ended and other is not None:
+            point_elsewhere(self._layout, RunLayout(other), latest)
+        else:
+            rename_kept(self._layout, ended, latest)
 
     def latest_attempt(self, *, above: int = 0) -> AttemptClaim | None:
         """Return the claim of the run's latest attempt, None if its number is not above this one."""
@@ -330,10 +347,10 @@ class Journal:
             standing = self._chain.result()
         if standing is None:
             raise RunDirectoryError(f"{self._layout.result} is there and cannot be read")
-        if standing.state is RunState.SUCCEEDED:
-            remove_kept(self._layout)
         if not os.path.exists(self._layout.exit_code):  # the result's writer may have died before this file
             write_bytes(self._layout.exit_code, f"{standing.exit_code}\n".encode())
+        if standing.state is RunState.SUCCEEDED:  # the script waits for the file above, not for gigabytes to be freed
+            remove_kept(self._layout)
         return standing.exit_code, standing.cause
 
     def _time_spent(self, result: RunResultRecord) -> TimeSpent:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import defaultdict
 from dataclasses import replace
 
-from hpc_elastic.codec import DecodeError, from_json
+from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.rundir.kept_records import find_latest_attempt, read_kept_records
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptRecord, KeptState, StateVersion
-from hpc_elastic.rundir.store import list_numbers, read_json
+from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, KeptState, StateVersion
+from hpc_elastic.rundir.store import list_numbers, write_json
 
 
 def read_kept(layout: RunLayout, ended: int) -> tuple[KeptState, ...]:
@@ -22,32 +24,34 @@ def read_kept(layout: RunLayout, ended: int) -> tuple[KeptState, ...]:
     """
     with contextlib.suppress(OSError):  # so that an NFS client asks anew for names that were not there some time ago
         os.listdir(layout.root)
-    if ended not in list_numbers(layout.memory):
-        return ()
     places: defaultdict[StateVersion, set[str]] = defaultdict(set)
-    with contextlib.suppress(OSError):
-        for name in os.listdir(layout.kept_states(ended)):
-            stem, extension = os.path.splitext(name)
-            if extension == ".json":
-                with contextlib.suppress(DecodeError):
-                    record = from_json(KeptRecord, read_json(layout.kept_record(ended, stem)))
-                    places[record.version].add(record.place)
+    for record in read_kept_records(layout, ended).values():
+        places[record.version].add(record.place)
     return tuple(
         KeptState(ended=ended, version=version, places=frozenset(whose)) for version, whose in sorted(places.items())
     )
 
 
 def read_kept_elsewhere(layout: RunLayout) -> tuple[KeptState, ...]:
-    """Return the states that another run has written last, as older than all that this run saves.
+    """Return the states that another run has written after its latest attempt, as older than all that this run saves.
 
     Raises:
         RunDirectoryError: a record exists and cannot be read.
     """
-    latest = (list_numbers(layout.memory) or [0])[-1]
     return tuple(
         replace(state, ended=0, version=StateVersion(attempt=OF_ANOTHER_RUN, step=state.version.step))
-        for state in read_kept(layout, latest)
+        for state in read_kept(layout, find_latest_attempt(layout))
     )
+
+
+def point_elsewhere(layout: RunLayout, other: RunLayout, latest: int) -> None:
+    """Have the states of another run count as those after an attempt of this one; do nothing if it cannot be.
+
+    Only their records are copied: the files are read where they are.
+    """
+    with contextlib.suppress(RunDirectoryError):
+        for name, record in read_kept_records(other, find_latest_attempt(other)).items():
+            write_json(layout.kept_record(latest, name), to_json(replace(record, attempt=OF_ANOTHER_RUN)))
 
 
 def rename_kept(layout: RunLayout, ended: int, latest: int) -> None:
@@ -67,8 +71,16 @@ def remove_kept(layout: RunLayout, *, before: float = float("inf")) -> None:
 
 
 def _remove_folder(path: str) -> None:
+    if os.path.islink(path):  # somebody has moved it: what is there is not ours
+        return
     # The records first: what is left of a removal that was broken off does not count.
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(path), key=lambda name: not name.endswith(".json")):
-            os.unlink(os.path.join(path, name))
+        for name in sorted(filter(_is_ours, os.listdir(path)), key=lambda name: not name.endswith(".json")):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(path, name))
         os.rmdir(path)
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a file has the name of a record or a state, or of one whose writer was killed."""
+    return re.fullmatch(r"(\d{5,}|all-.+)\.(json|state)|\..+\.tmp", name, re.ASCII) is not None

@@ -230,7 +230,7 @@ class LocalWorkers:
     async def flush_state(self, flush: Flush) -> str:
         """Write this node's part of a training state to the run directory; return a line about it, "" if it has none.
 
-        No worker may run. It is given up after `FLUSHES_WITHIN_S`, and when a person hurries.
+        No worker may run. It is given up after `FLUSHES_WITHIN_S` or the time of `flush`, and when a person hurries.
         """
         parts = self._states.parts_of(flush, self._layout)
         if not parts:
@@ -238,9 +238,10 @@ class LocalWorkers:
         writing = self._copying().call(lambda: write_states(self._layout, flush, parts))
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         waited: set[asyncio.Future[Any]] = {writing, hurried}
-        await asyncio.wait(waited, timeout=FLUSHES_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+        most_s = FLUSHES_WITHIN_S if flush.within_s is None else min(FLUSHES_WITHIN_S, flush.within_s)
+        await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         if not writing.done():
-            why = "hurried" if hurried.done() else f"{FLUSHES_WITHIN_S:.0f} s are over"
+            why = "hurried" if hurried.done() else f"{most_s:.0f} s are over"
             return f"step {flush.state.step} is not kept for the next allocation: its writing was broken off ({why})"
         hurried.cancel()
         return writing.result()
@@ -292,7 +293,7 @@ class LocalWorkers:
         if not fetching.done():
             fetching.add_done_callback(close_memories)
             return False
-        self._states.adopt(fetching.result())
+        self._states.adopt(fetching.result(), assign)
         return True
 
     def _copying(self) -> BackgroundThread:

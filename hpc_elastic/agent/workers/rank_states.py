@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import zlib
 from collections.abc import Callable
@@ -80,8 +81,9 @@ class RankStates:
         if assign.state is None:
             return None
         found = self._of_version(assign.state)
+        # Other ranks may have been here: what files have fits any place, what is in memory that of its own ranks.
         is_here = bool(found and found[0] is not None and found[0].is_replicated) or (
-            len(found) == assign.workers and None not in found
+            len(found) == assign.workers and None not in found and part_of(assign) == self._part
         )
         return None if is_here else assign.state
 
@@ -95,14 +97,19 @@ class RankStates:
             return []
         try:
             if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
-                layout = RunLayout(self._other_run)
+                # An earlier allocation may have written it anew, and the other run's directory may be gone since.
+                with contextlib.suppress(StateFileError, RunDirectoryError):
+                    return read_states(layout, assign, assign.state, self._most())
+                other = RunLayout(self._other_run)
+                return read_states(other, assign, assign.state, self._most(), is_of_another_run=True)
             return read_states(layout, assign, assign.state, self._most())
         except (StateFileError, RunDirectoryError) as error:
             raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {error}") from error
 
-    def adopt(self, files: list[int]) -> None:
-        """Take these memories, which `fetch` has filled, in the place of those that there are."""
+    def adopt(self, files: list[int], assign: Assign) -> None:
+        """Take these memories, which `fetch` has filled for this attempt, in the place of those that there are."""
         self.close()
+        self._part = part_of(assign)
         self._files = files
         self._numbers = [map_control(file) for file in files]
 

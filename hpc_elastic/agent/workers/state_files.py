@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 import time
 import zlib
@@ -15,10 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.cgroup_memory import read_room
-from hpc_elastic.codec import DecodeError, from_json, to_json
+from hpc_elastic.codec import to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.membership.held_states import rank_places, shared_place
 from hpc_elastic.membership.messages import Assign
+from hpc_elastic.rundir.kept_records import find_latest_attempt, parse_kept_record
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, Flush, KeptRecord, StateVersion
 from hpc_elastic.rundir.store import (
@@ -59,6 +61,8 @@ def write_states(layout: RunLayout, flush: Flush, parts: Sequence[StatePart]) ->
             sizes[number] = _write(layout, flush, parts[number])
         except (StateFileError, RunDirectoryError, OSError) as error:
             outcomes[number] = str(error)
+        except Exception as error:  # whatever it is, the end of the run is as it was decided
+            outcomes[number] = repr(error)
         else:
             del outcomes[number]
 
@@ -115,7 +119,9 @@ def _write(layout: RunLayout, flush: Flush, part: StatePart) -> int:
     return state.length
 
 
-def read_states(layout: RunLayout, assign: Assign, version: StateVersion, most: int) -> list[int]:
+def read_states(
+    layout: RunLayout, assign: Assign, version: StateVersion, most: int, *, is_of_another_run: bool = False
+) -> list[int]:
     """Read the states of this node's ranks from their files; return the descriptors of new memories, by local rank.
 
     The caller owns the descriptors. A state that is the same on all ranks is only in the memory of local rank 0.
@@ -125,14 +131,20 @@ def read_states(layout: RunLayout, assign: Assign, version: StateVersion, most: 
         assign: this node's part of the world.
         version: which state.
         most: how many bytes may be read.
+        is_of_another_run: `layout` is that of the run with whose state this one has begun. Of its folders only the
+            latest one counts: a step of an earlier one is of another history.
 
     Raises:
         StateFileError: a state is not there, is damaged, or there is no room for it.
         RunDirectoryError: a file cannot be read.
     """
     found: list[_Kept] = []
-    for ended in dict.fromkeys([assign.attempt - 1, *reversed(list_numbers(layout.memory))]):
-        shared = _Kept.find(layout, ended, layout.kept_of_all(assign.role), shared_place(assign.role), version)
+    if is_of_another_run:
+        folders, find = [find_latest_attempt(layout)], _Kept.find_of_another_run
+    else:
+        folders, find = [assign.attempt - 1, *reversed(list_numbers(layout.memory))], _Kept.find
+    for ended in dict.fromkeys(folders):
+        shared = find(layout, ended, layout.kept_of_all(assign.role), shared_place(assign.role), version)
         ranks = range(assign.first_rank, assign.first_rank + assign.workers)
         found = (
             [shared]
@@ -140,7 +152,7 @@ def read_states(layout: RunLayout, assign: Assign, version: StateVersion, most: 
             else [
                 each
                 for rank, place in zip(ranks, rank_places(assign), strict=True)
-                if (each := _Kept.find(layout, ended, layout.kept_of_rank(rank), place, version)) is not None
+                if (each := find(layout, ended, layout.kept_of_rank(rank), place, version)) is not None
             ]
         )
         if shared is not None or len(found) == assign.workers:
@@ -177,15 +189,20 @@ class _Kept:
     @classmethod
     def find(cls, layout: RunLayout, ended: int, name: str, place: str, version: StateVersion) -> _Kept | None:
         """Return the state of this place and version among those that came after an attempt, None if there is none."""
-        try:
-            record = from_json(KeptRecord, find_json(layout.kept_record(ended, name)))
-        except DecodeError:
-            return None
-        if version.attempt == OF_ANOTHER_RUN:
-            record = replace(record, attempt=OF_ANOTHER_RUN)
-        if record.place != place or record.version != version:
+        record = parse_kept_record(find_json(layout.kept_record(ended, name)))
+        if record is None or record.place != place or record.version != version:
             return None
         return cls(path=layout.kept_state(ended, name), record=record)
+
+    @classmethod
+    def find_of_another_run(
+        cls, layout: RunLayout, ended: int, name: str, place: str, version: StateVersion
+    ) -> _Kept | None:
+        """Return the state of this place and step, in whatever attempt of its own the other run has saved it."""
+        record = parse_kept_record(find_json(layout.kept_record(ended, name)))
+        if record is None or record.place != place or record.step != version.step:
+            return None
+        return cls(path=layout.kept_state(ended, name), record=replace(record, attempt=OF_ANOTHER_RUN))
 
 
 def _read(path: str, record: KeptRecord, descriptor: int, *, is_replicated: bool) -> None:
@@ -195,8 +212,10 @@ def _read(path: str, record: KeptRecord, descriptor: int, *, is_replicated: bool
         StateFileError: the file is not what its record says.
         OSError: it cannot be read, or there is no memory for it.
     """
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait for its writer
     try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            raise StateFileError(f"{path} is no file")
         state = SlotState(
             slot=0,
             sequence=1,

@@ -292,3 +292,31 @@ def test_a_requeue_that_there_cannot_be_stops_nothing(tmp_path: Path) -> None:
 
     play(tmp_path, scene, times=QUICK)
     assert any(text.endswith("requeue.max is 0, so the job is not started again; nothing was done") for text in said)
+
+
+@pytest.mark.parametrize(
+    ("answer", "most_s"),
+    [
+        (replace(PREEMPTED, seconds_left=300), 300),  # GraceTime: a TERM at its begin
+        (PREEMPTED, 20),
+        (OUT_OF_TIME, 20),
+        (None, 20),
+        (REQUEUED, None),
+    ],
+    ids=["preempted", "preempted-soon", "out-of-time", "unknown", "requeued"],
+)
+def test_states_are_written_within_a_time_that_leaves_the_script_its_own_for_the_requeue(
+    tmp_path: Path, answer: JobOutlook | None, most_s: float | None
+) -> None:
+    async def scene(made: Scene) -> None:
+        terminated_at = asyncio.get_running_loop().time()
+        assert (await terminate(made)).exit_code == 75
+        found = made.coordinator._end.flushes_within_s()
+        if most_s is None:
+            assert found is None
+        else:
+            passed = asyncio.get_running_loop().time() - terminated_at
+            assert found is not None
+            assert most_s - passed <= found <= most_s
+
+    play(tmp_path, scene, answers=ending_by(answer), times=QUICK)

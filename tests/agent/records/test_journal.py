@@ -22,6 +22,7 @@ from hpc_elastic.membership.actions import Note
 from hpc_elastic.membership.decisions import History, SilentEnds
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
+from hpc_elastic.plan.launch_plan import StatePlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import AttemptClaim, Charged, Endpoint, RunResultRecord, RunState, Spend, World
@@ -572,3 +573,60 @@ def test_progress_is_looked_for_where_the_workers_work(
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "1.pt").write_text("a")
     assert journal.progress() != before
+
+
+KEPT = {"attempt": 1, "step": 2, "place": "0/1 0/1 default", "length": 3, "crc": 0}
+
+
+def keep(layout: RunLayout, ended: int, *names: str) -> Path:
+    """Leave the files of a state after an attempt."""
+    folder = Path(layout.kept_states(ended))
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text(json.dumps(KEPT))
+    return folder
+
+
+def test_what_killed_writers_have_left_is_removed_when_a_newer_attempt_is_the_latest(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout, journal = runs.layout, runs.journal()
+    keep(layout, 1, "00000.json", "00000.state")
+    keep(layout, 2, ".00000.0123456789ab.tmp")
+    folder = keep(layout, 3, ".00000.0123456789ab.tmp", "00001.state")
+    assert journal.kept_states(3) == ()
+    assert os.listdir(layout.memory) == ["0003"]
+    assert f"{folder} has no training state that is complete; all ranks load from disk" in capsys.readouterr().out
+
+
+def test_nothing_is_said_of_states_where_there_are_none(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.journal().kept_states(3) == ()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_state_of_another_run_that_is_gone_is_said(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = str(tmp_path / "other")
+    journal = runs.journal(state=StatePlan(load_from=other))
+    assert journal.kept_states(0) == ()
+    assert f"there is no directory {other}; all ranks load from disk" in capsys.readouterr().out
+
+
+def test_states_are_removed_when_the_run_has_succeeded_and_the_script_can_read_its_exit_code(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = runs.journal()
+    folder = keep(runs.layout, 1, "00000.json", "00000.state")
+    remove = os.unlink
+    seen: list[bool] = []
+
+    def unlink(path: str) -> None:
+        if path.startswith(str(folder)):
+            seen.append(os.path.exists(runs.layout.exit_code))
+        remove(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    journal.write_result(a_result())
+    assert seen == [True, True]
+    assert not os.path.exists(runs.layout.memory)

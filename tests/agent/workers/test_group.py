@@ -22,7 +22,9 @@ from hpc_elastic.agent.workers.spawn import StartFailedError
 from hpc_elastic.agent.workers.worker_start import WorkerStart
 from hpc_elastic.membership.messages import StopManner
 from hpc_elastic.plan.roles import EntrypointPlan
+from hpc_elastic.rundir.state_records import Flush, StateVersion
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.state_memory import SlotState, fill_slot
 from tests.agent import stand_in
 from tests.agent.conftest import DEADLINE, PACKAGE, is_running
 from tests.membership.script import an_assign
@@ -237,5 +239,25 @@ def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tm
         finally:
             gc.enable()
         await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("within_s", [0.0, None])
+def test_the_writing_of_a_state_is_given_up_when_the_head_says_so(tmp_path: Path, within_s: float | None) -> None:
+    state = SlotState(slot=0, sequence=1, attempt=1, step=7, length=3, is_replicated=True, crc=None)
+
+    async def scene(made: Scene) -> None:
+        await made.start()
+        await made.workers.stop_workers(StopManner.FENCE, is_terminated=False)
+        states = made.workers._states
+        with fill_slot(states._numbers[0], states._files[0], state) as write:
+            write(memoryview(b"abc"), 0)
+        flush = Flush(ended=1, state=StateVersion(attempt=1, step=7), within_s=within_s)
+        line = await made.workers.flush_state(flush)
+        if within_s is None:
+            assert line.startswith("kept step 7 for the next allocation: ")
+        else:
+            assert line == ("step 7 is not kept for the next allocation: its writing was broken off (0 s are over)")
 
     play(tmp_path, scene)
