@@ -102,6 +102,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --machines --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --states --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --requests --first $(FIRST) --count $$(($(N) / 10))
 
 explore: .venv/.installed
 	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES)

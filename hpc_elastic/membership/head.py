@@ -273,7 +273,7 @@ class Head:
             return [Log(text=text, level="warning")]
         if not self._members.is_in_world(node):
             return told
-        if self.phase is HeadPhase.RUNNING:
+        if self.phase in (HeadPhase.CLAIMING, HeadPhase.RUNNING):
             return told + self._observe(Seen(trigger=Trigger.DRAIN_REQUESTED, nodes=(node,), detail=by), now)
         if self.phase in (HeadPhase.STOPPING, HeadPhase.PAUSING) and (widened := self._judge.verdict.widen()):
             return told + self._stop(widened, now)

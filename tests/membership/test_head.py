@@ -694,6 +694,18 @@ def test_a_drain_while_the_nodes_are_gathered_stands_for_the_attempt_that_follow
     assert names_of(script, script.join(2)) == ["node1", "node2"]
 
 
+def test_a_drain_while_an_attempt_is_claimed_gives_the_next_one_without_that_node() -> None:
+    script = HeadScript(3, min_nodes=2)
+    script.join(0)
+    script.join(1)
+    assert [node.node for node in the_claim(script.join(2)).world.nodes] == ["node0", "node1", "node2"]
+    script.head.drain_requested("node1", "ada@login1", script.now)
+    actions = script.claimed()
+    assert not sent(actions, Assign)
+    assert the_claim(actions).claim.reason == "ada@login1 drained node1"
+    assert names_of(script, actions) == ["node0", "node2"]
+
+
 def test_a_drained_head_goes_on_as_head_without_workers() -> None:
     script = HeadScript(3, min_nodes=2)
     script.run()

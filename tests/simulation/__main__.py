@@ -8,17 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tests.simulation.draw import draw
-from tests.simulation.draw_alone import draw_alone
-from tests.simulation.draw_flapping import draw_flapping
-from tests.simulation.draw_health import draw_health
-from tests.simulation.draw_machines import draw_machines
-from tests.simulation.draw_notices import draw_notices
-from tests.simulation.draw_requeues import draw_requeues
-from tests.simulation.draw_saves import draw_saves
-from tests.simulation.draw_spares import draw_spares
-from tests.simulation.draw_starts import draw_second_start
-from tests.simulation.draw_states import draw_states
+from tests.simulation.kinds import DRAWN_ANYHOW, KINDS
 from tests.simulation.plant import Plant
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.scenario import Scenario
@@ -44,24 +34,19 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--notices", action="store_true", help="scenarios in which notices are given")
     parser.add_argument("--states", action="store_true", help="scenarios in which ranks save their states in memory")
     parser.add_argument("--requeues", action="store_true", help="scenarios in which the next allocation goes on")
+    parser.add_argument("--requests", action="store_true", help="scenarios in which a person asks for something")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")
     arguments = parser.parse_args(words)
-    kinds = {"starts": draw_second_start, "machines": draw_machines, "spares": draw_spares, "alone": draw_alone}
-    kinds["health"] = draw_health
-    kinds["notices"] = draw_notices
-    kinds["states"] = draw_states
-    kinds["flapping"] = draw_flapping
-    kinds["requeues"] = draw_requeues
-    kinds["saves"] = draw_saves
-    make = next((make for name, make in kinds.items() if getattr(arguments, name)), draw)
+    name = next((name for name in KINDS if getattr(arguments, name, False)), DRAWN_ANYHOW)
+    make = KINDS[name]
     if arguments.shrink is not None:
         scenario = shrink(make(arguments.shrink), plant)
         print(repr(scenario))
         return _play_one(scenario, plant, verbose=arguments.verbose)
     if arguments.seed is not None:
         return _play_one(make(arguments.seed), plant, verbose=arguments.verbose)
-    kind = next((f"--{name} " for name in kinds if getattr(arguments, name)), "")
+    kind = "" if name == DRAWN_ANYHOW else f"--{name} "
     return _play_many(range(arguments.first, arguments.first + arguments.count), make, plant, kind)
 
 

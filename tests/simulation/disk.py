@@ -45,6 +45,7 @@ class Disk:
             self._run.rules.ended(agent, result)
             self._run.conduct.ended(agent, result)
             self._run.promptness.ended(result)
+            self._run.requested.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record

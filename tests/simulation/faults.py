@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.requested import REQUESTS
 from tests.simulation.scenario import HEAD, Fault
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ def _postpone(run: SimulatedRun, fault: Fault) -> None:
     run.clock.postpone(fault.lasts_s)
 
 
-_OF_ALL = {"heal": _heal, "late": _postpone}
+def _ask(run: SimulatedRun, fault: Fault) -> None:
+    run.requested.ask(fault)
+
+
+_OF_ALL = {"heal": _heal, "late": _postpone, **dict.fromkeys(REQUESTS, _ask)}
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 
 

@@ -2,9 +2,10 @@
 
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
 turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module
-in the place of the shipped one and plays seeds of each kind of scenario until one breaks a rule. What no seed
-notices survives, and is printed: a rule or a fault is missing, or the edit changes nothing that matters, which
-`EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit is no mutation.
+in the place of the shipped one and plays seeds until one breaks a rule: those of every kind of schedule that run the
+edited line (`reach`) first. What no seed notices survives, and is printed: a rule or a fault is missing, or the edit
+changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit
+is no mutation.
 
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
@@ -22,6 +23,7 @@ import ast
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import random
 import shutil
 import subprocess
@@ -30,12 +32,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from tests.simulation.mutated_code import ROOT, nodes
+from tests.simulation.reach import Reach, measure, schedules, sources
 
 SURVIVES = "survives"
 NOT_LOADED = "does not load"
@@ -49,9 +52,13 @@ DRIVERS = (
     *("records.chain", "records.journal", "records.retries"),
     *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
-PLAYED = 1000
+PLAYED = 300
+AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
+TRIED = 12  # seeds of each kind, to see which lines they run
 PATIENCE_S = 300.0
 EQUIVALENT: dict[str, str] = {}
+REACH = "reach.json"
+NAMES = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
 
 
 @dataclass(frozen=True)
@@ -147,11 +154,13 @@ def _path(module: str) -> Path:
 def mutations() -> list[Mutation]:
     """All that the program can make."""
     found = []
-    names = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
-    for module in names:
+    for module in NAMES:
         source = _path(module).read_text()
-        for number, node in enumerate(nodes(ast.parse(source))):
+        tree = ast.parse(source)
+        numbers = {node: number for number, node in enumerate(ast.walk(tree))}
+        for node in nodes(tree):
             for what, _ in _edits(node):
+                number = numbers[node]
                 line = " ".join((ast.get_source_segment(source, node) or "").split())
                 found.append(Mutation(module, number, getattr(node, "lineno", 0), what, line[:100]))
     return found
@@ -174,7 +183,7 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         mutation = self._mutation
         tree = ast.parse(_path(mutation.module).read_text())
-        node = list(nodes(tree))[mutation.node]
+        node = list(ast.walk(tree))[mutation.node]
         edit = dict(_edits(node))[mutation.what]
         changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
         exec(compile(ast.fix_missing_locations(changed), str(_path(mutation.module)), "exec"), vars(module))
@@ -191,36 +200,33 @@ class _Replace(ast.NodeTransformer):
         return self._edit(node) or ast.Pass()
 
 
-def play(mutation: Mutation | None, count: int) -> str:
+def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
     """Plays seeds with it, in a process that has not loaded the module yet; the verdict, as it is printed.
 
     Args:
         mutation: None for the code as it is.
         count: how many seeds.
+        reach: which seeds run which line.
     """
     if mutation is not None:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
-        from tests.simulation.draw import draw
-        from tests.simulation.draw_alone import draw_alone
-        from tests.simulation.draw_machines import draw_machines
-        from tests.simulation.draw_spares import draw_spares
-        from tests.simulation.draw_starts import draw_second_start
+        from tests.simulation.kinds import KINDS
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    kinds = (draw, draw_alone, draw_second_start, draw_machines, draw_spares)
-    for seed in range(count):
+    reached = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
+    for kind, seed in schedules(reached, list(KINDS), TRIED, count):
         try:
-            SimulatedRun(kinds[seed % len(kinds)](seed)).play()
+            SimulatedRun(KINDS[kind](seed)).play()
         except Exception as error:
-            return f"seed {seed}: {type(error).__name__}: {error}".splitlines()[0]
-    return SURVIVES
+            return f"{kind} {seed}: {type(error).__name__}: {error}".splitlines()[0]
+    return SURVIVES if reached or mutation is None else f"{SURVIVES}, of no line that runs"
 
 
-def _try(number: int | None, count: int, checkout: Path) -> str:
-    which = ["--play-as-it-is"] if number is None else ["--play", str(number)]
-    command = [sys.executable, "-m", "tests.simulation.mutate", *which, "--count", str(count)]
+def _try(mutation: Mutation | None, count: int, checkout: Path) -> str:
+    word = "null" if mutation is None else json.dumps(asdict(mutation))
+    command = [sys.executable, "-m", "tests.simulation.mutate", "--play", word, "--count", str(count)]
     try:
         ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
@@ -228,6 +234,23 @@ def _try(number: int | None, count: int, checkout: Path) -> str:
     if ended.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-2000:]}")
     return ended.stdout.splitlines()[-1]
+
+
+def _kept_reach() -> Reach:
+    """That of this checkout, if it was measured."""
+    path = ROOT / REACH
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _measure_reach(checkout: Path, keep: Path | None) -> None:
+    """In a checkout's copy, or taken from where an earlier call has kept it."""
+    if keep is None or not keep.exists():
+        command = [sys.executable, "-m", "tests.simulation.mutate", "--measure-reach"]
+        subprocess.run(command, cwd=checkout, check=True)
+        if keep is not None:
+            shutil.copy(checkout / REACH, keep)
+    else:
+        shutil.copy(keep, checkout / REACH)
 
 
 def _copy_checkout(to: str) -> Path:
@@ -245,13 +268,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--replay", default="", metavar="MODULE:LINE:EDIT", help="that one, if no draw is wanted")
     parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
-    parser.add_argument("--play", type=int, help="one, in this process")
-    parser.add_argument("--play-as-it-is", action="store_true", help="none, in this process")
+    parser.add_argument(
+        "--reach", type=Path, help="a file that keeps which seeds run which lines; made if it is absent"
+    )
+    parser.add_argument("--play", default="", help="one, in this process")
+    parser.add_argument("--measure-reach", action="store_true", help="in this process")
     arguments = parser.parse_args(words)
-    everything = mutations()
-    if arguments.play is not None or arguments.play_as_it_is:
-        print(play(None if arguments.play is None else everything[arguments.play], arguments.count))
+    if arguments.play:
+        what = json.loads(arguments.play)
+        print(play(None if what is None else Mutation(**what), arguments.count, _kept_reach()))
         return 0
+    if arguments.measure_reach:
+        (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED)))
+        return 0
+    everything = mutations()
     numbers = [
         number
         for number, each in enumerate(everything)
@@ -264,13 +294,14 @@ def main(words: Sequence[str] | None = None) -> int:
     verdicts: Counter[str] = Counter()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
         checkout = _copy_checkout(folder)
-        if (verdict := _try(None, arguments.count, checkout)) != SURVIVES:
+        if (verdict := _try(None, AS_IT_IS, checkout)) != SURVIVES:
             print(f"the code as it is does not survive: {verdict}")
             return 1
-        results = pool.map(lambda number: _try(number, arguments.count, checkout), numbers)
-        for number, result in zip(numbers, results, strict=True):
-            each = everything[number]
-            verdicts[result if result == SURVIVES else NOT_LOADED if result.startswith(NOT_LOADED) else "caught"] += 1
+        _measure_reach(checkout, arguments.reach)
+        drawn = [everything[number] for number in numbers]
+        results = pool.map(lambda each: _try(each, arguments.count, checkout), drawn)
+        for each, result in zip(drawn, results, strict=True):
+            verdicts[next((end for end in (SURVIVES, NOT_LOADED) if result.startswith(end)), "caught")] += 1
             print(f"{result[:110]:110} {each.place}: {each.source}", flush=True)
     counted = len(numbers) - verdicts[NOT_LOADED]
     share = 100 * verdicts["caught"] / max(1, counted)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RESTART_GRACE_S = 5.0
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
-LOSING = frozenset({"loss", "disk", "term", "joined"})  # after these an attempt needs no failure
+LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these an attempt needs no failure
 
 
 class BrokenRuleError(AssertionError):
@@ -127,6 +127,7 @@ class Rules:
         if len(claim.roles) == len(world.roles):
             self._check_health(agent, world)
         run.returns.claimed(claim, world, before)
+        run.requested.claimed(claim, world, before)
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""

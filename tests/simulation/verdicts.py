@@ -129,7 +129,7 @@ class Verdicts:
             "start_failed": "start_failed" in witness.kinds,
             "exit_timeout": witness.is_exit_overdue(),
             "unkillable": bool(witness.unkillable),
-            "stop_requested": witness.told_to_stop_at is not None,
+            "stop_requested": witness.told_to_stop_at is not None or self._run.requested.stop_at is not None,
             "terminated": "term" in witness.kinds,
             "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
             "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,

@@ -139,6 +139,7 @@ class SimulatedJournal(Journal):
             yield Request(kind="stop", by="ada@login", time="")
         yield from super()._requests()
         yield from self._agent.run.notices
+        yield from self._agent.run.requests
 
 
 class Headquarters(Coordinator):

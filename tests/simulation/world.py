@@ -27,6 +27,7 @@ from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
+from tests.simulation.requested import REQUESTS, Requested
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
@@ -64,6 +65,7 @@ class SimulatedRun:
         self.polls = Polls(self)
         self.states = StatesSeen(self)
         self.kept = Kept(self)
+        self.requested = Requested(self)
         self.verdicts = Verdicts(self)
         self.dice = random.Random(f"{scenario.seed}/world")
         self.agents = [Agent(self, number, *place) for number, place in enumerate(scenario.placed())]
@@ -72,6 +74,7 @@ class SimulatedRun:
         self.files.content[LAYOUT.requests] = [b""]
         self.is_stop_requested = False
         self.notices: list[Request] = []
+        self.requests: list[Request] = []  # of other things
         self.stop_requested_at = 0.0
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
@@ -124,8 +127,13 @@ class SimulatedRun:
     @property
     def is_disturbed(self) -> bool:
         """Whether something else than a worker's failure has happened on purpose."""
-        usual = ("kill_worker", "exit_worker", "term_worker", "fail_together", "break_store", "notice")
+        usual = (*REQUESTS, "kill_worker", "exit_worker", "term_worker", "fail_together", "break_store", "notice")
         return any(fault.what not in usual for fault in self.scenario.faults)
+
+    @property
+    def head_phase(self) -> str | None:
+        """Where the latest head is."""
+        return self._phases.get(self.disk.head or "")
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -173,6 +181,7 @@ class SimulatedRun:
             if self.is_dirty:
                 self.is_dirty = False
                 self.rules.check()
+                self.requested.watch()
         last = self.clock.now + 1  # killed workers take a moment to be gone
         while self.clock.now < last and self.clock.step():
             pass
@@ -223,6 +232,7 @@ class SimulatedRun:
 
     def _watch(self) -> None:
         self.progress.watch()
+        self.requested.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
     def give_notice(self) -> None:

@@ -1,0 +1,119 @@
+"""What a person asks for is done, and soon: another attempt, one without a node, or the end after some seconds.
+
+The rules are of runs in which nothing else goes wrong but workers, and each request can be done: enough other nodes are
+there. A restart that is asked for while no workers run may be passed over, as its text says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpc_elastic.membership.timing import DRIFT
+from hpc_elastic.rundir.records import AttemptClaim, Request, RunResultRecord, World
+from tests.simulation.rules import require
+from tests.simulation.scenario import GRACE_S, Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedRun
+
+REQUESTS = ("ask_restart", "ask_drain", "ask_stop")
+LOOKS_WITHIN_S = 1.0  # a head, into the run directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request, and when it was made; `attempt`: whose workers ran then, 0 if none did."""
+
+    request: Request
+    moment: float
+    attempt: int
+
+
+class Requested:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._asked: list[Asked] = []
+
+    @property
+    def stop_at(self) -> float | None:
+        """When the first announced stop was asked for."""
+        return next((each.moment for each in self._asked if each.request.kind == "stop"), None)
+
+    def ask(self, fault: Fault) -> None:
+        """A person asks now."""
+        run, kind = self._run, fault.what.removeprefix("ask_")
+        node = f"node{fault.node}" if kind == "drain" else None
+        left_s = fault.lasts_s if kind == "stop" else None
+        name = f"{kind}-{len(self._asked)}"
+        request = Request(kind=kind, by="ada@login", time="", id=name, node=node, seconds_left=left_s)
+        at_work = [worker.attempt for agent in run.agents for worker in agent.workers.alive.values()]
+        attempt = max(at_work, default=0) if run.head_phase == "running" else 0
+        self._asked.append(Asked(request=request, moment=run.clock.now, attempt=attempt))
+        run.requests.append(request)
+        run.witness.see("asked")
+
+    @property
+    def _within_s(self) -> float:
+        patience_s = max(role.patience_s for role in self._run.scenario.roles)
+        return LOOKS_WITHIN_S + min(GRACE_S, patience_s) + 1.0 + self._run.progress.slack_s
+
+    def _is_overdue(self, asked: Asked) -> bool:
+        left_s = (asked.request.seconds_left or 0.0) * (1 + DRIFT)
+        is_usual = self._run.witness.kinds == {"asked"} and not self._run.witness.unkillable
+        return is_usual and self._run.clock.now > asked.moment + left_s + self._within_s
+
+    def watch(self) -> None:
+        """After every event that changed something on a node, and from time to time."""
+        run = self._run
+        if run.disk.results:
+            return
+        for asked in self._asked:
+            if not self._is_overdue(asked):
+                continue
+            kind, node = asked.request.kind, asked.request.node
+            at_work = {
+                (agent.name, worker.attempt)
+                for agent in run.agents
+                for worker in agent.workers.alive.values()
+                if not worker.is_unkillable
+            }
+            what = f"{run.clock.now - asked.moment:.1f} s after a person asked for a {kind}"
+            if kind == "restart":
+                is_same = any(attempt == asked.attempt for _, attempt in at_work)
+                require(not is_same, f"attempt {asked.attempt} runs {what}")
+            elif kind == "drain":
+                require(node not in {name for name, _ in at_work}, f"{node} has workers {what}")
+            else:
+                require(not at_work, f"workers run {what}")
+
+    def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
+        """A claim is on disk: it leaves out who was drained, and there was a reason for it."""
+        run = self._run
+        if run.witness.kinds != {"asked"}:
+            return
+        for asked in self._asked:
+            kind, node = asked.request.kind, asked.request.node
+            decided_at = run.disk.asked_at[claim.attempt]
+            if kind == "drain" and decided_at > asked.moment + self._within_s:
+                used = node in {each.node for each in world.nodes}
+                require(not used, f"attempt {claim.attempt} uses {node}, which a person has drained")
+        if before is None:
+            return
+        paid, failures = claim.spend.restarts - before.spend.restarts, len(run.witness.keys())
+        require(paid <= failures, f"attempt {claim.attempt} costs {paid} restarts")
+        causes = failures + sum(each.request.kind != "stop" for each in self._asked)
+        require(claim.attempt - 1 <= causes, f"attempt {claim.attempt} comes, and {causes} things have happened")
+
+    def ended(self, result: RunResultRecord) -> None:
+        """The result is on disk."""
+        run = self._run
+        stops = [asked for asked in self._asked if asked.request.kind == "stop"]
+        if run.witness.kinds != {"asked"} or result.reason != "stop_requested":
+            return
+        due = min(asked.moment + (asked.request.seconds_left or 0.0) / (1 + DRIFT) for asked in stops)
+        is_waited_for = all(asked.attempt for asked in stops) and not run.witness.have_all_ended_well()
+        is_early = is_waited_for and run.clock.now < due
+        require(not is_early, f"the run is stopped {due - run.clock.now:.1f} s before the time that was announced")
