@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.integration.conftest import Door, Run
 from tests.integration.slurm_jobs import (
     agent_outputs,
     assert_over,
+    environment_of,
     events,
     only_run,
     script_output,
@@ -304,6 +307,59 @@ def test_tasks_of_an_array_go_on_over_time_limits_and_one_fails_for_good(slurm_d
         run.assert_records_valid()
 
 
+# Each allocation is told to end after 20 steps, and saves then.
+TASK_IN_PARTS = """
+import os, pathlib, sys, time
+from hpc_elastic.worker import notice_received
+saved = pathlib.Path("step" + sys.argv[1])
+step = int(saved.read_text()) if saved.exists() else 0
+print("waiting, resumed at", step, flush=True)
+if sys.argv[1] == "20" and step:
+    sys.exit("this one fails for good")
+while not notice_received() and step < 2000:
+    step += 1
+    time.sleep(0.05)
+    if pathlib.Path("finish").exists():
+        sys.exit(0)
+saved.write_text(str(step))
+sys.exit(75)
+"""
+
+
+@pytest.mark.variant(of="test_a_chained_job_goes_on_where_the_site_forbids_requeues")
+def test_tasks_of_an_array_go_on_in_chained_jobs_and_one_fails_for_good(slurm_door: Door, slurm: Cluster) -> None:
+    slurm_door.write("chaining.yaml", CHAINING)
+    slurm_door.write("job.yaml", ARRAY.replace("site: generic-slurm", "site: ./chaining.yaml").replace("1m", "10m"))
+    slurm_door.write("train.py", TASK_IN_PARTS)
+    array = submit_array(slurm_door)
+    for task in range(4):
+        wait_for_ranks(array.runs[task], 1)
+    for attempt in (2, 3):
+        tasks = [task for task in range(4) if not array.runs[task].is_over()]
+        for task in tasks:
+            slurm_door.run("stop", "--requeue", "--lead", "20s", f"{array.job_id}_{task}")
+        for task in tasks:
+            run = array.runs[task]
+            wait_until(
+                lambda run=run, attempt=attempt: run.is_over() or attempt in run.attempts(),  # type: ignore[misc]
+                "it goes on",
+                within_s=150,
+                otherwise=array.story,
+            )
+        for task in tasks:
+            if task != 2:
+                wait_for_ranks(array.runs[task], 1, attempt=attempt)
+    (slurm_door.folder / "finish").touch()
+    for run in array.runs:
+        run.wait_until_over()
+        run.assert_nothing_left(within_s=40)
+        run.assert_records_valid()
+    states = [(run.result()["state"], run.result()["exit_code"]) for run in array.runs]
+    assert states == [("SUCCEEDED", 0), ("SUCCEEDED", 0), ("FAILED", 1), ("SUCCEEDED", 0)], array.story()
+    assert [len(run.attempts()) for run in array.runs] == [3, 3, 2, 3], array.story()
+    assert [len(chained_jobs(run)) for run in array.runs] == [2, 2, 1, 2], array.story()
+
+
 CHAINING = """\
 name: chaining
 contact: nobody
@@ -384,6 +440,30 @@ def chained_jobs(run: Run) -> list[str]:
     """The jobs that are recorded as waiting for an allocation of a run."""
     requests = [json.loads(line) for line in Path(run.layout.requests).read_text().splitlines() if line]
     return [each["id"] for each in requests if each["kind"] == "chain"]
+
+
+def test_a_chained_job_that_is_killed_without_a_term_ends_the_run_for_all_who_watch_it(
+    slurm_door: Door, slurm: Cluster
+) -> None:
+    """Nobody is left who could submit another job."""
+    write_chaining(slurm_door, TRAINS.format(steps=10_000))
+    waiting = slurm_door.start("submit", "job.yaml", "--wait")
+    wait_until(slurm.job_ids, "the job is in the queue")
+    (job_id,) = slurm.job_ids()
+    run = only_run(slurm_door, job_id)
+    wait_for_ranks(run, 2)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and environment_of(int(entry.name)).get("SLURM_JOB_ID") == job_id:
+            with contextlib.suppress(OSError):  # jobs of other clusters on this machine may have the same id
+                if (entry / "cwd").readlink().is_relative_to(slurm_door.folder):
+                    os.kill(int(entry.name), signal.SIGKILL)
+    output, errors = waiting.communicate(timeout=120)
+    result = run.result()
+    assert (waiting.returncode, result["exit_code"]) == (7, 7), output + errors + run.story()
+    assert result["state"] in ("FAILED", "UNKNOWN"), result
+    assert json.loads(slurm_door.run("status", job_id, "--json", exit_code=None).stdout)["state"] == result["state"]
+    assert (chained_jobs(run), slurm.job_ids()) == ([], [])
+    run.assert_nothing_left(within_s=40)
 
 
 def test_cancel_ends_the_chained_job_too(slurm_door: Door, slurm: Cluster) -> None:
