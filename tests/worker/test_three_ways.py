@@ -220,7 +220,7 @@ CASES = [
 ]
 
 
-# What make check runs as well.
+# What make test runs.
 FIRST = (
     *("state_from_start_to_end", "state_of_children", "-m-package", "raises", "exits-'text'", "atexit_order", "forks"),
     *("handles_signals", "prints_then_is_killed", "pickles", "imports_namesake", "destructors", "leaves_daemon_thread"),
