@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "hpc_elastic"
@@ -184,7 +185,9 @@ def parse_module(name: str, source: str, *, is_package: bool = False) -> Module:
     return Module(name, tree, len(source.splitlines()), is_package, found)
 
 
-def read_package(root: Path) -> dict[str, Module]:
+@cache
+def read_package(root: Path) -> Mapping[str, Module]:
+    """Return every module of a package by its dotted name; read once for all tests that ask."""
     modules = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root.parent).with_suffix("").parts
@@ -352,6 +355,8 @@ def find_patched_times(name: str, source: str) -> Iterator[str]:
     Such a constant is one whose name ends in `_S`. A test passes a time of its own as an argument instead: a patch of
     a constant has no effect where the constant is the default of an argument, and nobody notices.
     """
+    if not re.search(r"[A-Z0-9]_S\b", source):  # most tests name none, and to parse them all takes seconds
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some programs of the tests are odd on purpose
         tree = ast.parse(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,55 +34,55 @@ from tests.architecture import (
 
 
 @pytest.fixture(scope="module")
-def package() -> dict[str, Module]:
+def package() -> Mapping[str, Module]:
     return read_package(PACKAGE)
 
 
-def test_a_package_imports_only_from_above(package: dict[str, Module]) -> None:
+def test_a_package_imports_only_from_above(package: Mapping[str, Module]) -> None:
     assert list(find_layer_breaks(package)) == []
 
 
-def test_a_floor_of_the_agent_imports_only_those_below(package: dict[str, Module]) -> None:
+def test_a_floor_of_the_agent_imports_only_those_below(package: Mapping[str, Module]) -> None:
     assert list(find_floor_breaks(package)) == []
 
 
-def test_every_floor_of_the_agent_has_a_module(package: dict[str, Module]) -> None:
+def test_every_floor_of_the_agent_has_a_module(package: Mapping[str, Module]) -> None:
     assert [floor for floor in AGENT_FLOORS if f"hpc_elastic.agent.{floor}" not in package] == []
 
 
-def test_a_package_from_elsewhere_is_imported_only_where_it_belongs(package: dict[str, Module]) -> None:
+def test_a_package_from_elsewhere_is_imported_only_where_it_belongs(package: Mapping[str, Module]) -> None:
     assert list(find_strangers(package)) == []
 
 
-def test_nothing_loads_what_it_must_do_without(package: dict[str, Module]) -> None:
+def test_nothing_loads_what_it_must_do_without(package: Mapping[str, Module]) -> None:
     assert list(find_wrong_loads(package)) == []
 
 
-def test_pure_modules_are_pure(package: dict[str, Module]) -> None:
+def test_pure_modules_are_pure(package: Mapping[str, Module]) -> None:
     pure = [module for name, module in package.items() if any(is_below(name, prefix) for prefix in PURE)]
     assert [found for module in pure for found in find_impurities(module)] == []
 
 
-def test_there_is_no_cycle(package: dict[str, Module]) -> None:
+def test_there_is_no_cycle(package: Mapping[str, Module]) -> None:
     assert find_cycle(package) is None
 
 
-def test_every_module_says_what_it_is_for(package: dict[str, Module]) -> None:
+def test_every_module_says_what_it_is_for(package: Mapping[str, Module]) -> None:
     assert list(find_untold(package)) == []
 
 
-def test_no_module_and_no_function_is_too_long(package: dict[str, Module]) -> None:
+def test_no_module_and_no_function_is_too_long(package: Mapping[str, Module]) -> None:
     for found in find_long(package):
         warnings.warn(found, stacklevel=1)
     assert list(find_oversized(package)) == []
 
 
-def test_no_package_has_a_name_that_means_nothing(package: dict[str, Module]) -> None:
+def test_no_package_has_a_name_that_means_nothing(package: Mapping[str, Module]) -> None:
     vague = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
     assert [name for name in package if name.rpartition(".")[2] in vague] == []
 
 
-def test_no_two_classes_share_a_name(package: dict[str, Module]) -> None:
+def test_no_two_classes_share_a_name(package: Mapping[str, Module]) -> None:
     assert list(find_namesakes(package)) == []
 
 
@@ -96,7 +97,7 @@ def test_no_test_replaces_a_constant_of_time() -> None:
 
 
 def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that_exist(
-    package: dict[str, Module],
+    package: Mapping[str, Module],
 ) -> None:
     page = (PACKAGE.parent / "docs/explanation/architecture.md").read_text()
     paths = re.findall(r"`((?:hpc_elastic|templates|tests|docs)/[\w./*-]*)`", page)

@@ -14,10 +14,10 @@ import pytest
 from hpc_elastic.render import directives
 from hpc_elastic.scheduler.protocol import JobState
 from hpc_elastic.scheduler.slurm import commands, output
+from tests.architecture import PACKAGE, read_package
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = REPOSITORY / "docs/reference/slurm-versions.md"
-PACKAGE = REPOSITORY / "hpc_elastic"
 TEMPLATES = sorted((REPOSITORY / "templates/slurm").glob("*.j2"))
 RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 REAL = ("22.05", "24.11", "26.05")  # what tests can run
@@ -50,8 +50,8 @@ def named(title: str) -> set[str]:
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Each module of the package, by its file's name."""
-    return {str(path): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    """Each module of the package, by its name."""
+    return {name: module.tree for name, module in read_package(PACKAGE).items()}
 
 
 def strings(node: ast.AST) -> Iterator[str]:
@@ -103,8 +103,8 @@ def built_commands() -> list[list[str]]:
 def written_commands() -> list[list[str]]:
     """Lists in other modules that begin with a command of Slurm's."""
     found = []
-    for path, tree in trees().items():
-        if not path.endswith("/slurm/commands.py"):
+    for name, tree in trees().items():
+        if not name.endswith(".slurm.commands"):
             for node in ast.walk(tree):
                 if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
                     words = [next(strings(element), "") for element in node.elts]
@@ -166,6 +166,7 @@ def test_every_use_of_the_other_commands_has_a_row() -> None:
     assert named("scancel, scontrol, sinfo") == used
 
 
+@pytest.mark.long
 def test_every_variable_of_slurms_has_a_row() -> None:
     listed = {without_ending(name) for title in ("Read", "Passed on", "Set for workers") for name in named(title)}
     listed |= {without_ending(name) for name in named("Kept from sbatch and the other commands")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -157,8 +157,7 @@ def ours() -> Iterator[str]:
             yield from (token for token in TOKEN.findall(row.difference) if token.startswith("hpc_elastic."))
 
 
-@cache
-def modules() -> dict[str, Module]:
+def modules() -> Mapping[str, Module]:
     return read_package(PACKAGE)
 
 

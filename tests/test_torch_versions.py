@@ -126,6 +126,7 @@ for dotted in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_no_name_is_used_that_this_torch_lacks(version: str) -> None:
     floor = {"integrations/torchrun": OLDEST_TORCH}

@@ -44,6 +44,7 @@ def test_rejects_a_secret_that_could_be_guessed(
     ]
 
 
+@pytest.mark.long
 def test_collections_of_garbage_do_not_look_at_what_imports_have_made() -> None:
     """Else a full one is put off until a quarter as many objects are there again, and costs milliseconds."""
     code = (

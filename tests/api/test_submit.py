@@ -131,6 +131,7 @@ def test_submit_rejects_what_cannot_be_pickled() -> None:
         prepare(add, threading.Lock(), site="local")
 
 
+@pytest.mark.long
 def test_the_door_is_light_until_something_is_submitted() -> None:
     heavy = "{'torch', 'yaml', 'pydantic', 'jinja2', 'submitit', 'cloudpickle', 'asyncio', 'rich'}"
     program = f"import sys, hpc_elastic; dir(hpc_elastic); hpc_elastic.__version__; print({heavy} & sys.modules.keys())"

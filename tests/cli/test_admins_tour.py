@@ -20,6 +20,7 @@ def fence(language: str) -> str:
     return str(text)
 
 
+@pytest.mark.long
 def test_the_tour_leads_to_a_site_file_with_an_override(
     workplace: Path, fake_slurm: FakeSlurm, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

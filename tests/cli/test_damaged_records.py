@@ -67,6 +67,7 @@ def assert_readable(run: RunBuilder, capfd: pytest.CaptureFixture[str], what: ob
         assert "Traceback" not in shown.err, (words, what, shown.err)
 
 
+@pytest.mark.long
 def test_no_reader_stops_at_a_value_of_another_kind(run: RunBuilder, capfd: pytest.CaptureFixture[str]) -> None:
     dice = random.Random("records")
     root = Path(run.layout.root)

@@ -97,6 +97,7 @@ def test_bad_input_is_one_message(
     assert not (workplace / "job.yaml").exists()
 
 
+@pytest.mark.long
 def test_at_a_terminal_it_asks(workplace: Path) -> None:
     os.remove("job.yaml")
     controller, terminal = pty.openpty()

@@ -55,6 +55,7 @@ def test_interrupt_of_a_submission_names_the_job_that_was_submitted(
     assert main(["status", "42"]) == 0
 
 
+@pytest.mark.long
 def test_interrupt_of_a_submission_that_is_refused_leaves_nothing(workplace: Path, fake_slurm: FakeSlurm) -> None:
     fake_slurm.script("sbatch", f'cd {workplace}; {UNTIL_RELEASED}; echo "sbatch: error: Invalid qos" >&2; exit 1')
     code, error = interrupt_in_sbatch(workplace)

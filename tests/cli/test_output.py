@@ -29,6 +29,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", ["", *longer(" --json", " --wait", " --array env.SEED=0..1", " --array env.SEED=0..1 --json")]
 )
@@ -47,6 +48,7 @@ def test_submission_that_cannot_be_written_out_says_the_job_id_elsewhere(
     assert str(found) in done.stderr
 
 
+@pytest.mark.long
 def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: FakeSlurm) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -59,6 +61,7 @@ def test_submission_whose_reader_is_gone_says_the_job_id_elsewhere(fake_slurm: F
     assert (gone.returncode, gone.stderr.count("submitted digits as job 42")) == (0, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "verb", ["list", *longer("list --json", "status .", "schema", "--help", "check job.yaml --site local")]
 )
@@ -73,12 +76,14 @@ def test_output_that_cannot_be_written_is_one_plain_error(
     assert re.fullmatch(rf"(no site named.*\n)?hpc-elastic: error: cannot write the output: {word}.*\n", done.stderr)
 
 
+@pytest.mark.long
 def test_standard_error_that_is_closed_costs_nothing(fake_slurm: FakeSlurm) -> None:
     done = shell(f"{SUBMIT} --dry-run 2>&-")
     assert done.returncode == 0
     assert done.stdout.startswith("#!")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["submit", *longer("check", "render")])
 def test_folder_that_was_removed_is_named(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     gone = workplace / "gone"
@@ -109,6 +114,7 @@ def test_other_verbs_do_without_a_folder(workplace: Path, fake_slurm: FakeSlurm)
         assert "digits" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ["", *longer(" --json", " --array env.SEED=0..1")])
 @pytest.mark.parametrize("target", ["2>/dev/full", *longer("2>&-", "2> >(true)")])
 def test_job_is_recorded_although_no_warning_can_be_said(
@@ -138,6 +144,7 @@ def in_ascii(workplace: Path, verb: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "verb", ["submit job.yaml --site generic-slurm", *longer("list", "check job.yaml --site generic-slurm")]
 )
@@ -145,6 +152,7 @@ def test_letters_that_the_output_has_not_are_escaped(workplace: Path, fake_slurm
     assert r"gr\u00fc\u00dfe\ud83d\ude00" in in_ascii(workplace, verb)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["submit job.yaml --site generic-slurm --json", *longer("status --json")])
 def test_letters_that_the_output_has_not_are_those_of_json(workplace: Path, fake_slurm: FakeSlurm, verb: str) -> None:
     assert "/gr\u00fc\u00dfe\U0001f600/" in json.loads(in_ascii(workplace, verb))["run_dir"]

@@ -361,6 +361,7 @@ def test_check_says_which_role_runs_what_on_how_many_nodes(
     ) in text
 
 
+@pytest.mark.long
 def test_submit_needs_no_torch(workplace: Path, fake_slurm: FakeSlurm) -> None:
     (workplace / "torch.py").write_text("raise ImportError('there is no torch here')\n")
     code = "import sys; from hpc_elastic.cli.main import main; sys.exit(main(sys.argv[1:]))"

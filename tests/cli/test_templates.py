@@ -9,6 +9,7 @@ import pytest
 from hpc_elastic.cli.main import main
 from hpc_elastic.render.contract import contract_line, declared_contract, why_refused
 from hpc_elastic.shipped import shipped_directory
+from tests.tiers import longer
 
 Capture = pytest.CaptureFixture[str]
 SHIPPED = Path(shipped_directory("templates"))
@@ -41,6 +42,7 @@ def test_lint_finds_nothing_wrong_with_ours(name: str, workplace: Path, capsys: 
     assert capsys.readouterr().out == f"{name} is fine\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -71,7 +73,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", [*list(WRONG)[:4], *longer(*list(WRONG)[4:])])
 def test_lint_tells_what_breaks_the_contract(case: str, workplace: Path, capsys: Capture) -> None:
     text, messages = WRONG[case]
     assert main(["templates", "lint", write_template(workplace, text)]) == 3
@@ -81,6 +83,7 @@ def test_lint_tells_what_breaks_the_contract(case: str, workplace: Path, capsys:
     assert not list(workplace.rglob("canary"))
 
 
+@pytest.mark.long
 def test_lint_runs_nothing_if_it_is_told_so(workplace: Path, capsys: Capture) -> None:
     mark = workplace / "ran"
     template = write_template(workplace, block("before", f"touch {mark}"))
@@ -91,6 +94,7 @@ def test_lint_runs_nothing_if_it_is_told_so(workplace: Path, capsys: Capture) ->
     assert mark.exists()
 
 
+@pytest.mark.long
 def test_lint_takes_another_launcher_than_srun(workplace: Path, capsys: Capture) -> None:
     launch = [
         'hpc_elastic_stop() { kill -TERM "${hpc_elastic_launched[@]}"; }',

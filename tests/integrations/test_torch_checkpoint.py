@@ -41,6 +41,7 @@ class Weights:
         self.value = state["value"]
 
 
+@pytest.mark.long
 def test_a_rank_saves_while_torch_saves(rank: Heartbeats, tmp_path: Path) -> None:
     from hpc_elastic.integrations import torch_checkpoint
 

@@ -82,6 +82,7 @@ def test_two_lost_beats_cost_nothing(timing: Timing, nodes: int) -> None:
     assert 3 * timing.beats_every_s(nodes) < timing.patience_s
 
 
+@pytest.mark.long
 @given(timings(), st.integers(1025, 100_000) | st.just(float("inf")))
 def test_a_late_beat_costs_nothing_in_a_world_of_any_size_or_before_there_is_one(timing: Timing, nodes: float) -> None:
     assert 1.5 * timing.beats_every_s(nodes) < timing.patience_s

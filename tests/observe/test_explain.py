@@ -275,6 +275,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(content=st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=10))
 def test_no_error_file_makes_it_fail(content: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
     run = start(tmp_path_factory.mktemp("explain") / "run")

@@ -14,6 +14,7 @@ from hpc_elastic.agent.workers.log_writer import LogWriter
 from hpc_elastic.observe import growing_file
 from hpc_elastic.observe.growing_file import GrowingFile
 from hpc_elastic.rundir.layout import RunLayout
+from tests.tiers import longer
 
 MOST = 64 * 1024
 
@@ -40,7 +41,7 @@ def a_writer(path: Path) -> LogWriter:
     return LogWriter(str(path), RunLayout.earlier(str(path)), MOST)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(5), *longer(*range(5, 30))])
 def test_a_follower_sees_each_line_once_however_the_log_is_cut(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     path, written = tmp_path / "log", 0
@@ -68,6 +69,7 @@ for number in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.long
 def test_a_follower_beside_a_writer_that_cuts_as_fast_as_it_can_repeats_nothing(tmp_path: Path) -> None:
     path, count = tmp_path / "log", 200_000
     follower = Follower(str(path))

@@ -94,6 +94,7 @@ def test_a_record_has_a_line_for_each_field_and_for_each_item_of_a_list() -> Non
     )
 
 
+@pytest.mark.long
 def test_of_all_who_claim_one_wins_and_its_record_is_whole(tmp_path: Path) -> None:
     said = together(CLAIMANT, CLAIMANTS, tmp_path)
     winners = {int(number): f"p{n}" for n, text in enumerate(said) for number in text.split()}
@@ -104,6 +105,7 @@ def test_of_all_who_claim_one_wins_and_its_record_is_whole(tmp_path: Path) -> No
         assert record == {"by": name, "filler": "x" * 5000}
 
 
+@pytest.mark.long
 def test_a_reader_never_finds_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     store.write_json(str(path), {"by": "nobody"})

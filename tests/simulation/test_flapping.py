@@ -13,9 +13,11 @@ from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 
 SEEDS = range(400)
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
+SEEN = {"a node that was lost twice is used like any other": 18}
 
 
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=30, test=100, of="test_no_rule_is_broken_by_nodes_that_flap"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=5, test=40, of="test_no_rule_is_broken_by_nodes_that_flap"))
 def test_no_rule_is_broken_by_nodes_that_flap(seeds: range) -> None:
     for seed in seeds:
         try:
@@ -29,7 +31,7 @@ def test_no_rule_is_broken_by_nodes_that_flap(seeds: range) -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_about_repeated_losses_is_found(bug: str) -> None:
     def play_all() -> None:
-        for seed in SEEDS:
+        for seed in (SEEN.get(bug, 2), *SEEDS):
             SimulatedRun(draw_flapping(seed), PlantedReturns(bug)).play()
 
     with pytest.raises(BrokenRuleError):

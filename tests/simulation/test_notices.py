@@ -11,11 +11,14 @@ from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 
 SEEDS = range(400)
-SEEN = {"the counts are read at once": 259}  # tried first; what changes the schedules changes this
+SEEN = {
+    "the counts are read at once": 259,
+    "a second notice is agreed on again": 15,
+}  # tried first; what changes the schedules changes this
 
 
 @pytest.mark.parametrize(
-    "seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_notices_are_given")
+    "seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_where_notices_are_given")
 )
 def test_no_rule_is_broken_where_notices_are_given(seeds: range) -> None:
     heard = 0

@@ -128,6 +128,7 @@ def test_every_fault_that_is_drawn_has_a_sentence() -> None:
     assert drawn <= FAULT_SENTENCES.keys()
 
 
+@pytest.mark.long
 def test_the_tool_counts_the_ways_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--first", "10", "--count", "5"]) == 0
     printed = capsys.readouterr().out

@@ -8,12 +8,15 @@ from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.planted_kept import KEPT_BUGS, PlantedKept
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
-from tests.tiers import parts_of
+from tests.tiers import longer, parts_of
 
 SEEDS = range(400)
+AGAIN_AND_AGAIN = "a damaged file is chosen again and again"  # it takes 20 s to see it
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes these.
+SEEN = {"a state is named by another attempt": 21, "checksums of files are ignored": 128, AGAIN_AND_AGAIN: 128}
 
 
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_jobs_go_on"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_where_jobs_go_on"))
 def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     went_on = 0
     for seed in seeds:
@@ -37,6 +40,6 @@ def shows(seed: int, bug: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("bug", KEPT_BUGS)
+@pytest.mark.parametrize("bug", [*(bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN), *longer(AGAIN_AND_AGAIN)])
 def test_a_planted_bug_of_kept_states_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 2), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

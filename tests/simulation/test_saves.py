@@ -14,7 +14,7 @@ from tests.tiers import parts_of
 SEEDS = range(300)
 
 
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=30, test=150, of="test_no_rule_is_broken_by_ranks_that_save"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_by_ranks_that_save"))
 def test_no_rule_is_broken_by_ranks_that_save(seeds: range) -> None:
     for seed in seeds:
         try:
@@ -45,6 +45,7 @@ def a_death_and_a_cut(seed: int) -> Scenario:
     return Scenario(seed=seed, roles=(role,), nodes=5, lease_s=3.0, save_s=19.0, faults=faults)
 
 
+@pytest.mark.long
 def test_a_cut_within_the_time_of_those_who_save_ends_it() -> None:
     for seed in range(10):
         SimulatedRun(a_death_and_a_cut(seed)).play()

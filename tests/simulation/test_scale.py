@@ -43,12 +43,13 @@ def play_with_all_who_live(run: SimulatedRun, lost: int) -> float:
     return run.disk.asked_at[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["power_off", "kill_agent"])
 @pytest.mark.parametrize(
     ("nodes", "least", "lost", "lease_s"),
     [
         (32, 4, 10, 3.0),
-        (64, 8, 28, 10.0),
+        pytest.param(64, 8, 28, 10.0, marks=pytest.mark.long),
         pytest.param(64, 8, 1, 10.0, marks=pytest.mark.long),
         pytest.param(64, 8, 56, 10.0, marks=pytest.mark.long),
         pytest.param(64, 8, 28, 30.0, marks=pytest.mark.long),
@@ -70,9 +71,8 @@ def test_racks_that_are_lost_one_after_the_other_cost_their_own_nodes_and_no_oth
     play_with_all_who_live(a_large_run(64, 8, *faults), 20)
 
 
-@pytest.mark.parametrize(
-    "stall", [pytest.param(stall, marks=LONG) for stall in (0.2, 0.5, 0.7, 0.75, 0.9, 1.0)] + [0.8]
-)
+@LONG
+@pytest.mark.parametrize("stall", [0.2, 0.5, 0.7, 0.75, 0.8, 0.9, 1.0])
 def test_a_head_of_many_that_stands_still_within_its_lease_loses_nobody(stall: float) -> None:
     run = a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall))
     run.play()
@@ -88,7 +88,8 @@ def test_a_head_of_many_that_stands_still_beyond_its_lease_is_the_only_one_that_
     play_with_all_who_live(a_large_run(64, 32, Fault(what="pause", node=0, at=AT, lasts_s=10.0 * stall)), 1)
 
 
-@pytest.mark.parametrize("lost", [pytest.param(1, marks=LONG), 28])
+@LONG
+@pytest.mark.parametrize("lost", [1, 28])
 def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
     """An agent that has found the one who gathers says so to those who ask it."""
     dials: Counter[str] = Counter()
@@ -106,7 +107,8 @@ def test_who_has_lost_its_head_asks_few_others(lost: int) -> None:
     assert sum(others) / len(others) <= 10, sorted(dials.items())
 
 
-@pytest.mark.parametrize("lost", [pytest.param(32, marks=LONG), 1])
+@LONG
+@pytest.mark.parametrize("lost", [1, 32])
 def test_many_who_have_lost_their_head_read_the_claims_once_and_ask_few_until_the_next_attempt(lost: int) -> None:
     """Each costs the file server the same, and all others the same, however many agents look for a head."""
     dials: Counter[str] = Counter()

@@ -11,9 +11,11 @@ from tests.simulation.world import SimulatedRun
 from tests.tiers import parts_of
 
 SEEDS = range(400)
+# Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
+SEEN = {"a state is given to other ranks than its own": 28}
 
 
-@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_ranks_save"))
+@pytest.mark.parametrize("seeds", parts_of(SEEDS, check=20, test=60, of="test_no_rule_is_broken_where_ranks_save"))
 def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
     loads = 0
     for seed in seeds:
@@ -38,4 +40,4 @@ def shows(seed: int, bug: str) -> bool:
 
 @pytest.mark.parametrize("bug", STATE_BUGS)
 def test_a_planted_bug_of_states_is_found(bug: str) -> None:
-    assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"
+    assert any(shows(seed, bug) for seed in (SEEN.get(bug, 9), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

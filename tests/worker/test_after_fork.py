@@ -124,6 +124,7 @@ def prepared(runner: Runner) -> Runner:
     return runner
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["-u"], ["-X", "utf8"]], ids=" ".join)
 def test_fork_is_what_a_fresh_process_is(prepared: Runner, options: list[str]) -> None:
     prepared.write("script.py", STATE)
@@ -172,6 +173,7 @@ def test_fork_seeds_numpy_if_it_is_loaded(prepared: Runner) -> None:
     assert run_forked(prepared) == [True]
 
 
+@pytest.mark.long
 def test_fork_has_its_own_rank_in_lightning_although_that_asks_while_it_is_imported(prepared: Runner) -> None:
     """By a stand-in for what lightning 2.6 does; tests/compat has the real one."""
     for package in ("lightning", "lightning/fabric", "lightning/fabric/utilities", "lightning_utilities/core"):

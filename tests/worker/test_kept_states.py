@@ -50,6 +50,7 @@ def layout(tmp_path: Path) -> RunLayout:
     return RunLayout(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_workers_of_the_next_allocation_load_what_was_written(node: Node, layout: RunLayout) -> None:
     node.run_both(save(1) + save(2) + save(3))
     line = keep(node, layout)
@@ -68,6 +69,7 @@ def test_the_workers_of_the_next_allocation_load_what_was_written(node: Node, la
     assert node.states.verify() == held((4, 5), (1, 2))
 
 
+@pytest.mark.long
 def test_a_file_is_one_of_safetensors(node: Node, layout: RunLayout) -> None:
     node.run_both("import torch\nfrom hpc_elastic import memory\nmemory.save(2, {'w': torch.arange(3)})\n" + WAIT)
     keep(node, layout)
@@ -79,6 +81,7 @@ def test_a_file_is_one_of_safetensors(node: Node, layout: RunLayout) -> None:
     assert decode_state(memoryview(bytearray(content)))["w"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_state_that_is_the_same_on_all_ranks_is_written_once_and_loaded_by_all(node: Node, layout: RunLayout) -> None:
     node.run_both("from hpc_elastic import memory\nmemory.save(2, [1, 2], replicated=True)")
     keep(node, layout)
@@ -145,6 +148,7 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("harm", "found"),
     [

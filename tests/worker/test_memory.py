@@ -115,6 +115,7 @@ def node(runner: Runner) -> Iterator[Node]:
     made.states.close()
 
 
+@pytest.mark.long
 def test_a_state_outlives_its_worker_and_each_rank_gets_its_own(node: Node) -> None:
     source = save(1) + save(2) + save(3) + "import signal\nos.kill(os.getpid(), signal.SIGKILL)"
     assert [node.run(rank, source).exit_code for rank in (0, 1)] == [-signal.SIGKILL] * 2
@@ -130,6 +131,7 @@ def test_where_no_rank_saves_nothing_is_said_of_memory(node: Node) -> None:
     assert node.said == []
 
 
+@pytest.mark.long
 def test_only_what_all_ranks_of_the_node_hold_is_reported(node: Node) -> None:
     node.run(0, save(1) + save(2))
     assert node.states.verify() == ()
@@ -138,6 +140,7 @@ def test_only_what_all_ranks_of_the_node_hold_is_reported(node: Node) -> None:
     assert node.states.verify() == held((1, 1))
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_and_nothing_is_kept_if_the_attempt_begins_without_a_state(node: Node) -> None:
     node.run_both(save(1))
     node.begin(2)
@@ -151,6 +154,7 @@ def test_an_attempt_cannot_begin_with_a_state_that_is_not_here(node: Node) -> No
         node.begin(2, StateVersion(attempt=1, step=9))
 
 
+@pytest.mark.long
 def test_a_later_attempt_may_save_an_earlier_step(node: Node) -> None:
     node.run_both(save(9))
     node.begin(2, StateVersion(attempt=1, step=9))
@@ -158,6 +162,7 @@ def test_a_later_attempt_may_save_an_earlier_step(node: Node) -> None:
     assert node.states.verify() == held((2, 4), (1, 9))
 
 
+@pytest.mark.long
 def test_a_replicated_state_is_kept_once_and_loaded_by_every_rank(node: Node) -> None:
     node.run_both("from hpc_elastic import memory\nmemory.save(7, 'same', replicated=True)")
     assert node.states.verify() == held((1, 7), part=None)
@@ -166,6 +171,7 @@ def test_a_replicated_state_is_kept_once_and_loaded_by_every_rank(node: Node) ->
     assert node.run_both(LOAD) == ["('same', 7)\n"] * 2
 
 
+@pytest.mark.long
 def test_a_step_that_is_saved_already_is_not_saved_again_and_an_earlier_one_is_refused(node: Node) -> None:
     source = """
 from hpc_elastic import memory
@@ -198,6 +204,7 @@ def test_a_state_that_is_too_large_is_not_kept_and_one_line_says_so(node: Node) 
     assert "that states may take is 5.0 MiB; training goes on without" in outcome.stderr
 
 
+@pytest.mark.long
 def test_a_state_may_grow_and_shrink(node: Node) -> None:
     node.run_both("from hpc_elastic import memory\nfor step in range(1, 8): memory.save(step, bytes((step % 4) << 20))")
     assert node.states.verify() == held((1, 7), (1, 6))
@@ -215,6 +222,7 @@ def test_a_damaged_state_is_forgotten_and_one_line_says_so(offset: int, node: No
     assert node.said == ["rank 3: its state of step 2 in memory is damaged, and is not used"]
 
 
+@pytest.mark.long
 def test_an_old_checksum_is_not_taken_for_that_of_a_new_state(node: Node) -> None:
     """The agent has cleared the slot meanwhile, and the new state has the number that the old one had."""
     node.run_both(save(1) + WAIT)
@@ -224,6 +232,7 @@ def test_an_old_checksum_is_not_taken_for_that_of_a_new_state(node: Node) -> Non
     assert node.states.verify() == held((2, 2))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_at_any_moment_leaves_complete_states_only(node: Node) -> None:
     """A state says of itself which step it is, in every part of it."""
     source = """
@@ -293,6 +302,7 @@ def test_a_program_of_a_command_saves_and_passes_nothing_on(node: Node) -> None:
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [3]
 
 
+@pytest.mark.long
 def test_no_rank_of_a_launcher_inside_a_command_saves_or_loads(node: Node) -> None:
     """Those of a shell's loop inherit one memory: the first would load its state, and the others from disk."""
     node.run(0, save(1) + WAIT)
@@ -305,6 +315,7 @@ def test_no_rank_of_a_launcher_inside_a_command_saves_or_loads(node: Node) -> No
     assert [state.step for state in read_slots(map_control(node.files[0].own))] == [1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [0, 4096, 1 << 40])
 def test_a_rank_cannot_take_away_the_memory_that_its_agent_reads(length: int, node: Node) -> None:
     """To read a mapped page beyond the end of a file ends a process with a SIGBUS."""
@@ -326,6 +337,7 @@ def lie(header: memoryview, **numbers: int) -> None:
     header[state_memory.CHECK] = header_check(header, header[state_memory.SEQUENCE])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -348,6 +360,7 @@ def test_numbers_that_a_rank_has_overwritten_cost_its_state_only(numbers: dict[s
     assert node.states.verify() == held((2, 2))
 
 
+@pytest.mark.long
 def test_memory_that_a_rank_has_given_back_costs_the_agent_none(node: Node) -> None:
     """To read a page of a mapped file that has none there adds it to the file; nothing else would bound that."""
     node.run_both(save(1) + WAIT)

@@ -81,6 +81,7 @@ def test_what_is_loaded_does_not_share_memory_with_the_state() -> None:
     assert found.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_the_states_of_an_optimizer_and_a_module_come_back() -> None:
     module = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(module.parameters())

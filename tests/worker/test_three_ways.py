@@ -220,7 +220,7 @@ CASES = [
 ]
 
 
-# What make check runs as well.
+# What make test runs.
 FIRST = (
     *("state_from_start_to_end", "state_of_children", "-m-package", "raises", "exits-'text'", "atexit_order", "forks"),
     *("handles_signals", "prints_then_is_killed", "pickles", "imports_namesake", "destructors", "leaves_daemon_thread"),
@@ -370,6 +370,7 @@ def find_different_items(one: Any, two: Any, prefix: str = "") -> Iterator[tuple
         yield prefix, one, two
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", marked([*CASES, *(ODD_EXITS if sys.version_info < (3, 12) else [])]), ids=str)
 def test_a_worker_is_what_plain_python_is(case: Case, tmp_path: Path, bench: Bench) -> None:
     bench.compare(case, tmp_path)
@@ -421,6 +422,7 @@ def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench
     assert len(drawn[0]) == 11
 
 
+@pytest.mark.long
 def test_every_script_of_the_corpus_is_run() -> None:
     used = {name for case in [*CASES, *TORCH, *MORE_TORCH] for name in (case.script, *case.beside)}
     assert {path.name for path in CORPUS.glob("*.py")} - used == {"state.py", "draws.py"}

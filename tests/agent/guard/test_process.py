@@ -89,6 +89,7 @@ def test_spares_what_is_left_if_the_agent_says_bye(guarded: Guarded, spawn: Spaw
     assert is_running(worker.pid)
 
 
+@pytest.mark.long
 def test_a_guard_that_is_paused_does_not_hold_the_agent(guarded: Guarded, spawn: Spawn, tmp_path: Path) -> None:
     worker = spawn(environment=marks_of(tmp_path))
     os.kill(guarded.pid, signal.SIGSTOP)

@@ -231,6 +231,7 @@ play(scene, most=10 * MOST)
 """
 
 
+@pytest.mark.long
 def test_if_files_run_out_unauthenticated_clients_go_and_the_agent_lives() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OUT_OF_FILES], capture_output=True, text=True, timeout=120, cwd=os.getcwd()

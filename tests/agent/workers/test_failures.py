@@ -96,6 +96,7 @@ def test_what_torchs_record_wrote_alone_is_completed(rank: Rank) -> None:
     assert (error["class"], error["exit_code"], error["rank"], error["node"]) == ("exception", 1, 5, "node2")
 
 
+@pytest.mark.long
 def test_a_message_without_end_that_torchs_record_wrote_fits_into_a_message_to_the_head(rank: Rank) -> None:
     message = f"ValueError: {'x' * 20_000_000} the end"
     rank.write("error.json", json.dumps({"message": {"message": message, "extraInfo": {"timestamp": "1"}}}))

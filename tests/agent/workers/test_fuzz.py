@@ -19,6 +19,7 @@ from tests.agent.workers import fuzz
 from tests.tiers import longer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [200, *longer(3000)])
 def test_every_error_file_gives_a_failure_that_can_be_told(tmp_path: Path, count: int) -> None:
     for seed in range(count):

@@ -85,6 +85,7 @@ def play(root: Path, scene: Callable[[Scene], Awaitable[None]], **changes: Any) 
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_fence_leaves_no_worker(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start()
@@ -130,6 +131,7 @@ def test_a_start_of_nobody_that_no_stop_explains_is_an_error(tmp_path: Path) -> 
     play(tmp_path, scene, start_again_s=0.01)
 
 
+@pytest.mark.long
 def test_an_agent_that_may_start_its_workers_again_does_so(tmp_path: Path) -> None:
     """It has heard its head in the moment after it was too late."""
 
@@ -223,6 +225,7 @@ def test_a_stop_does_not_wait_for_a_fork_server_that_still_imports(tmp_path: Pat
     play(tmp_path, scene, entrypoint=script, package_dir=str(tmp_path), env={"STAND_IN": "waits"})
 
 
+@pytest.mark.long
 def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tmp_path: Path) -> None:
     class Left:
         itself: Left

@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.agent.system.processes import Marks, find_workers
 from hpc_elastic.agent.workers.last_words import LastWords
@@ -154,6 +156,7 @@ def play(
     return asyncio.run(main())
 
 
+@pytest.mark.long
 def test_each_exit_is_told_with_its_code(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(
@@ -177,6 +180,7 @@ def test_a_scene_leaves_alone_what_this_process_had_started_before(tmp_path: Pat
     assert is_running(bystander.pid)
 
 
+@pytest.mark.long
 def test_a_stop_sends_term_and_returns_as_soon_as_all_are_gone(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES, SLEEPS)

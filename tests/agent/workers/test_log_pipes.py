@@ -156,6 +156,7 @@ def numbers(content: bytes) -> list[int]:
     return [int(line.split()[1]) for line in content.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("per", ["rank", "node"])
 def test_a_log_that_is_cut_keeps_its_end_whole_and_without_a_gap(tmp_path: Path, per: str) -> None:
     count, most = 400_000, 1024 * 1024

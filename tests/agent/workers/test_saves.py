@@ -57,6 +57,7 @@ def test_a_stop_waits_for_a_save_as_long_as_for_one_at_the_end(tmp_path: Path) -
     assert time.monotonic() - began >= 1.6
 
 
+@pytest.mark.long
 def test_a_worker_that_ignores_its_term_is_killed_while_another_saves(tmp_path: Path) -> None:
     """Its failure would be put down to nobody: the stop explains it."""
 
@@ -73,6 +74,7 @@ def test_a_worker_that_ignores_its_term_is_killed_while_another_saves(tmp_path: 
     assert play(tmp_path, scene, restart_grace_s=0.2).output() == "ready\nsaved\n"
 
 
+@pytest.mark.long
 def test_what_a_saving_worker_has_started_is_left_alone_too(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
@@ -88,6 +90,7 @@ def test_what_a_saving_worker_has_started_is_left_alone_too(tmp_path: Path) -> N
     play(tmp_path, scene, restart_grace_s=0.2)
 
 
+@pytest.mark.long
 def test_what_an_ended_worker_left_behind_is_stopped_while_another_saves(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {1}
@@ -153,6 +156,7 @@ def test_a_stop_at_the_end_leaves_a_save_alone_but_for_the_last_of_its_grace(tmp
     assert time.monotonic() - began >= 1.5
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_in_its_save_ends_the_wait(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
@@ -185,6 +189,7 @@ def test_the_others_are_killed_at_once_after_the_death_of_an_agent_and_who_saves
     assert len(play(tmp_path, scene, restart_grace_s=5).exits) == 2
 
 
+@pytest.mark.long
 def test_nobody_has_time_after_the_death_of_an_agent_where_nobody_saves(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         await made.start(SAVES, IGNORES_TERM)
@@ -205,6 +210,7 @@ def test_a_save_has_no_more_time_after_the_death_of_an_agent_than_after_a_failur
     assert time.monotonic() - began >= 1.0
 
 
+@pytest.mark.long
 def test_the_death_of_an_agent_during_a_stop_leaves_time_only_to_who_saves(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}
@@ -223,6 +229,7 @@ def test_the_death_of_an_agent_during_a_stop_leaves_time_only_to_who_saves(tmp_p
     assert len(play(tmp_path, scene, restart_grace_s=30).exits) == 2
 
 
+@pytest.mark.long
 def test_a_fence_does_not_wait_for_who_saves_after_the_death_of_an_agent(tmp_path: Path) -> None:
     async def scene(made: Scene) -> None:
         made.saving = {0}

@@ -102,6 +102,7 @@ def test_the_last_lines_of_a_worker_that_was_killed_are_repeated(tmp_path: Path,
     assert teed(capfdbinary) == [b"> one", b"> two", b"> last words"]
 
 
+@pytest.mark.long
 def test_closing_ends_although_somebody_goes_on_writing(tmp_path: Path) -> None:
     with open(tmp_path / "out", "ab") as out:  # not `yes`, which would fill a disk if the test took long
         writer = subprocess.Popen(["sh", "-c", "while :; do echo yes; done"], stdout=out)
