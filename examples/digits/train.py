@@ -1,9 +1,9 @@
 """Trains a small network on handwritten digits with DistributedDataParallel, from checkpoint to checkpoint.
 
-It knows nothing of hpc_elastic: `torchrun --nproc-per-node 2 train.py` runs it as well. Stopped at any moment and
-started again, on as many ranks as there are now, it goes on after the last checkpoint as if nothing had happened: the
-order of the images and every other random number are functions of the seed and the step, and the batch of a step is
-the same however many ranks share it.
+`torchrun --nproc-per-node 2 train.py` runs it as well, also where hpc_elastic is not installed. Stopped at any moment
+and started again, on as many ranks as there are now, it goes on after the last checkpoint as if nothing had happened,
+and with `--keep-in-memory` under hpc_elastic after the last step: the order of the images and every other random number
+are functions of the seed and the step, and the batch of a step is the same however many ranks share it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+try:
+    from hpc_elastic import memory
+except ImportError:  # plain torchrun: there are the checkpoints on disk
+    memory = None  # type: ignore[assignment]
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -35,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     run_directory = os.environ.get("HPC_ELASTIC_RUN_DIR", ".")
     parser.add_argument("--checkpoint", default=os.path.join(run_directory, "checkpoint.pt"))
     parser.add_argument("--checkpoint-every", type=int, default=10, metavar="STEPS")
+    parser.add_argument("--keep-in-memory", action="store_true", help="lose no step at a crash, under hpc_elastic")
     tests = parser.add_argument_group("for demonstrations and tests")
     tests.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="sleep so long in every step")
     tests.add_argument("--record", metavar="DIR", help="write down what each rank of each start did")
@@ -104,11 +110,15 @@ def measure_accuracy(network: nn.Module, images: Images) -> float:
 
 
 def prepare(arguments: argparse.Namespace, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer, int]:
-    """The network, its optimizer and the number of steps that are done, from the checkpoint if there is one."""
+    """The network, its optimizer and the number of steps that are done, from memory or a checkpoint if there is one."""
     torch.manual_seed(arguments.seed)
     network = make_network().to(device)
     optimizer = torch.optim.Adam(network.parameters(), lr=arguments.learning_rate)
-    checkpoint = load_checkpoint(arguments.checkpoint, device)
+    checkpoint = None
+    if arguments.keep_in_memory and memory is not None:
+        checkpoint, _ = memory.load()  # the same answer on every rank
+    if checkpoint is None:
+        checkpoint = load_checkpoint(arguments.checkpoint, device)
     if checkpoint is None:
         return network, optimizer, 0
     network.load_state_dict(checkpoint["network"])
@@ -135,9 +145,11 @@ def train(arguments: argparse.Namespace, device: torch.device) -> float:
         torch.manual_seed(seed + step * world_size + rank)  # of the dropout
         loss = train_step(parallel, optimizer, training.take(indices[rank::world_size]), batch)
         time.sleep(arguments.pause)
+        state = {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+        if arguments.keep_in_memory and memory is not None:
+            memory.save(step, state, replicated=True)
         if step % arguments.checkpoint_every == 0 or step == epochs * steps_per_epoch:
             if rank == 0:
-                state = {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
                 save_checkpoint(arguments.checkpoint, state)
             recorder.write(network, last_step=step)
         if step % steps_per_epoch == 0:

@@ -1,14 +1,27 @@
-"""A callback for PyTorch Lightning: heartbeats, a checkpoint at a notice, and saves that are not cut short."""
+"""A callback for PyTorch Lightning: heartbeats, a checkpoint at a notice, whole saves, and states kept in memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
+from hpc_elastic import memory
+from hpc_elastic.integrations.step_states import StepStates
 from hpc_elastic.worker.heartbeat_writer import heartbeat
 from hpc_elastic.worker.notices import Notice, notice_received
 from hpc_elastic.worker.saves import saving
+
+# What Lightning adds to a checkpoint for `load_from_checkpoint`: a training goes on without, and it may be anything.
+_FOR_OTHER_LOADS = (
+    "hparams_name",
+    "hyper_parameters",
+    "hparams_type",
+    "datamodule_hparams_name",
+    "datamodule_hyper_parameters",
+    "datamodule_hparams_type",
+)
 
 
 class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is not installed where mypy runs
@@ -16,24 +29,61 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
 
     Args:
         save_to: the checkpoint's path; None: nothing is saved at a notice.
+        keep_every: after how many steps the state of the training is kept in memory; None: never. Only where the
+            strategy is DDP or has one device.
+        replicated: whether one rank a node keeps it for all; else each keeps its own, with its own random state.
 
     Attributes:
         notice: the notice for which the training has ended, None if there was none. Let the script exit with 75 then.
     """
 
-    def __init__(self, save_to: str | None = None) -> None:
+    def __init__(self, save_to: str | None = None, keep_every: int | None = None, *, replicated: bool = True) -> None:
         self.save_to = save_to
         self.notice: Notice | None = None
+        self._states = StepStates("lightning", keep_every, replicated=replicated)
+        self._found: Any = None
+        self._name: str | None = None
+
+    def resume_from(self, otherwise: str | None = None) -> str | None:
+        """Return the `ckpt_path` for `fit`: a name for the state in memory if there is one, else what was given."""
+        self._found, step = self._states.load()
+        if self._found is None:
+            return otherwise
+        self._name = f"hpc-elastic-memory/step={step}"
+        return self._name
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        """Have every checkpoint of the trainer's strategy written within `saving()`."""
+        """Have every checkpoint of the strategy written within `saving()`, and the state in memory loaded from there.
+
+        Raises:
+            TypeError: the strategy shards the state, and one that is not sharded is to be loaded from memory.
+        """
         strategy: Any = trainer.strategy
         if not getattr(strategy.save_checkpoint, "is_within_saving", False):
             strategy.save_checkpoint = _within_saving(strategy.save_checkpoint)
+        if not isinstance(strategy, (DDPStrategy, SingleDeviceStrategy)):
+            self._states.stop(f"no state is kept with {type(strategy).__name__}, only with DDP and on one device")
+            if self._found is not None:
+                raise TypeError(f"{self._name}: {type(strategy).__name__} cannot load it, only DDP and one device can")
+        if self._found is not None:
+            load = strategy.load_checkpoint
+
+            def load_checkpoint(path: Any, *arguments: Any, **options: Any) -> Any:
+                return self._found if path == self._name else load(path, *arguments, **options)
+
+            strategy.load_checkpoint = load_checkpoint
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Go on with the random numbers of the state that was loaded from memory."""
+        self._states.begin(trainer.global_step)
+        random, found, self._found = self._states.random_state(), self._found, None
+        if found is not None and random is not None:
+            memory.set_random_state(random)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        """Beat, and ask for a notice."""
+        """Beat, keep the state if it is due, and ask for a notice."""
         heartbeat(trainer.global_step)
+        self._states.save(trainer.global_step, lambda: _dump(trainer))
         notice = notice_received()
         if notice is None or self.notice is not None:
             return
@@ -41,6 +91,12 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]  # it is
         if self.save_to is not None:
             trainer.save_checkpoint(self.save_to)
         trainer.should_stop = True
+
+
+def _dump(trainer: Any) -> dict[str, Any]:
+    """Return what Lightning would write to a checkpoint; its public `save_checkpoint` also waits for all ranks."""
+    checkpoint: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    return {name: value for name, value in checkpoint.items() if name not in _FOR_OTHER_LOADS}
 
 
 def _within_saving(save: Any) -> Any:

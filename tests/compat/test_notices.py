@@ -77,12 +77,12 @@ def test_all_ranks_save_at_a_notice_and_the_run_stops(door: Door, python: Path, 
     )
     run = door.submit("job.yaml")
     run.wait_for_output("ready", within_s=180)
-    send(run.layout, make_request("notice", reason="preemption", seconds_left=60.0))
+    send(run.layout, make_request("notice", reason="operator", seconds_left=60.0))
     result = run.wait_until_over()
     assert (result["reason"], result["failures"]) == ("notice_taken", {}), run.story()
     said = [run.stdout(1, rank).splitlines()[-1] for rank in (0, 1)]
     assert said[0].startswith("step ")
-    assert said[0].endswith(" preemption")
+    assert said[0].endswith(" operator")
     assert said[1] == said[0]
     assert list((door.folder / "saved").iterdir())
     run.assert_nothing_left()

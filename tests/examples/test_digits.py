@@ -62,7 +62,7 @@ def test_data_is_what_its_source_says() -> None:
 @pytest.mark.local
 def test_training_reaches_95_percent_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    arguments = ["--record", "record"]
+    arguments = ["--record", "record", "--keep-in-memory"]  # which keeps nothing here
     whole = torchrun(tmp_path / "whole", 2, TRAIN, arguments)
     assert whole.exit_code == 0, whole.output
     assert "started at step 1 on 2 ranks" in whole.output

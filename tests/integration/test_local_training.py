@@ -106,6 +106,17 @@ def test_digits_train_on_this_machine_with_the_records_of_a_run(door: Door) -> N
     assert run.read(run.layout.world(1))["run"] == run.path.name
 
 
+@pytest.mark.variant(of="test_a_training_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one")
+def test_digits_that_are_kept_in_memory_go_on_at_the_step_that_failed(door: Door) -> None:
+    write_job(door, "local", "--keep-in-memory", "--epochs", "2", "--accuracy", "0.1", "--fail-at-step", "26")
+    run = door.submit("job.yaml", wait=True)
+    result = run.result()
+    assert (result["state"], result["attempts"]) == ("SUCCEEDED", 2), run.story()
+    records = [json.loads(path.read_text()) for path in (door.folder / "record").glob("restart1-*.json")]
+    assert [record["first_step"] for record in records] == [26] * 4, "the last checkpoint on disk is that of step 20"
+    assert len({record["parameter_hash"] for record in records}) == 1
+
+
 @pytest.mark.variant(of="test_a_function_leaves_the_same_records_through_every_door")
 @pytest.mark.slurm
 def test_both_schedulers_leave_the_same_records(slurm_door: Door) -> None:
