@@ -13,7 +13,8 @@ from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, HeadOver, Level, Note, SendToHead, SendToMember, StartWorkers
 from hpc_elastic.membership.messages import Message
 from hpc_elastic.membership.timing import Timing
-from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState
+from hpc_elastic.rank_set import parse_ranks
+from hpc_elastic.rundir.records import NodeResult, RunResultRecord, RunState, WorkerState, World
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -200,6 +201,8 @@ class Conduct:
         failed = [incident for incident in self._run.witness.unanswered() if incident.rank is not None]
         if result.reason in ("restarts_used_up", "no_progress") and len(failed) == len(self._run.witness.unanswered()):
             require(bool(result.failures), f"{failed} have ended the run, and its result names none of them")
+        if result.reason == "exit_timeout" and world is not None and not self._run.is_disturbed:
+            self._names_who_ran_on(result, world)
         is_of_this_start = not self._run.earlier  # a start that opens no attempt knows of no world, but of its nodes
         if claim is not None and world is not None and result.attempts == claim.attempt and is_of_this_start:
             # A restart counts from its decision, which may come after the latest claim.
@@ -208,6 +211,16 @@ class Conduct:
             require(result.nodes == tuple(node.node for node in world.nodes), f"the result names {result.nodes}")
             ranks = {str(rank.rank) for rank in world.ranks}
             require(set(result.failures) <= ranks, "the result has failures of ranks that there are not")
+
+    def _names_who_ran_on(self, result: RunResultRecord, world: World) -> None:
+        """A run that ends because some ranks have not exited says which: at least all that count, but no other."""
+        roles = {role.role: role.attempt for role in world.roles}
+        counts = [rank for rank in world.ranks if self._run.scenario.role(rank.role).restart != "ignore"]
+        well = self._run.witness.ended_well
+        late = {rank.rank for rank in counts if rank.rank not in well.get((rank.role, roles[rank.role]), set())}
+        cause = result.root_cause
+        named = set() if cause is None or not cause.silent else {*parse_ranks(cause.silent)}
+        require(late <= named, f"the result names {sorted(named)} as those that ran on, not {sorted(late)}")
 
     # Of its end.
 
