@@ -82,7 +82,8 @@ ENDS: dict[Kind, Sequence[tuple[str, ExitCode]]] = {
     Kind.REQUEUED: _SUCCEEDED,
     # Nobody is left who could ask Slurm for another start, so the run ends, and who is left writes that down.
     Kind.SCRIPT_KILLED: (*_STOPPED, ("FAILED", ExitCode.NODE_LOST), ("UNKNOWN", ExitCode.NODE_LOST), _NEVER_STARTED),
-    Kind.AGENTS_KILLED: (("UNKNOWN", ExitCode.NODE_LOST), _NEVER_STARTED),
+    # One after the other: the last one may still hear that the others are gone, and say so.
+    Kind.AGENTS_KILLED: (("UNKNOWN", ExitCode.NODE_LOST), ("FAILED", ExitCode.NODE_LOST), _NEVER_STARTED),
     Kind.TIME_LIMIT: _SUCCEEDED,
     Kind.FAILS: (("FAILED", ExitCode.WORKERS_FAILED),),
     Kind.CONTROLLER: _SUCCEEDED,
@@ -187,12 +188,15 @@ class Stopped:
                     send(pid, signal.SIGKILL)
 
     def _kill(self, command: str) -> None:
-        for pid in self._pids(command):
+        for pid in list(self._pids(command)):
             send(pid, signal.SIGKILL)
 
     def _pids(self, command: str) -> Iterator[int]:
+        """Yield the job's processes with this in their command; sandboxes side by side have jobs of the same id."""
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and environment_of(int(entry.name)).get("SLURM_JOB_ID") == self._job_id:
+            environ = environment_of(int(entry.name)) if entry.name.isdigit() else {}
+            is_here = any(str(self._door.folder) in value for value in environ.values())
+            if is_here and environ.get("SLURM_JOB_ID") == self._job_id:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if command in words and not words.startswith("srun"):
                     yield int(entry.name)
