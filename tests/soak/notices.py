@@ -1,4 +1,4 @@
-"""`python -m tests.soak.notices --notices 50`: runs of 8 ranks on 4 nodes, each of which saves together on a notice.
+"""`python -m tests.soak.notices --notices 50 [--slurm own]`: runs of 8 ranks on 4 nodes that save together on a notice.
 
 The ranks run apart by many steps and meet only in the save, which takes part in a collective: if one of them heard of
 the notice at another step than the others, or not at all, the save would not end, or would gather different steps.
@@ -8,12 +8,14 @@ A notice comes at a random moment, some while ranks still start, and is followed
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from hpc_elastic.rundir.records import NOTICE_REASONS, NoticeReason
 from tests.faults.play import prepare_door
 from tests.integration.conftest import Door, Run
 from tests.integration.test_local_notices import SAVES, give_notice
-from tests.slurm_sandbox.sandbox import wait_until
+from tests.slurm_sandbox.cluster import Cluster, wait_until
 from tests.soak.campaign import kill_everything
 
 NODES, WORKERS = 4, 2
@@ -32,13 +34,15 @@ OVER_WITHIN_S = 180.0  # a deadlock ends with the notice's time, long after this
 LEFT_S = 600.0
 _JOB = """
 name: notices
-site: local
+site: {site}
 nodes: {nodes}
 workers_per_node: {workers}
 time: 2h
 entrypoint: {{script: train.py, args: ['{number}']}}
-env: {{OMP_NUM_THREADS: 1, GLOO_SOCKET_IFNAME: lo}}
+resources: {{cpus_per_worker: 1}}
+env: {{OMP_NUM_THREADS: 1}}
 signals: {{grace: 5s, restart_grace: 2s}}
+requeue: {{max: 0}}
 """
 
 
@@ -66,12 +70,31 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.notices", description=__doc__)
     parser.add_argument("--notices", type=int, default=50, help="how many runs get one")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--slurm", help="own (this machine's), 22.05, 24.11 or 26.05; without it on this machine")
     arguments = parser.parse_args(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all that was started ends, too
+    if arguments.slurm is None:
+        return _play_all(arguments, prepare_door, "local")
+    version = None if arguments.slurm == "own" else arguments.slurm
+    slurm = Cluster.start(NODES, owner=os.getpid(), version=version)
+    try:
+        os.environ.update(slurm.variables)
+        return _play_all(arguments, lambda folder: _door_on(slurm, folder), "generic-slurm")
+    finally:
+        slurm.down()
+
+
+def _door_on(slurm: Cluster, folder: Path) -> Door:
+    (folder / "project").mkdir()
+    return Door(folder / "project", {**slurm.environment, "XDG_STATE_HOME": str(folder / "state")})
+
+
+def _play_all(arguments: argparse.Namespace, make_door: Callable[[Path], Door], site: str) -> int:
     failed = 0
     for seed in range(arguments.first, arguments.first + arguments.notices):
         folder = Path(tempfile.mkdtemp(prefix=f"notices-{seed}-"))
         began = time.monotonic()
-        wrong = play(prepare_door(folder), seed)
+        wrong = play(make_door(folder), seed, site)
         print(f"{seed}: {wrong or 'all saved at the same step'}, {time.monotonic() - began:.1f} s", flush=True)
         failed += bool(wrong)
         if wrong:
@@ -82,11 +105,11 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def play(door: Door, seed: int) -> str:
+def play(door: Door, seed: int, site: str = "local") -> str:
     """Give the notice of a seed to a run of its own, and return what is wrong about what it did; "" if nothing is."""
     notice = Notice.draw(seed)
     door.write("train.py", SAVES)
-    door.write("job.yaml", _JOB.format(nodes=NODES, workers=WORKERS, number=seed))
+    door.write("job.yaml", _JOB.format(site=site, nodes=NODES, workers=WORKERS, number=seed))
     run = door.submit("job.yaml")
     try:
         wait_until(lambda: _ready(run) >= notice.after, "ranks are ready", within_s=120, otherwise=run.story)
@@ -100,7 +123,10 @@ def play(door: Door, seed: int) -> str:
     except AssertionError as error:
         return f"{notice}: {error}"
     finally:
-        kill_everything(run)
+        if site == "local":
+            kill_everything(run)
+        else:
+            door.run("cancel", run.job_id, "--yes", exit_code=None)
 
 
 def _ready(run: Run) -> int:
