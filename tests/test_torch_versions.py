@@ -129,11 +129,12 @@ for dotted in sys.argv[1:]:
 @pytest.mark.long
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_no_name_is_used_that_this_torch_lacks(version: str) -> None:
-    floor = {"integrations/torchrun": OLDEST_TORCH}
+    floors = {"integrations/torchrun": OLDEST_TORCH, "integrations/torch_checkpoint": (2, 4)}
     wanted = set()
     for path in users():
-        package = path.parent.relative_to(REPOSITORY / "hpc_elastic").as_posix()
-        if numbers(version) >= floor.get(package, (2, 2)):
+        module = path.relative_to(REPOSITORY / "hpc_elastic").with_suffix("").as_posix()
+        floor = max((floors[start] for start in floors if module.startswith(start)), default=(2, 2))
+        if numbers(version) >= floor:
             wanted |= set(named(path))
     assert {"torch.distributed.TCPStore", "torch.distributed.elastic.agent.server.api.WorkerState"} <= wanted
     done = run_with_stub(version, "-c", LOOK, *sorted(wanted))

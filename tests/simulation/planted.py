@@ -67,9 +67,16 @@ class _OneHasStarted(Head):
 
 class _ForgetsFirstRole(Head):
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self,
+        settings: HeadSettings,
+        *,
+        history: History,
+        decide: Decide,
+        now: float,
+        succession: Succession | None,
+        **more: Any,
     ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
         self._judge.verdict = _NotWidened()
 
 
@@ -161,8 +168,9 @@ class _Decides:
         roles: Mapping[str, str],
         after_exit_timeout: Literal["fail", "succeed"] = "fail",
         run: str = "",
+        **more: Any,
     ) -> None:
-        self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout, run=run)
+        self._policy = Policy(restart=restart, roles=roles, after_exit_timeout=after_exit_timeout, run=run, **more)
 
     def decide(self, history: History, observation: Observation, now: float) -> Decision:
         return self.changed(self._policy.decide(history, observation, now), history, observation, now)

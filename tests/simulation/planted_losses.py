@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, DiscoverHead, SendToMember, StopWorkers
@@ -71,9 +72,16 @@ class _WithRound(Head):
     ROUND: type[SuccessionRound]
 
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self,
+        settings: HeadSettings,
+        *,
+        history: History,
+        decide: Decide,
+        now: float,
+        succession: Succession | None,
+        **more: Any,
     ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
         if succession is not None:
             self.gathering._round = self.ROUND(succession, settings.timing, self._roster, now)
 
@@ -103,9 +111,16 @@ class _WithLosses(Head):
     LOSSES: type[Losses]
 
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self,
+        settings: HeadSettings,
+        *,
+        history: History,
+        decide: Decide,
+        now: float,
+        succession: Succession | None,
+        **more: Any,
     ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
         self._members.losses = self.LOSSES(settings.timing, history.spend.node_losses)
 
 
@@ -149,10 +164,17 @@ class _PaysNoLoss(_WithLosses):
 
 class _ForgetsBudget(Head):
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self,
+        settings: HeadSettings,
+        *,
+        history: History,
+        decide: Decide,
+        now: float,
+        succession: Succession | None,
+        **more: Any,
     ) -> None:
         history = history if succession is None else replace(history, spend=Spend())
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
 
 
 class _ClaimsUnchecked(Head):
@@ -167,10 +189,17 @@ class _NeverGivesWay(Head):
 
 class _OpensBesideTheOldStart(Head):
     def __init__(
-        self, settings: HeadSettings, *, history: History, decide: Decide, now: float, succession: Succession | None
+        self,
+        settings: HeadSettings,
+        *,
+        history: History,
+        decide: Decide,
+        now: float,
+        succession: Succession | None,
+        **more: Any,
     ) -> None:
         alone = replace(settings, may_predecessor_live=False)
-        super().__init__(alone, history=history, decide=decide, now=now, succession=succession)
+        super().__init__(alone, history=history, decide=decide, now=now, succession=succession, **more)
 
 
 class _FencesNobody(Head):
