@@ -23,7 +23,10 @@ def test_no_worker_outlives_its_deadline(tmp_path: Path, fault: Fault) -> None:
 
 @pytest.mark.long
 def test_a_trial_notices_workers_that_nobody_ends(tmp_path: Path) -> None:
-    """The agent is frozen when they have started, and then its guard is killed."""
-    outcome = play(replace(A_TRIAL, fault=Fault.UNGUARDED, step=2 * count_steps(tmp_path), deadline_s=4.0), tmp_path)
+    """The agent is frozen when they have started, and then its guard is killed.
+
+    A worker that has not begun by its deadline ends by itself: on a busy machine it takes seconds to begin.
+    """
+    outcome = play(replace(A_TRIAL, fault=Fault.UNGUARDED, step=2 * count_steps(tmp_path), deadline_s=12.0), tmp_path)
     assert outcome.left
     assert outcome.is_broken
