@@ -13,14 +13,13 @@ from hpc_elastic.agent.rendezvous import successor
 from hpc_elastic.codec import to_json
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, Leave, SendToHead, StartWorkers
-from hpc_elastic.membership.decisions import Decide, Decision, History, Ignore, Observation, RestartWorkers
+from hpc_elastic.membership.decisions import Decision, History, Ignore, Observation, RestartWorkers
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.member import Member
 from hpc_elastic.membership.messages import Assign, Message, StopManner
 from hpc_elastic.membership.phases import HeadPhase
 from hpc_elastic.membership.roster import RosterEntry
 from hpc_elastic.membership.rounds import HeadSettings
-from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.verdict import Verdict
 from hpc_elastic.plan.launch_plan import RestartPlan
 from hpc_elastic.rundir.records import AttemptClaim, NodeResult, RunResultRecord, WorkerState
@@ -66,17 +65,8 @@ class _OneHasStarted(Head):
 
 
 class _ForgetsFirstRole(Head):
-    def __init__(
-        self,
-        settings: HeadSettings,
-        *,
-        history: History,
-        decide: Decide,
-        now: float,
-        succession: Succession | None,
-        **more: Any,
-    ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
+    def __init__(self, settings: HeadSettings, **more: Any) -> None:
+        super().__init__(settings, **more)
         self._judge.verdict = _NotWidened()
 
 

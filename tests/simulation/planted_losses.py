@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc_elastic.membership import messages
 from hpc_elastic.membership.actions import Action, DiscoverHead, SendToMember, StopWorkers
-from hpc_elastic.membership.decisions import Decide, History
+from hpc_elastic.membership.decisions import History
 from hpc_elastic.membership.discovery import NEVER, DiscoveryAction, HeadDiscovery
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.lease import Lease, MemberLease
@@ -71,17 +71,8 @@ class _WithRound(Head):
 
     ROUND: type[SuccessionRound]
 
-    def __init__(
-        self,
-        settings: HeadSettings,
-        *,
-        history: History,
-        decide: Decide,
-        now: float,
-        succession: Succession | None,
-        **more: Any,
-    ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
+    def __init__(self, settings: HeadSettings, *, now: float, succession: Succession | None, **more: Any) -> None:
+        super().__init__(settings, now=now, succession=succession, **more)
         if succession is not None:
             self.gathering._round = self.ROUND(succession, settings.timing, self._roster, now)
 
@@ -110,17 +101,8 @@ class _WithLosses(Head):
 
     LOSSES: type[Losses]
 
-    def __init__(
-        self,
-        settings: HeadSettings,
-        *,
-        history: History,
-        decide: Decide,
-        now: float,
-        succession: Succession | None,
-        **more: Any,
-    ) -> None:
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
+    def __init__(self, settings: HeadSettings, *, history: History, **more: Any) -> None:
+        super().__init__(settings, history=history, **more)
         self._members.losses = self.LOSSES(settings.timing, history.spend.node_losses)
 
 
@@ -163,18 +145,9 @@ class _PaysNoLoss(_WithLosses):
 
 
 class _ForgetsBudget(Head):
-    def __init__(
-        self,
-        settings: HeadSettings,
-        *,
-        history: History,
-        decide: Decide,
-        now: float,
-        succession: Succession | None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, settings: HeadSettings, *, history: History, succession: Succession | None, **more: Any) -> None:
         history = history if succession is None else replace(history, spend=Spend())
-        super().__init__(settings, history=history, decide=decide, now=now, succession=succession, **more)
+        super().__init__(settings, history=history, succession=succession, **more)
 
 
 class _ClaimsUnchecked(Head):
@@ -188,18 +161,9 @@ class _NeverGivesWay(Head):
 
 
 class _OpensBesideTheOldStart(Head):
-    def __init__(
-        self,
-        settings: HeadSettings,
-        *,
-        history: History,
-        decide: Decide,
-        now: float,
-        succession: Succession | None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, settings: HeadSettings, **more: Any) -> None:
         alone = replace(settings, may_predecessor_live=False)
-        super().__init__(alone, history=history, decide=decide, now=now, succession=succession, **more)
+        super().__init__(alone, **more)
 
 
 class _FencesNobody(Head):
