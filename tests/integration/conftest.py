@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ class Door:
         started = subprocess.Popen(
             command,
             cwd=self.folder,
-            env=self.environ,
+            env=self._environ_of(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -242,10 +242,11 @@ class Door:
         self, *arguments: str, timeout_s: float = 180, exit_code: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command; with `exit_code=None` any exit code will do."""
+        command = (*self.command, *arguments)
         done = subprocess.run(
-            [*self.command, *arguments],
+            command,
             cwd=self.folder,
-            env=self.environ,
+            env=self._environ_of(command),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -263,23 +264,35 @@ class Door:
 
     def submit(self, job: str, *arguments: str, wait: bool = False, exit_code: int = 0) -> Run:
         """Submits a job file of this folder."""
-        options = [*self.start_options(job), *(["--wait"] if wait else [])]
-        done = self.run("submit", job, "--json", *options, *arguments, exit_code=exit_code)
+        done = self.run("submit", job, "--json", *(["--wait"] if wait else []), *arguments, exit_code=exit_code)
         told = json.loads(done.stdout.splitlines()[0])
         return Run(job_id=told["job_id"], layout=RunLayout(told["run_dir"]))
 
-    def start_options(self, job: str) -> list[str]:
-        """Return the options that make workers spawn, if neither the job nor a script beside it uses torch.
+    def _environ_of(self, command: Sequence[str]) -> dict[str, str]:
+        """Return the environment of a command: without torch if it submits a job that does not use torch.
 
-        A fork server would import it for nothing: seconds of processor time on every node of hundreds of tests.
+        Fork servers and store hosts would import it for nothing: seconds of processor time on every node of hundreds
+        of tests.
         """
+        words = command[len(self.command) :] if tuple(command[: len(self.command)]) == self.command else ()
+        if words[:1] != ("submit",) or any(self._is_about_torch(word) for word in words):
+            return self.environ
+        hidden = self.folder.parent / "without-torch"
+        hidden.mkdir(exist_ok=True)
+        (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+        before = self.environ.get("PYTHONPATH")
+        return {**self.environ, "PYTHONPATH": f"{hidden}:{before}" if before else str(hidden)}
+
+    def _is_about_torch(self, job: str) -> bool:
+        """Whether a job file, or a script in it or beside it, is about torch or what only torch brings."""
         path = self.folder / job
+        if not job.endswith((".yaml", ".yml")) or not path.is_file():
+            return False
         text = path.read_text()
         named = {path.parent / name for name in re.findall(r"[\w./-]+\.py\b", text)}
         files = [file for file in {*path.parent.glob("*.py"), *named} if file.is_file()]
         scripts = "".join(file.read_text(errors="replace") for file in files)
-        is_about_torch = "torch" in scripts + text or "start:" in text or "preload:" in text
-        return [] if is_about_torch else ["--set", "start=spawn"]
+        return any(word in scripts + text for word in ("torch", "start:", "preload:", "PYTHONPATH"))
 
 
 @pytest.fixture
