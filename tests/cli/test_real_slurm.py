@@ -21,7 +21,6 @@ JOB = """\
 nodes: 4
 workers_per_node: 2
 time: 5m
-start: spawn
 resources: {cpus_per_worker: 1}
 entrypoint: {script: train.py}
 """
@@ -57,7 +56,7 @@ def test_follow_shows_a_run_to_its_end(folder: Path) -> None:
     assert "SUCCEEDED" in done.stderr
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_cancel_of_a_pending_job_gives_it_a_result(folder: Path) -> None:
     submitted = run(*HPC_ELASTIC, "submit", "job.yaml", "--json", "--set", "sbatch.hold=true", *SITE)
     assert submitted.returncode == 0, submitted.stderr
@@ -117,7 +116,7 @@ def test_refusal_of_slurm_leaves_nothing(folder: Path) -> None:
     assert not (folder / "hpc-elastic-runs").exists()
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_run_inside_an_allocation_that_is_too_small_says_so(folder: Path) -> None:
     inside = ["run", "--workers-per-node", "4", "--set", "resources.cpus_per_worker=16", "train.py"]
     done = run("salloc", "--nodes=1", "--time=5", *HPC_ELASTIC, *inside)

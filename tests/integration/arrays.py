@@ -22,7 +22,6 @@ time: 10m
 resources: {{cpus_per_worker: 1}}
 restart: {{max_restarts: 0}}
 signals: {{grace: 8s, restart_grace: 2s}}
-start: spawn
 env: {{SEED: "${{seed}}"}}
 entrypoint: {{script: train.py, args: ["--lr=${{lr}}"]}}
 """

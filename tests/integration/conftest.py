@@ -292,7 +292,7 @@ class Door:
         named = {path.parent / name for name in re.findall(r"[\w./-]+\.py\b", text)}
         files = [file for file in {*path.parent.glob("*.py"), *named} if file.is_file()]
         scripts = "".join(file.read_text(errors="replace") for file in files)
-        return any(word in scripts + text for word in ("torch", "start:", "preload:", "PYTHONPATH"))
+        return any(word in scripts + text for word in ("torch", "start: fork", "preload:", "PYTHONPATH"))
 
 
 @pytest.fixture

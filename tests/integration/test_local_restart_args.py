@@ -65,7 +65,6 @@ def test_only_the_role_that_has_them_gets_restart_arguments(door: Door) -> None:
 name: probe
 site: local
 time: 10m
-start: spawn
 roles:
   - {name: other, entrypoint: {script: other.py, args: [a]}}
   - {name: trainer, entrypoint: {script: train.py, restart_args: [--init_from=resume]}}

@@ -214,7 +214,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_job_that_dies_without_a_word_each_time_is_not_started_for_ever(slurm_door: Door, slurm: Cluster) -> None:
     """As one does that takes the node of its batch script down, after which Slurm starts it again by itself."""
     more = "restart: {no_progress_limit: 2}\nrequeue: {max: 2}"

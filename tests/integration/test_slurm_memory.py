@@ -20,7 +20,7 @@ from tests.tiers import variants
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 @pytest.mark.parametrize("options", [(), ("--replicated",)], ids=["sharded", "replicated"])
 def test_a_killed_rank_costs_no_step_that_all_had_saved(
     slurm_door: Door, slurm: Cluster, options: tuple[str, ...]
@@ -148,6 +148,7 @@ def test_all_ranks_load_from_disk_where_what_was_kept_is_damaged(slurm_door: Doo
     assert failed.endswith(f"cannot be loaded: {damaged} is damaged"), failed
 
 
+@pytest.mark.variant(of="test_all_ranks_load_from_disk_where_what_was_kept_is_damaged")
 def test_all_ranks_load_from_disk_where_a_part_of_what_was_kept_is_missing(slurm_door: Door, slurm: Cluster) -> None:
     run, folder = train(slurm_door, nodes="2", workers=2)
     wait_until_saved(run, folder, 1, 4)

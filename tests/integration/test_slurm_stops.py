@@ -102,7 +102,7 @@ def test_cancel_kills_what_ignores_term(slurm_door: Door, slurm: Cluster) -> Non
     assert not sleepers(slurm, *slurm.nodes)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_status_makes_the_result_if_a_pending_job_was_scancelled(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, more=LATER)
     run = slurm_door.submit("job.yaml")
@@ -138,7 +138,7 @@ def test_scancel_of_a_running_job_is_a_stop_and_no_failure(slurm_door: Door, slu
     slurm.wait_for_job(run.job_id, "CANCELLED")
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_scancel_while_one_rank_ignores_term_leaves_nothing(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, STUBBORN, more="signals: {grace: 2s, restart_grace: 1s}")
     slurm.run("scancel", run.job_id)
@@ -157,7 +157,7 @@ def test_cancel_between_attempts_ends_the_run(slurm_door: Door) -> None:
     assert result["attempts"] == 1
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster) -> None:
     write_job(slurm_door, DIES, nodes="2", more="restart: {max_restarts: 5, backoff: {first: 60s, max: 60s}}")
     run = slurm_door.submit("job.yaml")
@@ -168,7 +168,7 @@ def test_scancel_between_attempts_ends_the_run(slurm_door: Door, slurm: Cluster)
     assert assert_over(run, "CANCELLED", 10)["reason"] == "terminated"
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_stop_lets_the_workers_save_and_ends_the_run_without_scancel(slurm_door: Door, slurm: Cluster) -> None:
     run = start(slurm_door, SAVES_ON_NOTICE, ranks=4, nodes="2")
     waiting = slurm_door.start("logs", run.job_id, "--rank", "all", "--follow")

@@ -81,7 +81,7 @@ def test_a_node_without_power_is_left_out_and_the_job_completes(
     training.assert_completed(slurm)
 
 
-@pytest.mark.every_slurm
+@pytest.mark.mirrored
 def test_a_node_that_is_back_before_slurm_has_given_it_up_ends_nobodys_run(
     slurm_door: Door, slurm: Cluster, record_property: Note
 ) -> None:
