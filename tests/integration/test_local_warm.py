@@ -62,6 +62,13 @@ sys.meta_path.insert(0, Witness())
 """
 
 
+@pytest.fixture
+def door(door: Door) -> Door:
+    """Return the command where every fork server has torch, whatever the scripts import."""
+    door.may_hide_torch = False
+    return door
+
+
 def write_job(door: Door, *, script: str = TRAINS, fails: int = 0, nodes: int = 1, more: str = "") -> None:
     door.write("train.py", script)
     entrypoint = f"{{script: train.py, args: [{fails}]}}"
