@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.doctor.judge_nodes import NodeAnswers, judge_nodes
 from hpc_elastic.doctor.login import SlurmSeen, examine_run_root, examine_slurm, judge_run_root
 from hpc_elastic.doctor.probe_job import ProbeJob, ProbeOutcome, judge_job, request_of
+from hpc_elastic.doctor.probes.bounded import LateError, answer_within
 from hpc_elastic.doctor.results import CheckResult, Severity, worst
 from hpc_elastic.errors import RunDirectoryError, SchedulerError
 from hpc_elastic.scheduler.protocol import Scheduler
@@ -59,12 +61,14 @@ def examine(
     is_new = not os.path.lexists(root)
     in_root = list(judge_run_root(examine_run_root(root)))
     examined.groups[f"Here, for site {plan.site}"] = here + in_root
-    if scheduler is not None and worst(in_root) is not Severity.FAIL:
-        job = ProbeJob(prepared, scheduler, say=say, pending_s=pending_s)
-        title, results = _examine_nodes(job, prepared, examined, say)
-        examined.groups[title] = results
-    elif is_new:
-        _remove_empty(root)
+    try:
+        if scheduler is not None and worst(in_root) is not Severity.FAIL:
+            job = ProbeJob(prepared, scheduler, say=say, pending_s=pending_s)
+            title, results = _examine_nodes(job, prepared, examined, say)
+            examined.groups[title] = results
+    finally:
+        if is_new:
+            _remove_empty(root)
     return examined
 
 
@@ -99,7 +103,5 @@ def _examine_nodes(
 
 
 def _remove_empty(path: str) -> None:
-    try:
-        os.rmdir(path)
-    except OSError:
-        return
+    with contextlib.suppress(OSError, LateError):
+        answer_within(lambda: os.rmdir(path), 5.0)

@@ -192,8 +192,11 @@ def _judge_ports(told: Told, seen: Mapping[str, PeersSeen], request: ProbeReques
     first, last = request.network.port_range
     failed: dict[str, dict[str, str]] = {}  # by the node that was not reached: who tried, and why not
     causes: dict[str, str] = {}
+    unnamed = {node for node, each in told.values("names", NamesSeen).items() if _unanswered(each.forward, own=node)}
     for node, each in seen.items():
         for contact in each.contacts:
+            if contact.cause == "cannot_resolve" and node in unnamed:
+                continue  # a line about names says so
             if contact.problem:
                 failed.setdefault(contact.peer, {})[node] = contact.problem
                 causes[contact.peer] = contact.cause

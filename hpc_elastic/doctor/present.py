@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from hpc_elastic.doctor.results import CheckResult, Severity, worst
-from hpc_elastic.observe.text import wrap
 from hpc_elastic.printable import printable_line
 
 _VERDICT, _CHECK = 5, 13  # columns, with the space behind
@@ -47,7 +47,7 @@ def _lines(result: CheckResult, width: int, has_colours: bool) -> Iterator[str]:
 
 def _wrap(text: str, width: int) -> list[str]:
     """Return a text as lines of at most `width` columns: words that are longer, such as paths, are cut."""
-    return [line[at : at + width] for line in wrap(text, width, "") for at in range(0, max(len(line), 1), width)]
+    return wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def to_object(

@@ -170,15 +170,9 @@ class ProbeJob:
             self._end()
 
     def remove_folder(self) -> None:
-        """Remove the folder of the job, and the one above if it is empty; what cannot be removed stays."""
-
-        def remove() -> None:
-            shutil.rmtree(self._layout.root, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.dirname(self._layout.root))
-
+        """Remove the folder of the job; what cannot be removed stays."""
         with contextlib.suppress(LateError):
-            answer_within(remove, DISK_S)
+            answer_within(lambda: shutil.rmtree(self._layout.root, ignore_errors=True), DISK_S)
 
     def active_of(self, answers: tuple[ProbeAnswer, ...]) -> frozenset[str]:
         """Return those of the jobs of which processes were found that the scheduler knows to run."""

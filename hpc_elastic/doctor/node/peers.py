@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -71,6 +72,8 @@ class Neighbourhood:
         self._connected = 0
         self._meeting = threading.Condition()
         self._addresses: dict[int, str] = {}
+        self._looking_up = threading.Lock()
+        self._looked_up: dict[int, LookupSeen] = {}
 
     @property
     def spare_port(self) -> int:
@@ -84,8 +87,7 @@ class Neighbourhood:
 
     def see_names(self) -> NamesSeen:
         """Return what the resolver answers for this node, the head and the neighbours, each within a time limit."""
-        wanted = dict.fromkeys([self._place.node_id, *self._peers()])
-        forward = _at_once([partial(self._look_up, self._place.nodes[each]) for each in wanted])
+        forward = list(self._lookups().values())
         addresses = dict.fromkeys(found for each in forward for found in each.found)
         reverse = _at_once([partial(_look_back, address) for address in list(addresses)[: NEIGHBOURS + 2]])
         return NamesSeen(forward=tuple(forward), reverse=tuple(reverse))
@@ -94,10 +96,10 @@ class Neighbourhood:
         """Return the interfaces of this node, the address that its agent would publish, and the routes to others."""
         address, problem = self._own_address()
         routes = {}
-        for peer in [] if self._place.is_local else self._peers():
-            for found in self._look_up(self._place.nodes[peer]).found[:1]:
+        for peer, lookup in {} if self._place.is_local else self._lookups().items():
+            for found in lookup.found[:1] if peer != self._place.node_id else ():
                 if interface := network.interface_of(network.source_address(found)):
-                    routes[self._place.nodes[peer]] = interface
+                    routes[lookup.asked] = interface
         return InterfacesSeen(
             found=tuple(_see_interface(name, held) for name, held in network.interface_addresses()),
             problem=problem,
@@ -118,7 +120,7 @@ class Neighbourhood:
         port = listener.getsockname()[1]
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
         self._publish(address, port)
-        contacts = tuple(_at_once([partial(self._contact, peer, until) for peer in self._peers()]))
+        contacts = tuple(_at_once([partial(self._try_contact, peer, until) for peer in self._peers()]))
         seen = self._compare(contacts)
         created, create_problem = self._create()
         self._wait_for_visitors(until)
@@ -164,6 +166,15 @@ class Neighbourhood:
         except AllocationError as error:
             return "", problem or error.message
 
+    def _lookups(self) -> dict[int, LookupSeen]:
+        """Return what the resolver says of this node, the head and the neighbours; all are asked once, at once."""
+        with self._looking_up:
+            if not self._looked_up:
+                wanted = [self._place.node_id, *self._peers()]
+                found = _at_once([partial(self._look_up, self._place.nodes[each]) for each in wanted])
+                self._looked_up = dict(zip(wanted, found, strict=True))
+            return self._looked_up
+
     def _look_up(self, name: str) -> LookupSeen:
         began = time.monotonic()
         found = network.resolve_node(name, self._request.network, within_s=LOOKUP_S)
@@ -191,6 +202,12 @@ class Neighbourhood:
             return answer_within(read, DISK_S)
         except (OSError, ValueError, LateError):
             return None
+
+    def _try_contact(self, peer: int, until: float) -> Contact:
+        try:
+            return self._contact(peer, until)
+        except Exception as error:  # one node that cannot be tried must not hide the others
+            return Contact(peer=self._place.nodes[peer], problem=f"could not try {type(error).__name__}: {error}")
 
     def _contact(self, peer: int, until: float) -> Contact:
         """Connect to a node until it answers or the time is over; return how that went the last time."""
@@ -221,14 +238,14 @@ class Neighbourhood:
             in_vain += written is not None  # it has said that it listens
             if in_vain == _MOST_IN_VAIN or time.monotonic() + AGAIN_AFTER_S > until:
                 return self._failed(name, last, unknown, began)
-            time.sleep(AGAIN_AFTER_S)
+            _pause(AGAIN_AFTER_S)
 
     def _guess_places(self, peer: int) -> tuple[list[tuple[str, int]], str]:
         """Return where a node may listen whose file is not to be seen, and why its name has no address."""
         ports = self._ports[:_PORTS_TRIED]
         if self._place.is_local:
             return [(self._place.local_address(peer), port) for port in ports], ""
-        looked_up = self._look_up(self._place.nodes[peer])
+        looked_up = self._lookups()[peer]
         return [(address, port) for address in looked_up.found[:2] for port in ports], looked_up.error
 
     def _failed(self, name: str, last: tuple[OSError, str, int] | None, unknown: str, began: float) -> Contact:
@@ -298,7 +315,7 @@ class Neighbourhood:
                 if waited > LISTING_AFTER_S:
                     os.listdir(self._request.folder)
                     is_listed = True
-                time.sleep(0.01)
+                _pause(0.01)
             return True, is_listed
 
         is_seen, is_listed = answer_within(look, VISIBLE_S + DISK_S)
@@ -431,15 +448,13 @@ def _see_interface(name: str, address: str) -> InterfaceSeen:
 
 
 def _at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what some functions return, each run in a thread of its own."""
-    found: dict[int, T] = {}
+    """Return what some functions return, each run in a thread of its own; all of them have bounds of their own."""
+    if not functions:
+        return []
+    with ThreadPoolExecutor(max_workers=len(functions)) as threads:
+        return list(threads.map(lambda function: function(), functions))
 
-    def run(number: int) -> None:
-        found[number] = functions[number]()
 
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[number] for number in sorted(found)]
+def _pause(seconds: float) -> None:
+    """Wait on a lock: `time.sleep` asks for a moment of the monotonic clock, which libfaketime gets wrong."""
+    threading.Event().wait(seconds)

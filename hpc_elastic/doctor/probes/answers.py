@@ -14,6 +14,8 @@ from hpc_elastic.plan.launch_plan import NetworkPlan
 MARK = "hpc-elastic-doctor"
 # A line of output may be cut where srun mixes the output of several nodes: 1024 bytes are whole (Slurm 22.05 to 26.05).
 _PART = 600
+# The script sends srun a CONT now and then, as long as no attempt of a run has begun.
+_USUAL = re.compile(r"srun: got SIGCONT|hpc_elastic: run directory |srun: cluster configuration lacks support")
 _LINE = re.compile(rf"{MARK} (\d+)\.(\d+) (\d+)/(\d+) ([A-Za-z0-9+/=]+)")
 
 
@@ -269,5 +271,5 @@ def _with_value(answer: ProbeAnswer) -> ProbeAnswer:
 
 
 def other_lines(output: str) -> list[str]:
-    """Return the lines of a job's output that are no answers and not empty."""
-    return [line for line in output.splitlines() if line.strip() and MARK not in line]
+    """Return the lines of a job's output that somebody may want to see: no answers, and nothing that always stands there."""
+    return [line for line in output.splitlines() if line.strip() and MARK not in line and not _USUAL.match(line)]
