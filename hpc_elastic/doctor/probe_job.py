@@ -35,6 +35,7 @@ MODULE = "hpc_elastic.doctor.node.main"
 # Answers go to standard output of srun, and so of the job; nodes start in a folder that cannot hang. Of two equal
 # options srun takes the last.
 _SRUN = ("--chdir=/", "--output=all", "--error=all")
+FIRST_LINE_S = 60.0  # the script says at once where it runs
 FIRST_ANSWER_S = 300.0  # setup lines may load modules from a slow file system
 ALL_ANSWERS_S = 130.0  # more than a node takes at most
 OUTPUT_S = 6.0  # until the last output of a job that is over is seen here
@@ -60,7 +61,7 @@ class ProbeOutcome:
     """What came of the job.
 
     `nodes` are the job's, as far as they are known; `read` says when the first answer of each was read. `problem`
-    says why there is no answer of some, `lines` is what the job wrote beside answers.
+    says why there is no answer of some, `advice` and `key` what to do; `lines` is what the job wrote beside answers.
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class ProbeOutcome:
     took_s: float
     problem: str = ""
     advice: str = ""
+    key: str = ""
     lines: tuple[str, ...] = ()
 
 
@@ -118,6 +120,34 @@ def render_probe(prepared: PreparedRun) -> str:
     values["agent"] = tuple(ours.get(word, word) for word in words)
     values["conclude"] = ("-c", "pass")  # there is no run that needs a result
     return render_template(template, values, environment)
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """Why no more answers are waited for, and what to do."""
+
+    problem: str
+    advice: str
+    key: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Times:
+    """When the job was submitted, started, gave its first answer and was over, in monotonic seconds."""
+
+    began: float
+    started: float | None = None
+    first: float | None = None
+    over: float | None = None
+
+    def note(self, now: float, state: JobState, *, has_answers: bool) -> None:
+        """Note what is true now for the first time; a job that has answered has started, whatever is said of it."""
+        if self.started is None and (has_answers or state is not JobState.PENDING):
+            self.started = now
+        if self.first is None and has_answers:
+            self.first = now
+        if self.over is None and state.is_terminal:
+            self.over = now
 
 
 class ProbeJob:
@@ -206,25 +236,15 @@ class ProbeJob:
 
     def _attend(self, sent: float) -> ProbeOutcome:
         """Wait until all nodes have answered, the job is over, or the time for either has passed."""
-        began = time.monotonic()
-        started: float | None = None
-        first: float | None = None
-        over: float | None = None
-        ask_at, status = began, JobStatus(job_id=self._job_id, state=JobState.PENDING, native_state="PENDING")
-        problem = advice = ""
+        times = _Times(began=time.monotonic())
+        ask_at, status = times.began, JobStatus(job_id=self._job_id, state=JobState.PENDING, native_state="PENDING")
+        given_up: _GivenUp | None = None
         while not self._is_answered():
             now = time.monotonic()
-            if self._answers and first is None:
-                first, started = now, started or now
             if now >= ask_at:
-                status = self._ask(status)
-                ask_at = now + ASK_S
-                if status.state is not JobState.PENDING and started is None:
-                    started = now
-                if status.state.is_terminal and over is None:
-                    over = now
-            problem, advice = self._why_to_stop(now, began, started, first, over, status)
-            if problem:
+                status, ask_at = self._ask(status), now + ASK_S
+            times.note(now, status.state, has_answers=bool(self._answers))
+            if (given_up := self._why_to_stop(now, times, status)) is not None:
                 break
             time.sleep(LOOK_S)
             self._look()
@@ -235,47 +255,41 @@ class ProbeJob:
             answers=self._answers,
             sent=sent,
             read=self._read,
-            waited_s=(started or now) - began,
-            took_s=now - (started or now),
-            problem=problem,
-            advice=advice,
+            waited_s=(times.started or now) - times.began,
+            took_s=now - (times.started or now),
+            problem=given_up.problem if given_up else "",
+            advice=given_up.advice if given_up else "",
+            key=given_up.key if given_up else "",
             lines=self._lines,
         )
 
-    def _why_to_stop(
-        self,
-        now: float,
-        began: float,
-        started: float | None,
-        first: float | None,
-        over: float | None,
-        status: JobStatus,
-    ) -> tuple[str, str]:
-        """Return why no more answers are waited for, and what to do; two empty texts to wait on."""
-        if started is None:
-            if now < began + self._pending_s:
-                return "", ""
+    def _why_to_stop(self, now: float, times: _Times, status: JobStatus) -> _GivenUp | None:
+        """Return why no more answers are waited for; None to wait on."""
+        folder = self._layout.root
+        if times.started is None:
+            if now < times.began + self._pending_s:
+                return None
             why = f" ({status.reason})" if status.reason else ""
-            return (
-                f"it did not start within {self._pending_s:g} s{why}",
-                "wait longer with --wait, or name a partition with free nodes: --set sbatch.partition=NAME",
-            )
-        if over is not None:
-            if now < over + OUTPUT_S:
-                return "", ""
+            advice = "wait longer with --wait, or name a partition with free nodes: --set sbatch.partition=NAME"
+            return _GivenUp(f"it did not start within {self._pending_s:g} s{why}", advice)
+        if times.over is not None:
+            if now < times.over + OUTPUT_S:
+                return None
             code = f" {status.exit_code}" if status.exit_code else ""
-            ended = f"it ended as {status.native_state or status.state.value}{code}"
-            if self._lines or self._answers:
-                return f"{ended} before all nodes had answered", "see its output"
-            return (
-                f"{ended}, and nothing that it wrote has come to {self._layout.root}",
-                "that folder must be writable on the job's first node, and the same there as here",
-            )
-        if first is None and now > started + FIRST_ANSWER_S:
-            return f"no node answered within {FIRST_ANSWER_S:g} s of its start", "see its output"
-        if first is not None and now > first + ALL_ANSWERS_S:
-            return f"not all nodes answered within {ALL_ANSWERS_S:g} s", "look at the nodes that are missing"
-        return "", ""
+            ended = f"it has ended ({status.state.value}{code})"
+            if self._size > 0:
+                return _GivenUp(f"{ended} before all nodes had answered", f"read what it wrote in {folder}")
+            advice = "that folder must be writable on the job's first node, and the same there as here"
+            return _GivenUp(f"{ended}, and nothing that it wrote has come to {folder}", advice, "run_root")
+        if self._size <= 0 and now > times.started + FIRST_LINE_S:
+            problem = f"its script wrote nothing to {folder} within {FIRST_LINE_S:g} s of its start"
+            advice = "that folder may hang on the job's first node, or not be the same there as here"
+            return _GivenUp(problem, advice, "run_root")
+        if times.first is None and now > times.started + FIRST_ANSWER_S:
+            return _GivenUp(f"no node answered within {FIRST_ANSWER_S:g} s of its start", f"read {folder}")
+        if times.first is not None and now > times.first + ALL_ANSWERS_S:
+            return _GivenUp(f"not all nodes answered within {ALL_ANSWERS_S:g} s", "look at the nodes that are missing")
+        return None
 
     def _ask(self, last: JobStatus) -> JobStatus:
         """Ask the scheduler for the job; say what it waits for, and once that there is no answer."""
@@ -362,7 +376,7 @@ def judge_job(outcome: ProbeOutcome) -> Iterator[CheckResult]:
             found=f"job {outcome.job_id}: {outcome.problem}{last}",
             expected="an answer of each node",
             action=outcome.advice,
-            key="run_root" if "has come" in outcome.problem else "",
+            key=outcome.key,
             nodes=outcome.nodes,
         )
         return

@@ -6,6 +6,8 @@ import contextlib
 import glob
 import json
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Door
-from tests.integration.test_slurm_rendezvous import names_missing
-from tests.slurm_sandbox.cluster import Cluster
+from tests.integration.test_slurm_rendezvous import names_missing, python_missing
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.slurm_sandbox.remote_folder import RemoteFolder, why_no_remote_folder
 
 pytestmark = pytest.mark.slurm
 
@@ -106,21 +109,127 @@ def test_doctor_finds_everything_that_is_broken_on_a_cluster(slurm_door: Door, s
     with broken_cluster(slurm, runs, tmp_path):
         told = examine(slurm_door, "--nodes", "4", exit_code=1)
     found = faults(told)
+    assert found.keys() == {"names", "interfaces", "run root", "python", "ports", "clocks", "all-reduce"}, told
 
-    def only(check: str, *nodes: str) -> dict[str, Any]:
-        assert [tuple(each["nodes"]) for each in found[check]] == [nodes], json.dumps(found, indent=1)
+    def only(check: str, *nodes: str, key: str = "") -> dict[str, Any]:
+        assert [(tuple(each["nodes"]), each["key"]) for each in found[check]] == [(nodes, key)], found[check]
         return found[check][0]
 
-    names = only("names", "node4")
+    names = only("names", "node4", key="network.hostname_transform")
     assert re.match(r"node4: cannot resolve node1, .*: no answer of the name server within 4 s", names["found"])
-    interface = only("interfaces", *slurm.nodes)
-    assert "there is no interface ib7" in interface["found"] and interface["key"] == "network.interface"
-    assert "eth0" in interface["action"]
-    root = only("run root", "node3")
-    assert "Read-only file system" in root["found"] and root["key"] == "run_root"
-    python = only("python", "node2")
-    assert python["found"] == "node2: PYTHONPATH is /opt/other" and "not set" in python["expected"]
-    ports = only("ports", "node2")
-    assert "met a blocked port: node2" in ports["found"] and ports["key"] == "network.port_range"
+    interface = only("interfaces", *slurm.nodes, key="network.interface")
+    assert "there is no interface ib7" in interface["found"]
+    assert interface["action"] == "name another: eth0"
+    root = only("run root", "node3", key="run_root")
+    assert root["found"] == f"node3: write in {runs}: Read-only file system"
+    python = only("python", "node2", key="defaults.setup")
+    assert (python["found"], python["expected"]) == (
+        "node2: PYTHONPATH is /opt/other",
+        "as on node1, node3, node4: not set",
+    )
+    ports = only("ports", "node2", key="network.port_range")
+    assert ports["found"].startswith("node1, node3, node4 met a blocked port: node2 (")
     clock = only("clocks", "node3")
-    assert clock["found"].startswith("node3: 60 min ahead"), clock
+    assert clock["found"].startswith("node3: 60 min ahead of the others'"), clock
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+@pytest.mark.parametrize("node", ["node1", "node3"])
+def test_doctor_names_a_node_whose_folder_hangs(slurm_door: Door, slurm: Cluster, node: str) -> None:
+    """Also the node of the batch script, from which then nothing comes."""
+    if reason := why_no_remote_folder():
+        pytest.skip(reason)
+    runs = make_site(slurm_door)
+    with RemoteFolder.mounted(slurm, runs, [node]) as folder, folder.stalled(node):
+        told = examine(slurm_door, "--nodes", "3", exit_code=1)
+    found = faults(told)
+    if node == "node3":
+        assert any("no answer within" in each["found"] and "node3" in each["nodes"] for each in found["run root"]), told
+    else:
+        (job,) = found["job"]
+        assert re.search(r"wrote nothing to|nothing that it wrote", job["found"]), told
+        assert job["key"] == "run_root"
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+def test_doctor_says_so_if_the_first_node_cannot_write_the_jobs_output(slurm_door: Door, slurm: Cluster) -> None:
+    runs = make_site(slurm_door)
+    with slurm.mounted("node1", runs, runs):
+        told = examine(slurm_door, "--nodes", "2", exit_code=1)
+    (job,) = faults(told)["job"]
+    assert f"nothing that it wrote has come to {runs}" in job["found"]
+    assert (job["key"], job["nodes"]) == ("run_root", ["node1", "node2"])
+
+
+def running_doctor(door: Door, *options: str) -> subprocess.Popen[str]:
+    return door.start("doctor", "--site", "./here.yaml", "--nodes", "2", *options)
+
+
+@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+def test_doctor_says_what_a_pending_job_waits_for_and_gives_up(slurm_door: Door, slurm: Cluster) -> None:
+    make_site(slurm_door)
+    told = examine(slurm_door, "--set", "sbatch.hold=true", "--wait", "4s", exit_code=1)
+    (job,) = faults(told)["job"]
+    assert re.fullmatch(r"job \d+: it did not start within 4 s \(JobHeldUser\)", job["found"])
+    assert "--wait" in job["action"]
+    assert slurm.job_ids() == []
+
+
+@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_doctor_cancels_its_job_if_it_is_interrupted(slurm_door: Door, slurm: Cluster, number: signal.Signals) -> None:
+    runs = make_site(slurm_door)
+    doctor = running_doctor(slurm_door, "--set", "sbatch.hold=true")
+    wait_until(lambda: slurm.job_ids(), "the job waits")
+    doctor.send_signal(number)
+    assert doctor.wait(30) == 130
+    wait_until(lambda: not slurm.job_ids(), "the job is gone")
+    assert list(runs.iterdir()) == []
+
+
+@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+def test_doctor_ends_a_job_that_runs_if_it_is_interrupted(slurm_door: Door, slurm: Cluster) -> None:
+    make_site(slurm_door, on_node2="exec sleep 600")
+    doctor = running_doctor(slurm_door)
+    wait_until(lambda: any("sleep 600" in line for line in slurm.processes("node2").values()), "node2 is at it")
+    doctor.send_signal(signal.SIGINT)
+    assert doctor.wait(30) == 130
+    wait_until(lambda: not slurm.job_ids(), "the job is gone")
+
+
+@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+def test_doctor_uses_the_allocation_that_it_is_in(slurm_door: Door, slurm: Cluster) -> None:
+    make_site(slurm_door)
+    command = ["salloc", "--nodes=3", *slurm_door.command, "doctor", "--site", "./here.yaml", "--json"]
+    done = slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder, timeout_s=120)
+    told = json.loads(done.stdout)
+    assert told["nodes"] == ["node1", "node2", "node3"]
+    assert told["verdict"] == "warn", told
+    assert slurm.job_ids() == []
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+def test_doctor_names_the_interface_that_cannot_reach_the_others(slurm_door: Door, slurm: Cluster) -> None:
+    """The interface is there and up; its network is an island on each node."""
+    make_site(slurm_door, network="interface: ib0")
+    with contextlib.ExitStack() as islands:
+        for node in ("node1", "node2"):
+            islands.callback(slurm.run_on, node, "ip", "link", "del", "ib0", check=False)
+            slurm.run_on(node, "ip", "link", "add", "ib0", "type", "veth", "peer", "name", "ib0-peer")
+            slurm.run_on(node, "ip", "addr", "add", f"10.79.{node[-1]}.1/24", "dev", "ib0")
+            for end in ("ib0", "ib0-peer"):
+                slurm.run_on(node, "ip", "link", "set", end, "up")
+        told = examine(slurm_door, "--nodes", "2", exit_code=1)
+    ports = faults(told)["ports"]
+    assert {tuple(each["nodes"]) for each in ports} == {("node1",), ("node2",)}, told
+    assert all(each["key"] == "network.interface" for each in ports), told
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+def test_doctor_tells_a_node_whose_python_is_missing(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
+    make_site(slurm_door)
+    with python_missing(slurm, "node2", tmp_path):
+        told = examine(slurm_door, "--nodes", "2", exit_code=1)
+    (job,) = faults(told)["job"]
+    assert job["nodes"] == ["node2"]
+    assert "node2 gave no answer" in job["found"]

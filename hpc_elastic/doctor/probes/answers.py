@@ -271,5 +271,5 @@ def _with_value(answer: ProbeAnswer) -> ProbeAnswer:
 
 
 def other_lines(output: str) -> list[str]:
-    """Return the lines of a job's output that somebody may want to see: no answers, and nothing that always stands there."""
+    """Return the lines of a job's output that are no answers, without those that stand there always."""
     return [line for line in output.splitlines() if line.strip() and MARK not in line and not _USUAL.match(line)]
