@@ -25,7 +25,7 @@ from hpc_elastic.doctor.probes.answers import (
 from hpc_elastic.doctor.results import CheckResult, Severity, by_text, name_nodes
 
 LATE_CHECKS_DO = "look on the node, or leave it out: `sbatch: {exclude: ...}`"
-SLOW_IMPORT_S = 15.0
+SLOW_IMPORT_S = 30.0
 LEAST_SCRATCH = 1 << 30
 LEAST_OPEN_FILES = 1024
 LEAST_LOCKED_MEMORY = 64 << 20

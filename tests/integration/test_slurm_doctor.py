@@ -47,9 +47,10 @@ def make_site(door: Door, *, network: str = "", on_node2: str = ":", on_node3: s
     """Make a site file whose run directories are in a folder of the test; return that folder."""
     runs = door.folder / "runs"
     runs.mkdir()
-    text = PYTHON.format(python=sys.executable, on_node2=on_node2, on_node3=on_node3)
-    python = door.write("python", text)
-    python.chmod(0o700)
+    python = Path(sys.executable)
+    if (on_node2, on_node3) != (":", ":"):
+        python = door.write("python", PYTHON.format(python=python, on_node2=on_node2, on_node3=on_node3))
+        python.chmod(0o700)
     door.write("here.yaml", SITE.format(runs=runs, python=python, network=network))
     return runs
 
@@ -92,9 +93,10 @@ def test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well(slurm_door: Door
     runs = make_site(slurm_door)
     told = examine(slurm_door, "--nodes", "4", "--write", "./drafted.yaml", exit_code=0)
     assert told["nodes"] == ["node1", "node2", "node3", "node4"]
-    # What the sandbox's Slurm is: it has no cgroups.
-    warned = {each["check"] for each in told["checks"] if each["verdict"] != "ok"}
-    assert warned == {"proctrack", "confinement"}, told
+    assert faults(told) == {}
+    # What the sandbox's Slurm is: it has no cgroups. On a machine with other work something may be slow.
+    warned = {each["check"] for each in told["checks"] if each["verdict"] == "warn"}
+    assert warned >= {"proctrack", "confinement"}, told
     checks = {each["check"] for each in told["checks"]}
     assert {"names", "ports", "clocks", "shared files", "torch", "all-reduce", "leftovers"} <= checks
     assert list(runs.iterdir()) == []  # what it made is gone

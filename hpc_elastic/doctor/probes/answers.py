@@ -16,7 +16,7 @@ MARK = "hpc-elastic-doctor"
 _PART = 600
 # The script sends srun a CONT now and then, as long as no attempt of a run has begun.
 _USUAL = re.compile(r"srun: got SIGCONT|hpc_elastic: run directory |srun: cluster configuration lacks support")
-_LINE = re.compile(rf"{MARK} (\d+)\.(\d+) (\d+)/(\d+) ([A-Za-z0-9+/=]+)")
+_LINE = re.compile(rf"{MARK} (\d+)\.(\d+) (\d+)/(\d+) ([A-Za-z0-9+/=]+)\.")  # a full stop: the part is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ def write_lines(answer: ProbeAnswer, number: int) -> str:
     text = b64encode(json.dumps(to_json(answer), separators=(",", ":")).encode()).decode()
     parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
     return "".join(
-        f"{MARK} {answer.node_id}.{number} {part}/{len(parts)} {each}\n" for part, each in enumerate(parts, 1)
+        f"{MARK} {answer.node_id}.{number} {part}/{len(parts)} {each}.\n" for part, each in enumerate(parts, 1)
     )
 
 

@@ -45,7 +45,7 @@ def try_folder(directory: str, name: str) -> dict[str, object]:
                 problems[step] = problem
                 break  # the next ones need this one
     finally:
-        for path in (first, second):
+        for path in (first, second) if "write" not in problems else ():  # else nothing was made
             with contextlib.suppress(OSError):
                 os.unlink(path)
     return {"problems": problems, "took_ms": took_ms, "free": _free(directory), "kind": find_kind(directory)}
