@@ -132,6 +132,7 @@ PURE = (
     ),
     *("hpc_elastic.doctor.results", "hpc_elastic.doctor.draft", "hpc_elastic.doctor.present"),
     *("hpc_elastic.doctor.judge_slurm", "hpc_elastic.doctor.judge_nodes", "hpc_elastic.doctor.judge_network"),
+    *("hpc_elastic.doctor.judge_software", "hpc_elastic.doctor.told"),
     "hpc_elastic.doctor.probes.answers",
     *("hpc_elastic.render.array", "hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
     *(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.doctor.judge_network import advise_interface
-from hpc_elastic.doctor.judge_nodes import NodeAnswers
 from hpc_elastic.doctor.probes.answers import InterfacesSeen
 from hpc_elastic.doctor.results import CheckResult, Severity
+from hpc_elastic.doctor.told import NodeAnswers
 from hpc_elastic.printable import printable_line
 from hpc_elastic.units import parse_duration
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hpc_elastic.api.prepare import PreparedRun
-from hpc_elastic.doctor.judge_nodes import NodeAnswers, judge_nodes
+from hpc_elastic.doctor.judge_nodes import judge_nodes
 from hpc_elastic.doctor.login import SlurmSeen, examine_run_root, examine_slurm, judge_run_root
 from hpc_elastic.doctor.probe_job import ProbeJob, ProbeOutcome, judge_job, request_of
 from hpc_elastic.doctor.probes.bounded import LateError, answer_within
 from hpc_elastic.doctor.results import CheckResult, Severity, worst
+from hpc_elastic.doctor.told import NodeAnswers
 from hpc_elastic.errors import RunDirectoryError, SchedulerError
 from hpc_elastic.scheduler.protocol import Scheduler
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 from hpc_elastic.doctor.probes.answers import (
     InterfacesSeen,
     LookupSeen,
     NamesSeen,
     PeersSeen,
-    ProbeAnswer,
     ProbeRequest,
 )
 from hpc_elastic.doctor.results import CheckResult, Severity, by_text
+from hpc_elastic.doctor.told import NodeAnswers
 
 SLOW_LOOKUP_S = 1.0
 CLOCK_DIFFERS_S = 2.0  # as the agents report it
@@ -22,36 +21,9 @@ CLOCK_FAILS_S = 60.0
 LATE_FILE_S = 3.0
 MUCH_FASTER = 5
 _FABRIC = ("ib", "hsn", "opa")
-Seen = TypeVar("Seen")
-"""What a check found on a node."""
 
 
-class Told(Protocol):
-    """The answers of all nodes: `judge_nodes.NodeAnswers`."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """All nodes of the job."""
-
-    @property
-    def sent(self) -> float:
-        """When the job was started, by the clock of the machine that asks."""
-
-    @property
-    def read(self) -> Mapping[str, float]:
-        """When the last answer of each node was read, by that clock."""
-
-    def of(self, check: str) -> dict[str, ProbeAnswer]:
-        """Return the answers to one check, by node."""
-
-    def values(self, check: str, kind: type[Seen]) -> dict[str, Seen]:
-        """Return what a check found, by node."""
-
-    def name(self, nodes: Sequence[str]) -> str:
-        """Return some of the nodes in words."""
-
-
-def judge_names(told: Told) -> Iterator[CheckResult]:
+def judge_names(told: NodeAnswers) -> Iterator[CheckResult]:
     """Yield the nodes whose resolver does not answer, or slowly, or with an address that others cannot use."""
     seen = told.values("names", NamesSeen)
     if not seen:
@@ -89,7 +61,7 @@ def judge_names(told: Told) -> Iterator[CheckResult]:
 
 
 def _of_names(
-    told: Told,
+    told: NodeAnswers,
     texts: Mapping[str, str],
     verdict: Severity,
     expected: str,
@@ -122,7 +94,7 @@ def _times(seen: NamesSeen) -> list[float]:
     return [each.took_s for each in (*seen.forward, *seen.reverse)]
 
 
-def judge_interfaces(told: Told, request: ProbeRequest) -> Iterator[CheckResult]:
+def judge_interfaces(told: NodeAnswers, request: ProbeRequest) -> Iterator[CheckResult]:
     """Yield the nodes whose interface is wrong, or slower than another that all have."""
     seen = told.values("interfaces", InterfacesSeen)
     if not seen:
@@ -179,7 +151,7 @@ def advise_interface(seen: Mapping[str, InterfacesSeen]) -> str | None:
     return max(faster, key=lambda name: common[name], default=usual)
 
 
-def judge_peers(told: Told, request: ProbeRequest) -> Iterator[CheckResult]:
+def judge_peers(told: NodeAnswers, request: ProbeRequest) -> Iterator[CheckResult]:
     """Yield which nodes cannot be reached, whose clock differs, and what is wrong with the folder that all share."""
     seen = told.values("peers", PeersSeen)
     if len(told.nodes) > 1:
@@ -188,7 +160,7 @@ def judge_peers(told: Told, request: ProbeRequest) -> Iterator[CheckResult]:
     yield from _judge_sharing(told, seen)
 
 
-def _judge_ports(told: Told, seen: Mapping[str, PeersSeen], request: ProbeRequest) -> Iterator[CheckResult]:
+def _judge_ports(told: NodeAnswers, seen: Mapping[str, PeersSeen], request: ProbeRequest) -> Iterator[CheckResult]:
     first, last = request.network.port_range
     failed: dict[str, dict[str, str]] = {}  # by the node that was not reached: who tried, and why not
     causes: dict[str, str] = {}
@@ -227,7 +199,7 @@ def _judge_ports(told: Told, seen: Mapping[str, PeersSeen], request: ProbeReques
 _DO_ROUTE = "look at the route between the two, and at the interface"
 
 
-def _judge_clocks(told: Told, seen: Mapping[str, PeersSeen]) -> Iterator[CheckResult]:
+def _judge_clocks(told: NodeAnswers, seen: Mapping[str, PeersSeen]) -> Iterator[CheckResult]:
     """Yield the nodes whose clock is not the head's, nor that of the machine that asks."""
     head = told.nodes[0] if told.nodes else ""
     offsets = {node: each.offset_s for node, each in seen.items() if each.offset_s is not None}
@@ -262,7 +234,7 @@ def _judge_clocks(told: Told, seen: Mapping[str, PeersSeen]) -> Iterator[CheckRe
         yield CheckResult(check="clocks", verdict=Severity.OK, found=f"{told.name(told.nodes)}: {found}")
 
 
-def _judge_sharing(told: Told, seen: Mapping[str, PeersSeen]) -> Iterator[CheckResult]:
+def _judge_sharing(told: NodeAnswers, seen: Mapping[str, PeersSeen]) -> Iterator[CheckResult]:
     late = {
         node: each.visible_problem or f"seen {each.visible_s:.1f} s after it was written"
         for node, each in seen.items()

@@ -8,59 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from hpc_elastic.doctor import judge_network
+from hpc_elastic.doctor import judge_network, judge_software
 from hpc_elastic.doctor.probes.answers import (
-    AllReduceSeen,
     FolderSeen,
     GpusSeen,
     LeftoversSeen,
     LimitsSeen,
-    ProbeAnswer,
     ProbeRequest,
-    PythonSeen,
     TorchSeen,
 )
-from hpc_elastic.doctor.results import CheckResult, Severity, by_text, name_nodes
+from hpc_elastic.doctor.results import CheckResult, Severity, by_text, passed
+from hpc_elastic.doctor.told import NodeAnswers
 
 LATE_CHECKS_DO = "look on the node, or leave it out: `sbatch: {exclude: ...}`"
-SLOW_IMPORT_S = 30.0
 LEAST_SCRATCH = 1 << 30
 LEAST_OPEN_FILES = 1024
 LEAST_LOCKED_MEMORY = 64 << 20
 LEAST_SHARED_MEMORY = 64 << 20
+_MOST_OF = 0.9  # the kernel and Slurm keep some memory of a node
 _SLOW_STEP_MS = 2000.0
-_SLOW_REDUCE_S = 1.0
-Seen = TypeVar("Seen")
-"""What a check found on a node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswers:
-    """The answers of all nodes.
-
-    `sent` and `read` are the times of the machine that asks: before the job was started, and after each answer of a
-    node was read.
-    """
-
-    nodes: tuple[str, ...]
-    answers: tuple[ProbeAnswer, ...]
-    sent: float
-    read: Mapping[str, float]
-
-    def of(self, check: str) -> dict[str, ProbeAnswer]:
-        """Return the answers to one check, by node in their order."""
-        found = {each.node: each for each in self.answers if each.check == check}
-        return {node: found[node] for node in self.nodes if node in found}
-
-    def values(self, check: str, kind: type[Seen]) -> dict[str, Seen]:
-        """Return what a check found, by node; a node on which it could not be made is left out."""
-        return {node: each.value for node, each in self.of(check).items() if isinstance(each.value, kind)}
-
-    def name(self, nodes: Sequence[str]) -> str:
-        """Return some of the nodes in words."""
-        return name_nodes(nodes, len(self.nodes))
 
 
 def judge_nodes(told: NodeAnswers, request: ProbeRequest, active_jobs: frozenset[str]) -> list[CheckResult]:
@@ -72,7 +39,7 @@ def judge_nodes(told: NodeAnswers, request: ProbeRequest, active_jobs: frozenset
         active_jobs: of the jobs that processes on the nodes belong to, those that Slurm knows to run.
     """
     checks: Sequence[tuple[str, str, Callable[[], Iterator[CheckResult]]]] = (
-        ("python", "", lambda: _judge_python(told)),
+        ("python", "", lambda: judge_software.judge_python(told)),
         ("run root", "run_root", lambda: _judge_run_root(told)),
         ("scratch", "scratch", lambda: _judge_scratch(told)),
         ("names", "network.hostname_transform", lambda: judge_network.judge_names(told)),
@@ -81,8 +48,8 @@ def judge_nodes(told: NodeAnswers, request: ProbeRequest, active_jobs: frozenset
         ("limits", "defaults.resources", lambda: _judge_limits(told, request)),
         ("gpus", "gpu_request", lambda: _judge_gpus(told, request)),
         ("leftovers", "", lambda: _judge_leftovers(told, active_jobs)),
-        ("torch", "defaults.python", lambda: _judge_torch(told)),
-        ("all-reduce", "network.interface", lambda: _judge_all_reduce(told)),
+        ("torch", "defaults.python", lambda: judge_software.judge_torch(told)),
+        ("all-reduce", "network.interface", lambda: judge_software.judge_all_reduce(told)),
     )
     results: list[CheckResult] = []
     for check, key, judge in checks:
@@ -116,37 +83,6 @@ def _is_due(told: NodeAnswers, check: str, node: str) -> bool:
     return check != "names" or bool(told.of("names"))
 
 
-def _judge_python(told: NodeAnswers) -> Iterator[CheckResult]:
-    """Yield the nodes whose Python, or way to modules, is not that of most."""
-    seen = told.values("python", PythonSeen)
-    if not seen:
-        return
-    differing: set[str] = set()
-    what: Sequence[tuple[str, Callable[[PythonSeen], str]]] = (
-        ("PYTHONPATH", lambda each: each.python_path or "not set"),
-        ("Python", lambda each: f"{each.version} at {each.executable}"),
-        ("sys.prefix", lambda each: each.prefix),
-        ("sys.path", lambda each: ":".join(each.search_path)),
-    )
-    for name, of in what:
-        texts = by_text({node: of(each) for node, each in seen.items() if node not in differing})
-        for text, nodes in texts[1:]:
-            differing.update(nodes)
-            yield CheckResult(
-                check="python",
-                verdict=Severity.FAIL,
-                found=f"{told.name(nodes)}: {name} is {text}",
-                expected=f"as on {told.name(texts[0][1])}: {texts[0][0]}",
-                action="set it for all nodes, or find what sets it on this one (profile, prolog, module)",
-                key="defaults.setup",
-                nodes=nodes,
-            )
-    if not differing:
-        first = next(iter(seen.values()))
-        path = f", PYTHONPATH {first.python_path}" if first.python_path else ""
-        yield _well("python", f"{told.name(tuple(seen))}: {first.version} at {first.executable}{path}")
-
-
 def _judge_run_root(told: NodeAnswers) -> Iterator[CheckResult]:
     seen = told.values("run root", FolderSeen)
     yield from _folder_problems(told, "run root", seen, "run_root", "every node can write where runs go")
@@ -177,7 +113,7 @@ def _judge_run_root(told: NodeAnswers) -> Iterator[CheckResult]:
         first = next(iter(well.values()))
         most_ms = max(ms for _, (_, ms) in _slowest(well))
         kind = f" ({first.kind})" if first.kind else ""
-        yield _well("run root", f"{told.name(tuple(well))} write {first.path}{kind}, at most {most_ms:.0f} ms a step")
+        yield passed("run root", f"{told.name(tuple(well))} write {first.path}{kind}, at most {most_ms:.0f} ms a step")
 
 
 def _slowest(seen: Mapping[str, FolderSeen]) -> list[tuple[str, tuple[str, float]]]:
@@ -208,7 +144,11 @@ def _judge_scratch(told: NodeAnswers) -> Iterator[CheckResult]:
     seen = told.values("scratch", FolderSeen)
     yield from _folder_problems(told, "scratch", seen, "scratch", "every node can write its scratch")
     well = {node: each for node, each in seen.items() if not each.problems}
-    small = {node: f"{each.path} has {_size(each.free)} free" for node, each in well.items() if _is_small(each.free)}
+    small = {
+        node: f"{each.path} has {_size(each.free)} free"
+        for node, each in well.items()
+        if _is_below(each.free, LEAST_SCRATCH)
+    }
     for text, nodes in by_text(small):
         yield CheckResult(
             check="scratch",
@@ -222,83 +162,81 @@ def _judge_scratch(told: NodeAnswers) -> Iterator[CheckResult]:
     if well and len(well) == len(seen) and not small:
         first = next(iter(well.values()))
         least = min((each.free for each in well.values() if each.free is not None), default=None)
-        yield _well("scratch", f"{told.name(tuple(well))}: {first.path} ({first.kind or '?'}), {_size(least)} free")
-
-
-def _is_small(free: int | None) -> bool:
-    return free is not None and free < LEAST_SCRATCH
+        yield passed("scratch", f"{told.name(tuple(well))}: {first.path} ({first.kind or '?'}), {_size(least)} free")
 
 
 def _judge_limits(told: NodeAnswers, request: ProbeRequest) -> Iterator[CheckResult]:
     seen = told.values("limits", LimitsSeen)
-    texts: dict[str, tuple[dict[str, str], str, str, str]] = {
-        "cpus": (
-            {
-                node: f"{each.cpus} CPUs are usable"
-                for node, each in seen.items()
-                if request.cpus is not None and each.cpus < request.cpus
-            },
-            f"{request.cpus}, as asked for",
-            "look at the cgroup and the affinity of steps",
-            "defaults.resources.cpus_per_worker",
-        ),
-        "memory": (
-            {
-                node: f"memory is limited to {_size(each.memory)}"
-                for node, each in seen.items()
-                if request.memory is not None and each.memory < 0.9 * request.memory
-            },
-            f"{_size(request.memory)}, as asked for",
-            "look at the cgroup of the step",
-            "memory_request",
-        ),
-        "files": (
-            {
-                node: f"{each.open_files} open files"
-                for node, each in seen.items()
-                if each.open_files is not None and each.open_files < LEAST_OPEN_FILES
-            },
-            f"{LEAST_OPEN_FILES} or more",
-            "raise it: `ulimit -n 65536`",
-            "defaults.setup",
-        ),
-        "locked": (
-            {
-                node: f"{_size(each.locked_memory)} of locked memory, with an InfiniBand fabric"
-                for node, each in seen.items()
-                if each.has_fabric and each.locked_memory is not None and each.locked_memory < LEAST_LOCKED_MEMORY
-            },
-            "no limit: NCCL registers memory with the fabric",
-            "raise it: `ulimit -l unlimited`; else slurmd's own limit must be raised",
-            "defaults.setup",
-        ),
-        "shared": (
-            {
-                node: f"/dev/shm holds {_size(each.shared_memory)}"
-                for node, each in seen.items()
-                if each.shared_memory is not None and each.shared_memory < LEAST_SHARED_MEMORY
-            },
-            f"{_size(LEAST_SHARED_MEMORY)} or more, for data loaders and states in memory",
-            "mount a larger one on the nodes",
-            "",
-        ),
-    }
     is_well = True
-    for found, expected, action, key in texts.values():
-        for text, nodes in by_text(found):
+    for limit in _limits(request):
+        low = {node: limit.words(each) for node, each in seen.items() if limit.is_low(each)}
+        for text, nodes in by_text(low):
             is_well = False
             yield CheckResult(
                 check="limits",
                 verdict=Severity.WARN,
                 found=f"{told.name(nodes)}: {text}",
-                expected=expected,
-                action=action,
-                key=key,
+                expected=limit.expected,
+                action=limit.action,
+                key=limit.key,
                 nodes=nodes,
             )
     if seen and is_well:
         cpus, memory = (sorted({of(each) for each in seen.values()}) for of in (_cpus, _memory))
-        yield _well("limits", f"{told.name(tuple(seen))}: {_range(cpus, str)} CPUs, {_range(memory, _size)} of memory")
+        yield passed("limits", f"{told.name(tuple(seen))}: {_range(cpus, str)} CPUs, {_range(memory, _size)} of memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """A limit of steps that may be too low, how that is said, and what to do."""
+
+    is_low: Callable[[LimitsSeen], bool]
+    words: Callable[[LimitsSeen], str]
+    expected: str
+    action: str
+    key: str = ""
+
+
+def _limits(request: ProbeRequest) -> Iterator[_Limit]:
+    yield _Limit(
+        is_low=lambda seen: request.cpus is not None and seen.cpus < request.cpus,
+        words=lambda seen: f"{seen.cpus} CPUs are usable",
+        expected=f"{request.cpus}, as asked for",
+        action="look at the cgroup and the affinity of steps",
+        key="defaults.resources.cpus_per_worker",
+    )
+    yield _Limit(
+        is_low=lambda seen: request.memory is not None and seen.memory < _MOST_OF * request.memory,
+        words=lambda seen: f"memory is limited to {_size(seen.memory)}",
+        expected=f"{_size(request.memory)}, as asked for",
+        action="look at the cgroup of the step",
+        key="memory_request",
+    )
+    yield _Limit(
+        is_low=lambda seen: _is_below(seen.open_files, LEAST_OPEN_FILES),
+        words=lambda seen: f"{seen.open_files} open files",
+        expected=f"{LEAST_OPEN_FILES} or more",
+        action="raise it: `ulimit -n 65536`",
+        key="defaults.setup",
+    )
+    yield _Limit(
+        is_low=lambda seen: seen.has_fabric and _is_below(seen.locked_memory, LEAST_LOCKED_MEMORY),
+        words=lambda seen: f"{_size(seen.locked_memory)} of locked memory, with an InfiniBand fabric",
+        expected="no limit: NCCL registers memory with the fabric",
+        action="raise it: `ulimit -l unlimited`; else slurmd's own limit must be raised",
+        key="defaults.setup",
+    )
+    yield _Limit(
+        is_low=lambda seen: _is_below(seen.shared_memory, LEAST_SHARED_MEMORY),
+        words=lambda seen: f"/dev/shm holds {_size(seen.shared_memory)}",
+        expected=f"{_size(LEAST_SHARED_MEMORY)} or more, for data loaders and states in memory",
+        action="mount a larger one on the nodes",
+    )
+
+
+def _is_below(value: int | None, least: int) -> bool:
+    """Return whether there is a limit, and a lower one."""
+    return value is not None and value < least
 
 
 def _cpus(seen: LimitsSeen) -> int:
@@ -345,7 +283,7 @@ def _judge_gpus(told: NodeAnswers, request: ProbeRequest) -> Iterator[CheckResul
         return
     text = "no tool says" if counts[0][0] == "?" else f"{counts[0][0]} visible"
     asked = f", {request.gpus} asked for" if request.gpus else ", none asked for"
-    yield _well("gpus", f"{told.name(tuple(seen))}: {text}{asked}")
+    yield passed("gpus", f"{told.name(tuple(seen))}: {text}{asked}")
 
 
 def _judge_leftovers(told: NodeAnswers, active_jobs: frozenset[str]) -> Iterator[CheckResult]:
@@ -366,91 +304,7 @@ def _judge_leftovers(told: NodeAnswers, active_jobs: frozenset[str]) -> Iterator
             nodes=nodes,
         )
     if seen and not texts:
-        yield _well("leftovers", f"{told.name(tuple(seen))}: no process of earlier runs")
-
-
-def _judge_torch(told: NodeAnswers) -> Iterator[CheckResult]:
-    seen = told.values("torch", TorchSeen)
-    absent = {node: each.absent for node, each in seen.items() if each.absent}
-    there = {node: each for node, each in seen.items() if not each.absent}
-    if absent and not there:
-        for text, nodes in by_text(absent):
-            yield CheckResult(
-                check="torch",
-                verdict=Severity.SKIP,
-                found=f"{told.name(nodes)}: {text}",
-                action="name the training's Python to try it",
-                key="defaults.python",
-            )
-        return
-    for text, nodes in by_text(absent):
-        yield CheckResult(
-            check="torch",
-            verdict=Severity.FAIL,
-            found=f"{told.name(nodes)}: {text}",
-            expected=f"torch as on {told.name(tuple(there))}",
-            action="let all nodes see the same environment",
-            key="defaults.python",
-            nodes=nodes,
-        )
-    versions = by_text({node: f"torch {each.version} in {each.path}" for node, each in there.items()})
-    for text, nodes in versions[1:]:
-        yield CheckResult(
-            check="torch",
-            verdict=Severity.FAIL,
-            found=f"{told.name(nodes)}: {text}",
-            expected=f"as on {told.name(versions[0][1])}: {versions[0][0]}",
-            action="let all nodes see the same environment",
-            key="defaults.python",
-            nodes=nodes,
-        )
-    slowest = max((each.import_s for each in there.values()), default=0.0)
-    if slowest > SLOW_IMPORT_S:
-        nodes = tuple(node for node, each in there.items() if each.import_s > SLOW_IMPORT_S)
-        yield CheckResult(
-            check="torch",
-            verdict=Severity.WARN,
-            found=f"{told.name(nodes)}: the import takes up to {slowest:.1f} s",
-            expected=f"{SLOW_IMPORT_S:g} s or less",
-            action="keep the environment on a quicker file system, or copy it to local scratch in setup",
-            key="defaults.setup",
-            nodes=nodes,
-        )
-    elif there and not absent and len(versions) == 1:
-        yield _well("torch", f"{told.name(tuple(there))}: {versions[0][0]}, imported in {slowest:.1f} s")
-
-
-def _judge_all_reduce(told: NodeAnswers) -> Iterator[CheckResult]:
-    torch = told.values("torch", TorchSeen)
-    if torch and all(each.absent or not each.has_gloo for each in torch.values()):
-        why = "no torch" if all(each.absent for each in torch.values()) else "torch has no gloo"
-        yield CheckResult(check="all-reduce", verdict=Severity.SKIP, found=f"not tried: {why}")
-        return
-    seen = told.values("all-reduce", AllReduceSeen)
-    for text, nodes in by_text({node: each.error or each.skipped for node, each in seen.items()}):
-        if text:
-            yield CheckResult(
-                check="all-reduce",
-                verdict=Severity.FAIL,
-                found=f"{told.name(nodes)}: {text}",
-                expected="a sum over all nodes by gloo",
-                action="see what is said of names, interfaces and peers",
-                key="network.interface",
-                nodes=nodes,
-            )
-    well = {node: each for node, each in seen.items() if not each.error and not each.skipped}
-    if well and len(well) == len(seen):
-        slowest = max(each.took_s for each in well.values())
-        names = ", ".join(sorted({each.interface for each in well.values() if each.interface})) or "?"
-        is_slow = slowest > _SLOW_REDUCE_S
-        yield CheckResult(
-            check="all-reduce",
-            verdict=Severity.WARN if is_slow else Severity.OK,
-            found=f"{told.name(tuple(well))}: 1 MiB over {names} in {1000 * slowest:.0f} ms",
-            expected=f"{_SLOW_REDUCE_S:g} s or less" if is_slow else "",
-            action="name a faster interface" if is_slow else "",
-            key="network.interface" if is_slow else "",
-        )
+        yield passed("leftovers", f"{told.name(tuple(seen))}: no process of earlier runs")
 
 
 def _size(number: int | None) -> str:
@@ -460,7 +314,3 @@ def _size(number: int | None) -> str:
         if number >= unit:
             return f"{number / unit:.1f} {name}"
     return f"{number / 1024:.0f} KiB"
-
-
-def _well(check: str, found: str) -> CheckResult:
-    return CheckResult(check=check, verdict=Severity.OK, found=found)

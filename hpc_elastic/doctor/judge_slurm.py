@@ -46,7 +46,7 @@ def seconds_of(text: str) -> int | None:
 
 
 def _version(config: Mapping[str, str]) -> CheckResult:
-    version = config.get("SLURM_VERSION", "")
+    version = next((value for name, value in config.items() if name.endswith("_VERSION")), "")  # there is one
     cluster = config.get("ClusterName", "")
     found = f"Slurm {version or '?'}" + (f", cluster {cluster}" if cluster else "")
     numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:3])

@@ -54,3 +54,8 @@ def by_text(texts: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     for node, text in texts.items():
         grouped.setdefault(text, []).append(node)
     return [(text, tuple(nodes)) for text, nodes in sorted(grouped.items(), key=lambda item: -len(item[1]))]
+
+
+def passed(check: str, found: str) -> CheckResult:
+    """Return the line of a check that found nothing wrong."""
+    return CheckResult(check=check, verdict=Severity.OK, found=found)

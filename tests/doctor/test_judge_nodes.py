@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.doctor.judge_nodes import NodeAnswers, judge_nodes
+from hpc_elastic.doctor.judge_nodes import judge_nodes
 from hpc_elastic.doctor.probes.answers import (
     Contact,
     FolderSeen,
@@ -18,6 +18,7 @@ from hpc_elastic.doctor.probes.answers import (
     ProbeRequest,
 )
 from hpc_elastic.doctor.results import CheckResult, Severity
+from hpc_elastic.doctor.told import NodeAnswers
 from tests.doctor.told import changed, judged, told, without
 
 WELL, ASKED = told("well")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc_elastic.codec import from_json
-from hpc_elastic.doctor.judge_nodes import NodeAnswers, judge_nodes
+from hpc_elastic.doctor.judge_nodes import judge_nodes
 from hpc_elastic.doctor.probes.answers import VALUES, ProbeAnswer, ProbeRequest
 from hpc_elastic.doctor.results import CheckResult, Severity
+from hpc_elastic.doctor.told import NodeAnswers
 from hpc_elastic.scheduler.slurm.output import CommandOutput
 
 CAPTURED = Path(__file__).parent / "captured"

@@ -81,8 +81,8 @@ def see_limits() -> LimitsSeen:
 
 
 def see_gpus(environ: Mapping[str, str]) -> GpusSeen:
-    """Return how many GPUs the vendor's tool shows to this step, and how many Slurm gave it."""
-    return GpusSeen(visible=count_visible_gpus(environ), of_slurm=environ.get("SLURM_GPUS_ON_NODE"))
+    """Return how many GPUs the vendor's tool shows to this step."""
+    return GpusSeen(visible=count_visible_gpus(environ))
 
 
 def see_leftovers(own_job: str) -> LeftoversSeen:

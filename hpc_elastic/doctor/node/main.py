@@ -27,7 +27,7 @@ from hpc_elastic.scheduler.registry import derive_allocation
 
 NODE_LIMIT_S = 100.0  # the longest checks, one after the other
 NAMES_LIMIT_S = 20.0
-PEERS_LIMIT_S = 45.0
+PEERS_LIMIT_S = 50.0
 TORCH_LIMIT_S = 60.0
 ALL_REDUCE_LIMIT_S = 40.0
 

@@ -3,9 +3,8 @@
 Theory of operation. Each node listens on the first free port of the sequence from which agents draw theirs, writes its
 address into the shared folder, and connects to the head (node 0) and to the next `NEIGHBOURS` nodes, so that the port
 of every node is tried from several others. Where a node's file is not to be seen, its name and the same sequence say
-where to look. A listener answers three words: `clock` with its time, `show K` by making an empty file for node K, and
-`met K`, with which node K takes its leave. It keeps listening until all that should come have left, or `MEETING_S` has
-passed and nobody is connected: a node that left at once would look like one whose port is closed.
+where to look. It keeps listening until all that should come have left, or `MEETING_S` has passed and nobody is
+connected: a node that left at once would look like one whose port is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 from hpc_elastic.agent.health.node import find_interface_problem
 from hpc_elastic.agent.net.reach import Place, explain
 from hpc_elastic.agent.node import network
+from hpc_elastic.doctor.node.listener import DISK_S, ProbeListener, ask
 from hpc_elastic.doctor.probes.answers import (
     Contact,
     InterfaceSeen,
@@ -45,12 +45,10 @@ MEETING_S = 20.0
 CONNECT_S = 2.5
 AGAIN_AFTER_S = 0.25
 LOOKUP_S = 4.0  # as agents wait for a name
-DISK_S = 5.0
 VISIBLE_S = 15.0  # for a file that another node has written
 LISTING_AFTER_S = 2.0
 SHARED_FILES = 8
 _PORTS_TRIED = 3
-_WORD = 64  # bytes
 T = TypeVar("T")
 _MOST_IN_VAIN = 4  # tries to reach a node that has said where it listens
 _ROUNDS = 3  # exchanges of clocks, of which the quickest counts
@@ -68,9 +66,6 @@ class Neighbourhood:
         self._request = request
         self._place = place
         self._ports = port_sequence(request.run, f"doctor-{place.job_id}", request.network.port_range)
-        self._met: set[int] = set()
-        self._connected = 0
-        self._meeting = threading.Condition()
         self._addresses: dict[int, str] = {}
         self._looking_up = threading.Lock()
         self._looked_up: dict[int, LookupSeen] = {}
@@ -118,12 +113,12 @@ class Neighbourhood:
         address, _ = self._own_address()
         listener = network.listen_on_first(address if self._place.is_local else "", self._ports[:-1])
         port = listener.getsockname()[1]
-        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        answers = ProbeListener(listener, folder=self._request.folder, nodes=len(self._place.nodes))
         self._publish(address, port)
         contacts = tuple(_at_once([partial(self._try_contact, peer, until) for peer in self._peers()]))
         seen = self._compare(contacts)
         created, create_problem = self._create()
-        self._wait_for_visitors(until)
+        answers.wait_until_left(self._visitors(), until)
         return PeersSeen(
             head=self._place.nodes[0],
             address=address,
@@ -133,15 +128,6 @@ class Neighbourhood:
             create_problem=create_problem,
             **seen,
         )
-
-    def _wait_for_visitors(self, until: float) -> None:
-        """Wait until all have left, but beyond the time only for those that are connected."""
-        with self._meeting:
-            while self._met < self._visitors() or self._connected:
-                left = (until + VISIBLE_S if self._connected else until) - time.monotonic()
-                if left <= 0:
-                    return
-                self._meeting.wait(left)
 
     def _peers(self) -> list[int]:
         count, own = len(self._place.nodes), self._place.node_id
@@ -222,7 +208,7 @@ class Neighbourhood:
                     with socket.create_connection((address, port), timeout=CONNECT_S) as connection:
                         source = connection.getsockname()[0]
                         # From the head nobody takes leave before clocks and files are compared.
-                        _ask(connection, f"met {self._place.node_id}" if peer else "clock")
+                        ask(connection, f"met {self._place.node_id}" if peer else "clock")
                 except OSError as error:
                     last = (error, address, port)
                     continue
@@ -280,13 +266,13 @@ class Neighbourhood:
                 exchanges = []
                 for _ in range(_ROUNDS):
                     sent, began = time.time(), time.monotonic()
-                    at_head = float(_ask(connection, "clock"))
+                    at_head = float(ask(connection, "clock"))
                     round_trip = time.monotonic() - began
                     exchanges.append((round_trip, sent + round_trip / 2 - at_head))
                 round_trip, offset = min(exchanges)
                 seen |= {"offset_s": round(offset, 4), "round_trip_s": round(round_trip, 4)}
                 seen |= self._wait_for_file(connection)
-                _ask(connection, f"met {self._place.node_id}")
+                ask(connection, f"met {self._place.node_id}")
         except (OSError, ValueError) as error:
             seen["visible_problem"] = f"the head did not answer: {error}"
         except LateError as late:
@@ -301,7 +287,7 @@ class Neighbourhood:
         """
         path = os.path.join(self._request.folder, f"shown-{self._place.node_id}")
         answer_within(lambda: os.path.exists(path), DISK_S)
-        word = _ask(connection, f"show {self._place.node_id}")
+        word = ask(connection, f"show {self._place.node_id}")
         if word != "written":
             return {"visible_problem": f"the head could not write a file: {word}"}
         began = time.monotonic()
@@ -340,87 +326,6 @@ class Neighbourhood:
             return (), error.strerror or str(error)
         except LateError as late:
             return (), str(late)
-
-    def _serve(self, listener: socket.socket) -> None:
-        listener.setblocking(True)
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection: socket.socket) -> None:
-        self._count(+1)
-        try:
-            with connection, contextlib.suppress(OSError, ValueError):
-                connection.settimeout(VISIBLE_S + DISK_S)
-                for word in _words(connection):
-                    if (said := self._reply(word)) is None:
-                        return
-                    connection.sendall(f"{said}\n".encode())
-        finally:
-            self._count(-1)
-
-    def _count(self, step: int) -> None:
-        with self._meeting:
-            self._connected += step
-            self._meeting.notify_all()
-
-    def _reply(self, word: str) -> str | None:
-        """Return the answer to a word; None for one that no node says.
-
-        Raises:
-            ValueError: a number is none.
-        """
-        verb, _, number = word.partition(" ")
-        if verb == "clock":
-            return repr(time.time())
-        if not 0 <= int(number) < len(self._place.nodes):
-            return None
-        if verb == "show":
-            return self._show(int(number))
-        with self._meeting:
-            self._met.add(int(number))
-            self._meeting.notify_all()
-        return "met"
-
-    def _show(self, number: int) -> str:
-        def write() -> None:
-            path = os.path.join(self._request.folder, f"shown-{number}")
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.fsync(descriptor)
-            os.close(descriptor)
-
-        try:
-            answer_within(write, DISK_S)
-        except OSError as error:
-            return error.strerror or str(error)
-        except LateError as late:
-            return str(late)
-        return "written"
-
-
-def _ask(connection: socket.socket, word: str) -> str:
-    connection.sendall(f"{word}\n".encode())
-    return next(_words(connection))
-
-
-def _words(connection: socket.socket) -> Iterator[str]:
-    """Yield the lines that the other side sends, until it closes.
-
-    Raises:
-        OSError: it sends nothing in time, or more than a word.
-    """
-    held = b""
-    while True:
-        while b"\n" not in held:
-            part = connection.recv(_WORD)
-            if not part or len(held) > _WORD:
-                raise ConnectionResetError(f"closed after {len(held)} bytes")
-            held += part
-        word, _, held = held.partition(b"\n")
-        yield word.decode("ascii", "replace")
 
 
 def _look_back(address: str) -> LookupSeen:

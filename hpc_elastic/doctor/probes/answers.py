@@ -171,10 +171,9 @@ class LimitsSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusSeen:
-    """How many GPUs the step sees (None: no tool says), and how many Slurm says that it has."""
+    """How many GPUs the step sees; None: no tool says."""
 
     visible: int | None
-    of_slurm: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
