@@ -59,11 +59,15 @@ def examine(
         examined.slurm = examine_slurm(plan)
         here += examined.slurm.results
     root = os.path.dirname(plan.run_dir)
-    is_new = not os.path.lexists(root)
+    is_new = _is_missing(root)
     in_root = list(judge_run_root(examine_run_root(root)))
     examined.groups[f"Here, for site {plan.site}"] = here + in_root
     try:
-        if scheduler is not None and worst(in_root) is not Severity.FAIL:
+        if scheduler is not None and (examined.slurm.is_silent or worst(in_root) is Severity.FAIL):
+            why = "Slurm does not answer" if examined.slurm.is_silent else "its folder cannot be made"
+            results = [CheckResult(check="job", verdict=Severity.SKIP, found=f"no job was started: {why}")]
+            examined.groups["On nodes"] = results
+        elif scheduler is not None:
             job = ProbeJob(prepared, scheduler, say=say, pending_s=pending_s)
             title, results = _examine_nodes(job, prepared, examined, say)
             examined.groups[title] = results
@@ -101,6 +105,13 @@ def _examine_nodes(
         results += judge_nodes(told, request_of(prepared.plan), job.active_of(told.answers))
     shown = ", ".join(outcome.nodes[:_SHOWN_NODES]) + (" ..." if len(outcome.nodes) > _SHOWN_NODES else "")
     return f"On {shown or 'nodes'}", results
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        return answer_within(lambda: not os.path.lexists(path), 5.0)
+    except LateError:
+        return False
 
 
 def _remove_empty(path: str) -> None:

@@ -29,11 +29,12 @@ FOLDER_ANSWERS_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSeen:
-    """What Slurm says of itself; empty where there is none."""
+    """What Slurm says of itself; empty where there is none, `is_silent` where it does not answer."""
 
     config: Mapping[str, str] = field(default_factory=dict)
     partitions: Sequence[Mapping[str, str]] = ()
     results: tuple[CheckResult, ...] = ()
+    is_silent: bool = False
 
 
 def examine_slurm(plan: LaunchPlan, run: Runner = run_command) -> SlurmSeen:
@@ -64,7 +65,7 @@ def examine_slurm(plan: LaunchPlan, run: Runner = run_command) -> SlurmSeen:
             expected=f"its settings within {SLURM_ANSWERS_S:g} s",
             action=error.tip or "try `scontrol show config`",
         )
-        return SlurmSeen(results=(failed,))
+        return SlurmSeen(results=(failed,), is_silent=error.is_silence or error.is_lasting)
     results = tuple(judge_settings(config, limits, plan, short_limits(plan, limits)))
     return SlurmSeen(config=config, partitions=partitions, results=results)
 
