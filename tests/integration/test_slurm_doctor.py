@@ -56,11 +56,9 @@ def make_site(door: Door, *, network: str = "", on_node2: str = ":", on_node3: s
 
 
 def an_hour_ahead() -> str:
-    """What makes the realtime clock of a program an hour fast: there is no namespace for that clock."""
+    """What makes the realtime clock of a program an hour fast: there is no namespace for that clock. `:` without it."""
     found = glob.glob(FAKETIME)
-    if not found:
-        pytest.skip("not installed: libfaketime (Debian: faketime)")
-    return f"export LD_PRELOAD={found[0]} FAKETIME=+1h DONT_FAKE_MONOTONIC=1"
+    return f"export LD_PRELOAD={found[0]} FAKETIME=+1h DONT_FAKE_MONOTONIC=1" if found else ":"
 
 
 @contextlib.contextmanager
@@ -111,7 +109,8 @@ def test_doctor_finds_everything_that_is_broken_on_a_cluster(slurm_door: Door, s
     with broken_cluster(slurm, runs, tmp_path):
         told = examine(slurm_door, "--nodes", "4", exit_code=1)
     found = faults(told)
-    assert found.keys() == {"names", "interfaces", "run root", "python", "ports", "clocks", "all-reduce"}, told
+    broken = {"names", "interfaces", "run root", "python", "ports", "all-reduce"}
+    assert found.keys() - {"clocks"} == broken, told
 
     def only(check: str, *nodes: str, key: str = "") -> dict[str, Any]:
         assert [(tuple(each["nodes"]), each["key"]) for each in found[check]] == [(nodes, key)], found[check]
@@ -131,6 +130,8 @@ def test_doctor_finds_everything_that_is_broken_on_a_cluster(slurm_door: Door, s
     )
     ports = only("ports", "node2", key="network.port_range")
     assert ports["found"].startswith("node1, node3, node4 met a blocked port: node2 (")
+    if an_hour_ahead() == ":":
+        pytest.skip("all is found but the clock, which is right: libfaketime is not installed (Debian: faketime)")
     clock = only("clocks", "node3")
     assert clock["found"].startswith("node3: 60 min ahead of the others'"), clock
 
