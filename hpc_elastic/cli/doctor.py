@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         max(1, nodes),
         site_name=arguments.site,
         overrides=arguments.overrides,
-        is_allocated=allocation is not None,
+        is_allocated=allocation is not None or nodes == 0,  # no job: nothing is asked of a partition
         say=note,
     )
     if allocation is not None and prepared.plan.scheduler == "slurm":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import os
 import re
 import signal
 import subprocess
@@ -236,3 +237,35 @@ def test_doctor_tells_a_node_whose_python_is_missing(slurm_door: Door, slurm: Cl
     (job,) = faults(told)["job"]
     assert job["nodes"] == ["node2"]
     assert "node2 gave no answer" in job["found"]
+
+
+@pytest.mark.variant(of="test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well")
+def test_doctor_leaves_the_allocation_that_it_is_in_without_its_step(slurm_door: Door, slurm: Cluster) -> None:
+    """At a TERM; the allocation itself is the user's."""
+    make_site(slurm_door, on_node2="exec sleep 600")
+    script = slurm_door.write(
+        "inside.sh",
+        f"{' '.join(slurm_door.command)} doctor --site ./here.yaml & echo $! >doctor.pid; wait $!; echo $?\n",
+    )
+    salloc = slurm_door.start_program("salloc", "--nodes=2", "bash", str(script))
+
+    def is_at_it() -> bool:
+        return any("sleep 600" in line for line in slurm.processes("node2").values())
+
+    wait_until(is_at_it, "node2 is at it")
+    os.kill(int((slurm_door.folder / "doctor.pid").read_text()), signal.SIGTERM)  # bash lets its children ignore INT
+    output, errors = salloc.communicate(timeout=60)
+    assert output.split() == ["130"], errors
+    wait_until(lambda: not is_at_it() and not slurm.job_ids(), "step and allocation are gone")
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+def test_doctor_starts_no_job_while_the_controller_hangs(slurm_door: Door, slurm: Cluster) -> None:
+    make_site(slurm_door)
+    with slurm.frozen_slurmctld():
+        told = examine(slurm_door, exit_code=1)
+    (failed,) = faults(told)["slurm"]
+    assert "did not answer within 10 s" in failed["found"]
+    assert [each["found"] for each in told["checks"] if each["check"] == "job"] == [
+        "no job was started: Slurm does not answer"
+    ]
