@@ -21,7 +21,7 @@ from hpc_elastic.codec import to_json
 from hpc_elastic.doctor.probes.answers import LeftoversSeen, ProbeAnswer, ProbeRequest, other_lines, read_answers
 from hpc_elastic.doctor.probes.bounded import LateError, answer_within
 from hpc_elastic.doctor.results import CheckResult, Severity, name_nodes
-from hpc_elastic.errors import HpcElasticError, RunDirectoryError, SchedulerError
+from hpc_elastic.errors import HpcElasticError, RunDirectoryError, SchedulerError, TemplateError
 from hpc_elastic.hostlist import HostlistError, expand_hostlist
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.render.script import render_template
@@ -34,7 +34,7 @@ from hpc_elastic.units import parse_slurm_memory
 MODULE = "hpc_elastic.doctor.node.main"
 # Answers go to standard output of srun, and so of the job; nodes start in a folder that cannot hang. Of two equal
 # options srun takes the last.
-_SRUN = ("--chdir=/", "--output=all", "--error=all")
+_SRUN = ("--chdir=/", "--output=all")
 FIRST_LINE_S = 60.0  # the script says at once where it runs
 FIRST_ANSWER_S = 300.0  # setup lines may load modules from a slow file system
 ALL_ANSWERS_S = 130.0  # more than a node takes at most
@@ -119,11 +119,15 @@ def render_probe(prepared: PreparedRun) -> str:
     words = [str(word) for word in values["agent"]] if isinstance(values["agent"], (list, tuple)) else []
     values["agent"] = tuple(ours.get(word, word) for word in words)
     values["conclude"] = ("-c", "pass")  # there is no run that needs a result
-    return render_template(template, values, environment)
+    script = render_template(template, values, environment)
+    if MODULE not in script:
+        path = template.sources[template.name].path
+        raise TemplateError(f"{path}: the script does not start `{{{{ agent }}}}`, in whose place doctor's checks are")
+    return script
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenUp:
+class GivenUp:
     """Why no more answers are waited for, and what to do."""
 
     problem: str
@@ -132,7 +136,7 @@ class _GivenUp:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Times:
+class JobTimes:
     """When the job was submitted, started, gave its first answer and was over, in monotonic seconds."""
 
     began: float
@@ -148,6 +152,45 @@ class _Times:
             self.first = now
         if self.over is None and state.is_terminal:
             self.over = now
+
+
+def why_to_stop(
+    now: float, times: JobTimes, status: JobStatus, *, has_output: bool, folder: str, pending_s: float
+) -> GivenUp | None:
+    """Return why no more answers of a job are waited for; None to wait on.
+
+    Args:
+        now: monotonic seconds.
+        times: what has happened so far.
+        status: what the scheduler said last.
+        has_output: whether anything that the job wrote has come.
+        folder: where that is looked for.
+        pending_s: for how long the job may wait to start.
+    """
+    if times.started is None:
+        if now < times.began + pending_s:
+            return None
+        why = f" ({status.reason})" if status.reason else ""
+        advice = "wait longer with --wait, or name a partition with free nodes: --set sbatch.partition=NAME"
+        return GivenUp(f"it did not start within {pending_s:g} s{why}", advice)
+    if times.over is not None:
+        if now < times.over + OUTPUT_S:
+            return None
+        code = f" {status.exit_code}" if status.exit_code else ""
+        ended = f"it has ended ({status.state.value}{code})"
+        if has_output:
+            return GivenUp(f"{ended} before all nodes had answered", f"read what it wrote in {folder}")
+        advice = "that folder must be writable on the job's first node, and the same there as here"
+        return GivenUp(f"{ended}, and nothing that it wrote has come to {folder}", advice, "run_root")
+    if not has_output and now > times.started + FIRST_LINE_S:
+        problem = f"its script wrote nothing to {folder} within {FIRST_LINE_S:g} s of its start"
+        advice = "that folder may hang on the job's first node, or not be the same there as here"
+        return GivenUp(problem, advice, "run_root")
+    if times.first is None and now > times.started + FIRST_ANSWER_S:
+        return GivenUp(f"no node answered within {FIRST_ANSWER_S:g} s of its start", f"read {folder}")
+    if times.first is not None and now > times.first + ALL_ANSWERS_S:
+        return GivenUp(f"not all nodes answered within {ALL_ANSWERS_S:g} s", "look at the nodes that are missing")
+    return None
 
 
 class ProbeJob:
@@ -236,15 +279,23 @@ class ProbeJob:
 
     def _attend(self, sent: float) -> ProbeOutcome:
         """Wait until all nodes have answered, the job is over, or the time for either has passed."""
-        times = _Times(began=time.monotonic())
+        times = JobTimes(began=time.monotonic())
         ask_at, status = times.began, JobStatus(job_id=self._job_id, state=JobState.PENDING, native_state="PENDING")
-        given_up: _GivenUp | None = None
+        given_up: GivenUp | None = None
         while not self._is_answered():
             now = time.monotonic()
             if now >= ask_at:
                 status, ask_at = self._ask(status), now + ASK_S
             times.note(now, status.state, has_answers=bool(self._answers))
-            if (given_up := self._why_to_stop(now, times, status)) is not None:
+            given_up = why_to_stop(
+                now,
+                times,
+                status,
+                has_output=self._size > 0,
+                folder=self._layout.root,
+                pending_s=self._pending_s,
+            )
+            if given_up is not None:
                 break
             time.sleep(LOOK_S)
             self._look()
@@ -262,34 +313,6 @@ class ProbeJob:
             key=given_up.key if given_up else "",
             lines=self._lines,
         )
-
-    def _why_to_stop(self, now: float, times: _Times, status: JobStatus) -> _GivenUp | None:
-        """Return why no more answers are waited for; None to wait on."""
-        folder = self._layout.root
-        if times.started is None:
-            if now < times.began + self._pending_s:
-                return None
-            why = f" ({status.reason})" if status.reason else ""
-            advice = "wait longer with --wait, or name a partition with free nodes: --set sbatch.partition=NAME"
-            return _GivenUp(f"it did not start within {self._pending_s:g} s{why}", advice)
-        if times.over is not None:
-            if now < times.over + OUTPUT_S:
-                return None
-            code = f" {status.exit_code}" if status.exit_code else ""
-            ended = f"it has ended ({status.state.value}{code})"
-            if self._size > 0:
-                return _GivenUp(f"{ended} before all nodes had answered", f"read what it wrote in {folder}")
-            advice = "that folder must be writable on the job's first node, and the same there as here"
-            return _GivenUp(f"{ended}, and nothing that it wrote has come to {folder}", advice, "run_root")
-        if self._size <= 0 and now > times.started + FIRST_LINE_S:
-            problem = f"its script wrote nothing to {folder} within {FIRST_LINE_S:g} s of its start"
-            advice = "that folder may hang on the job's first node, or not be the same there as here"
-            return _GivenUp(problem, advice, "run_root")
-        if times.first is None and now > times.started + FIRST_ANSWER_S:
-            return _GivenUp(f"no node answered within {FIRST_ANSWER_S:g} s of its start", f"read {folder}")
-        if times.first is not None and now > times.first + ALL_ANSWERS_S:
-            return _GivenUp(f"not all nodes answered within {ALL_ANSWERS_S:g} s", "look at the nodes that are missing")
-        return None
 
     def _ask(self, last: JobStatus) -> JobStatus:
         """Ask the scheduler for the job; say what it waits for, and once that there is no answer."""

@@ -105,7 +105,7 @@ def test_the_script_starts_the_checks_as_a_run_starts_its_agents(workplace: Path
     ours, runs = render_probe(prepared).splitlines(), prepared.script.splitlines()
     added = [line.strip() for line in ours if line not in runs]
     assert len(added) == 3, added
-    assert added[0] == "--x --chdir=/ --output=all --error=all \\"
+    assert added[0] == "--x --chdir=/ --output=all \\"
     assert "hpc_elastic.doctor.node.main" in added[1]
     assert '"$hpc_elastic_python" -c pass' in added[2]
     assert [line for line in ours if "module load x" in line]

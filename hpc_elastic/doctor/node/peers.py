@@ -60,9 +60,11 @@ class Neighbourhood:
     Args:
         request: what is to be tried.
         place: this node's place among them.
+        meeting_s: how long each tries to reach the others, and waits for them.
     """
 
-    def __init__(self, request: ProbeRequest, place: Allocation) -> None:
+    def __init__(self, request: ProbeRequest, place: Allocation, *, meeting_s: float = MEETING_S) -> None:
+        self._meeting_s = meeting_s
         self._request = request
         self._place = place
         self._ports = port_sequence(request.run, f"doctor-{place.job_id}", request.network.port_range)
@@ -109,7 +111,7 @@ class Neighbourhood:
         Raises:
             AllocationError: no port of the range is free here.
         """
-        until = time.monotonic() + MEETING_S
+        until = time.monotonic() + self._meeting_s
         address, _ = self._own_address()
         listener = network.listen_on_first(address if self._place.is_local else "", self._ports[:-1])
         port = listener.getsockname()[1]
