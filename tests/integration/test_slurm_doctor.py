@@ -230,6 +230,21 @@ def test_doctor_names_the_interface_that_cannot_reach_the_others(slurm_door: Doo
 
 
 @pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
+def test_doctor_knows_a_port_that_a_firewall_rejects(slurm_door: Door, slurm: Cluster) -> None:
+    """As if nobody listened, and as firewalld does."""
+    make_site(slurm_door)
+    with (
+        slurm.firewall("node2", f"tcp dport {PORTS} reject with tcp reset"),
+        slurm.firewall("node3", f"tcp dport {PORTS} reject with icmp type admin-prohibited"),
+    ):
+        told = examine(slurm_door, "--nodes", "3", exit_code=1)
+    ports = {tuple(each["nodes"]): each for each in faults(told)["ports"]}
+    assert ports.keys() == {("node2",), ("node3",)}, told
+    assert all(each["key"] == "network.port_range" for each in ports.values()), told
+    assert "refused, although node2 listens there" in ports["node2",]["found"]
+
+
+@pytest.mark.variant(of="test_doctor_finds_everything_that_is_broken_on_a_cluster")
 def test_doctor_tells_a_node_whose_python_is_missing(slurm_door: Door, slurm: Cluster, tmp_path: Path) -> None:
     make_site(slurm_door)
     with python_missing(slurm, "node2", tmp_path):

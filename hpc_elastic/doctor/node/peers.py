@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hpc_elastic.agent.health.node import find_interface_problem
-from hpc_elastic.agent.net.reach import Place, explain
+from hpc_elastic.agent.net.reach import Place, describe_blocked, explain
 from hpc_elastic.agent.node import network
 from hpc_elastic.doctor.node.listener import DISK_S, ProbeListener, ask
 from hpc_elastic.doctor.probes.answers import (
@@ -225,7 +225,7 @@ class Neighbourhood:
                 )
             in_vain += written is not None  # it has said that it listens
             if in_vain == _MOST_IN_VAIN or time.monotonic() + AGAIN_AFTER_S > until:
-                return self._failed(name, last, unknown, began)
+                return self._failed(name, last, unknown, began, is_listening=written is not None)
             _pause(AGAIN_AFTER_S)
 
     def _guess_places(self, peer: int) -> tuple[list[tuple[str, int]], str]:
@@ -236,14 +236,27 @@ class Neighbourhood:
         looked_up = self._lookups()[peer]
         return [(address, port) for address in looked_up.found[:2] for port in ports], looked_up.error
 
-    def _failed(self, name: str, last: tuple[OSError, str, int] | None, unknown: str, began: float) -> Contact:
+    def _failed(
+        self,
+        name: str,
+        last: tuple[OSError, str, int] | None,
+        unknown: str,
+        began: float,
+        *,
+        is_listening: bool,
+    ) -> Contact:
         took_s = round(time.monotonic() - began, 3)
         if last is None:
             problem = f"cannot resolve {name}: {unknown or 'no address'}"
             return Contact(peer=name, problem=problem, cause=RendezvousCause.CANNOT_RESOLVE.value, took_s=took_s)
         error, address, port = last
         place = Place(head=name, address=address, port=port, is_certain=True)
-        found = asyncio.run(explain(error, place, self._request.network.port_range))
+        ports = self._request.network.port_range
+        found = asyncio.run(explain(error, place, ports))
+        problem, cause = found.detail, found.cause
+        if is_listening and cause is RendezvousCause.REFUSED:  # by something else than that node
+            problem = describe_blocked(place, f"refused, although {name} listens there", ports)
+            cause = RendezvousCause.BLOCKED_PORT
         source = network.source_address(address)
         return Contact(
             peer=name,
@@ -251,8 +264,8 @@ class Neighbourhood:
             port=port,
             source=source,
             interface=network.interface_of(source) if source else None,
-            problem=found.detail,
-            cause=found.cause.value,
+            problem=problem,
+            cause=cause.value,
             took_s=took_s,
         )
 
