@@ -60,7 +60,7 @@ def examine(
         here += examined.slurm.results
     root = os.path.dirname(plan.run_dir)
     is_new = _is_missing(root)
-    in_root = list(judge_run_root(examine_run_root(root)))
+    in_root = list(judge_run_root(examine_run_root(root), is_shared=plan.scheduler == "slurm"))
     examined.groups[f"Here, for site {plan.site}"] = here + in_root
     try:
         if scheduler is not None and (examined.slurm.is_silent or worst(in_root) is Severity.FAIL):

@@ -87,8 +87,8 @@ def examine_run_root(path: str, *, within_s: float = FOLDER_ANSWERS_S) -> Folder
         return FolderSeen(path=path, problems={"start": f"the program that tries it printed {error}"})
 
 
-def judge_run_root(seen: FolderSeen) -> Iterator[CheckResult]:
-    """Yield what works in the folder of run directories on this machine."""
+def judge_run_root(seen: FolderSeen, *, is_shared: bool) -> Iterator[CheckResult]:
+    """Yield what works in the folder of run directories on this machine, which other machines may have to share."""
     if seen.problems:
         what = "; ".join(f"{step}: {why}" for step, why in seen.problems.items())
         yield CheckResult(
@@ -101,7 +101,7 @@ def judge_run_root(seen: FolderSeen) -> Iterator[CheckResult]:
         )
         return
     most_ms = max(seen.took_ms.values(), default=0.0)
-    is_local = seen.kind in ("tmpfs", "ramfs")
+    is_local = is_shared and seen.kind in ("tmpfs", "ramfs")
     found = f"{seen.path} ({seen.kind or '?'}), at most {most_ms:.0f} ms a step"
     yield CheckResult(
         check="run root",
