@@ -36,7 +36,10 @@ LAYERS = {
     "hpc_elastic.worker": "worker",
     "hpc_elastic.memory": "worker",
     "hpc_elastic.observe": "observe",
+    "hpc_elastic.doctor.probes": "doctor_probes",
+    "hpc_elastic.doctor.node": "doctor_node",
     "hpc_elastic.api": "api",
+    "hpc_elastic.doctor": "doctor",
     "hpc_elastic.integrations": "integrations",
     "hpc_elastic.cli": "cli",
     "hpc_elastic.__main__": "main",
@@ -60,11 +63,15 @@ MAY_IMPORT = {
     "worker": "base plan rundir failures",
     "observe": "base plan rundir failures useful_time scheduler",
     "api": "base plan rundir failures useful_time job site resolve render scheduler observe",
+    # What `doctor` starts on each node, by file path as agents are; and what it does where it is called.
+    "doctor_probes": "base plan",
+    "doctor_node": "base plan rundir failures scheduler elastic membership agent doctor_probes",
+    "doctor": "base plan rundir job site resolve render scheduler observe api doctor_probes",
     "integrations": (
         "base plan rundir failures useful_time job site resolve render scheduler elastic membership agent worker "
         "observe api"
     ),
-    "cli": "base plan rundir failures useful_time job site moving_in resolve render scheduler observe api",
+    "cli": "base plan rundir failures useful_time job site moving_in resolve render scheduler observe api doctor",
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -108,6 +115,7 @@ NEVER_LOADS = {
     "hpc_elastic.agent": "job site resolve render observe cli torch yaml pydantic jinja2 rich submitit",
     "hpc_elastic.worker": "job site resolve render observe cli scheduler yaml pydantic jinja2 rich submitit",
     "hpc_elastic.cli": "torch submitit agent membership worker",
+    "hpc_elastic.doctor.node": "job site resolve render observe api cli torch yaml pydantic jinja2 rich submitit",
 }
 # Arguments in, value out: no clock, environment, files, sockets, processes.
 PURE = (
@@ -122,6 +130,10 @@ PURE = (
         "hpc_elastic.render.directives",
         "hpc_elastic.render.quoting",
     ),
+    *("hpc_elastic.doctor.results", "hpc_elastic.doctor.draft", "hpc_elastic.doctor.present"),
+    *("hpc_elastic.doctor.judge_slurm", "hpc_elastic.doctor.judge_nodes", "hpc_elastic.doctor.judge_network"),
+    *("hpc_elastic.doctor.judge_software", "hpc_elastic.doctor.told"),
+    "hpc_elastic.doctor.probes.answers",
     *("hpc_elastic.render.array", "hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
     *(
         "hpc_elastic.scheduler.slurm.commands",

@@ -39,6 +39,7 @@ class ForegroundScheduler:
     """
 
     name = "foreground"
+    answers_at_once = True
 
     def __init__(self, allocation: str | None) -> None:
         self._allocation = allocation

@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("schema", "print the JSON Schema of job files, or of a run's records"),
         "sites": ("sites", "list, show and check site files; say which one is used here"),
         "templates": ("templates", "list and show templates; try one before it is used"),
+        "doctor": ("doctor", "try what runs need of this cluster; draft a site file"),
     },
     "Look after": {
         "status": ("status", "show one run: state, cause, attempts, where to look"),

@@ -125,7 +125,7 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
     for other in allocation.nodes:
         if other != allocation.node:
             for address in resolve_node(other, network, within_s=deadline - time.monotonic()).addresses:
-                if (source := _source_address(address)) in usable:
+                if (source := source_address(address)) in usable:
                     return source
     if len(allocation.nodes) == 1:
         return next(iter(sorted(usable)), "127.0.0.1")
@@ -136,7 +136,7 @@ def own_address(allocation: Allocation, network: NetworkPlan) -> str:
     )
 
 
-def _source_address(destination: str) -> str:
+def source_address(destination: str) -> str:
     """Return the address from which this machine would send to the destination, "" if none; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
