@@ -96,7 +96,7 @@ def test_doctor_finds_nothing_to_mend_on_a_cluster_that_is_well(slurm_door: Door
     # What the sandbox's Slurm is: it has no cgroups. On a machine with other work something may be slow.
     warned = {each["check"] for each in told["checks"] if each["verdict"] == "warn"}
     assert warned >= {"proctrack", "confinement"}, told
-    checks = {each["check"] for each in told["checks"]}
+    checks = {each["check"] for each in told["checks"] if each["verdict"] != "skip"}
     assert {"names", "ports", "clocks", "shared files", "torch", "all-reduce", "leftovers"} <= checks
     assert list(runs.iterdir()) == []  # what it made is gone
     assert "is fine" in slurm_door.run("sites", "check", "./drafted.yaml").stdout
