@@ -22,6 +22,7 @@ LAYERS = {
     "hpc_elastic": "base",
     "hpc_elastic.plan": "plan",
     "hpc_elastic.rundir": "rundir",
+    "hpc_elastic.hardware": "hardware",
     "hpc_elastic.failures": "failures",
     "hpc_elastic.useful_time": "useful_time",
     "hpc_elastic.job": "job",
@@ -45,6 +46,7 @@ MAY_IMPORT = {
     "base": "",
     "plan": "base",
     "rundir": "base plan",
+    "hardware": "base",
     "failures": "base rundir",
     "useful_time": "base rundir",
     "job": "base plan",
@@ -56,7 +58,7 @@ MAY_IMPORT = {
     "elastic": "base plan rundir",
     "membership": "base plan rundir failures elastic",
     # The scheduler: whether an older allocation still lives.
-    "agent": "base plan rundir failures useful_time scheduler elastic membership",
+    "agent": "base plan rundir hardware failures useful_time scheduler elastic membership",
     "worker": "base plan rundir failures",
     "observe": "base plan rundir failures useful_time scheduler",
     "api": "base plan rundir failures useful_time job site resolve render scheduler observe",
@@ -64,7 +66,7 @@ MAY_IMPORT = {
         "base plan rundir failures useful_time job site resolve render scheduler elastic membership agent worker "
         "observe api"
     ),
-    "cli": "base plan rundir failures useful_time job site moving_in resolve render scheduler observe api",
+    "cli": "base plan rundir hardware failures useful_time job site moving_in resolve render scheduler observe api",
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -122,6 +124,7 @@ PURE = (
         "hpc_elastic.render.directives",
         "hpc_elastic.render.quoting",
     ),
+    *("hpc_elastic.hardware.binding_map", "hpc_elastic.hardware.device_lists", "hpc_elastic.hardware.placement"),
     *("hpc_elastic.render.array", "hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
     *(
         "hpc_elastic.scheduler.slurm.commands",
