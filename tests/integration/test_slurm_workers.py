@@ -45,7 +45,7 @@ def give_gpus(door: Door, limit: int) -> None:
 
 
 def submit_with_gpus(door: Door, exit_code: int) -> Run:
-    more = "resources: {cpus_per_worker: 1, gpus_per_node: 2}"
+    more = "resources: {cpus_per_worker: 1, gpus_per_node: 2}\nbinding: nearest"
     write_job(door, SHOWS, nodes="2", workers="auto")
     text = (door.folder / "job.yaml").read_text().replace("resources: {cpus_per_worker: 1}", more)
     door.write("job.yaml", text)
@@ -58,14 +58,28 @@ def test_auto_starts_a_worker_for_each_gpu_and_each_sees_all_of_its_node(slurm_d
     shown = [json.loads(run.stdout(1, rank)) for rank in range(4)]
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
     assert columns(shown, *names) == ["0 0 2 0,1", "1 1 2 0,1", "2 0 2 0,1", "3 1 2 0,1"]
+    assert_bound(slurm_door, run, shown)
 
 
+def assert_bound(door: Door, run: Run, shown: list[dict[str, str]]) -> None:
+    """The workers of a node share its CPUs, for nobody knows where these GPUs are; the map says what they have."""
+    cpus = columns(shown, "HPC_ELASTIC_CPUS")
+    assert cpus[:2] == cpus[2:]
+    told = [f"local rank {number}: CPUs {cpus[number]} (" for number in range(2)]
+    lines = door.run("binding", run.layout.root).stdout.splitlines()
+    assert lines[0] == "2 nodes (node1, node2): nearest, 2 workers, 1 thread each"
+    assert [line.strip().startswith(text) for line, text in zip(lines[1:], told, strict=True)] == [True, True]
+    assert "binding: the kernel does not tell where the GPU of local rank 0-1 is" in script_output(run)
+
+
+@pytest.mark.mirrored
 def test_too_few_gpus_end_the_run_with_the_nodes_that_have_them(slurm_door: Door) -> None:
     give_gpus(slurm_door, 1)
     run = submit_with_gpus(slurm_door, 3)
     result = assert_over(run, "FAILED", 3)
     assert "the step sees 1 GPUs, the job asked for gpus_per_node: 2" in result["cause"]
-    assert result["cause"].startswith("node")
+    assert result["cause"].startswith("node1, node2: ")
+    assert "Slurm gave it 2 GPUs [0,1]" in result["cause"]
     assert result["cause"] in script_output(run)
 
 
