@@ -113,7 +113,10 @@ def _near_cores(gpu: Locality, machine: Machine) -> tuple[Core, ...]:
 
 
 def _remarks(own: Sequence[Locality], machine: Machine) -> tuple[str, ...]:
-    """Return a line on the workers whose GPU has no known place, and one on those whose place has no usable CPU."""
+    """Return a line on the workers whose GPU has no known place, and one on those whose place has no usable CPU.
+
+    On a machine with one NUMA node every place is the same.
+    """
     unknown, elsewhere = [], {}
     for worker, gpu in enumerate(own):
         if not _near_cores(gpu, machine):
@@ -121,7 +124,7 @@ def _remarks(own: Sequence[Locality], machine: Machine) -> tuple[str, ...]:
         elif gpu.cpus and not gpu.cpus & machine.cpus:
             elsewhere[worker] = gpu.cpus
     lines = []
-    if unknown and (len(machine.numa_nodes) > 1 or len(machine.cores) > 1):
+    if unknown and len(machine.numa_nodes) > 1:
         lines.append(
             f"the kernel does not tell where the GPU of local rank {format_ranks(unknown)} is (/sys has no NUMA node "
             "for it, as in some containers and virtual machines): it gets a share of the cores instead"

@@ -203,6 +203,17 @@ def test_a_gpu_that_sys_does_not_have_costs_one_clear_line(tmp_path: Path, bindi
     assert line.startswith("the kernel does not tell where the GPU of local rank 0-1 is")
 
 
+def test_where_a_gpu_is_does_not_matter_on_one_numa_node(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)  # a desktop, whose processor has a GPU of its own
+    tree.cpus(8)
+    tree.numa({0: "0-7"})
+    tree.kfd(1, "simd_count 16", "location_id 256", "domain 0")
+    tree.pci("0000:01:00.0", -1, "0-7", vendor="0x1002")
+    assert place(tree, "nearest", 2) == place_workers(
+        "nearest", 2, read_machine(frozenset(range(8)), root=tree.root), []
+    )
+
+
 def test_a_virtual_machine_that_places_no_gpu_shares_out_its_cores(tmp_path: Path) -> None:
     tree = two_sockets(tmp_path)
     for bus in DGX_LOCATED.splitlines():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import assert_over, script_output, write_job
+from tests.integration.slurm_jobs import assert_over, only_run, script_output, write_job
 from tests.slurm_sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -69,7 +70,6 @@ def assert_bound(door: Door, run: Run, shown: list[dict[str, str]]) -> None:
     lines = door.run("binding", run.layout.root).stdout.splitlines()
     assert lines[0] == "2 nodes (node1, node2): nearest, 2 workers, 1 thread each"
     assert [line.strip().startswith(text) for line, text in zip(lines[1:], told, strict=True)] == [True, True]
-    assert "binding: the kernel does not tell where the GPU of local rank 0-1 is" in script_output(run)
 
 
 @pytest.mark.mirrored
@@ -120,3 +120,12 @@ def test_slurms_variables_are_those_of(slurm_door: Door, mode: str, expected: li
     shown = environments(slurm_door, ranks=4, nodes="2", more=f"worker_env: {{slurm: {mode}}}")
     assert columns(shown, *TASK_LEVEL) == expected
     assert len({one["SLURM_JOB_ID"] for one in shown}) == 1
+
+
+@pytest.mark.variant(of="test_nodes_that_see_different_numbers_of_gpus_are_named_in_one_line_before_workers_start")
+def test_nodes_to_which_slurm_gives_different_numbers_of_gpus_are_named(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, SHOWS, nodes="2", workers="1")
+    command = ("salloc", "--nodes=2", "--gpus=3", "--time=5", *slurm_door.command, "run", "job.yaml")
+    slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder)
+    story = only_run(slurm_door, "").story()
+    assert re.search("nodes see different numbers of GPUs: 2 on node[12], 1 on node[12]", story), story

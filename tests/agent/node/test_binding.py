@@ -89,7 +89,11 @@ def test_too_few_cores_are_a_problem_of_this_node(tmp_path: Path) -> None:
 
 @several
 def test_a_gpu_without_a_place_is_remarked(tmp_path: Path) -> None:
-    (remark,) = choose(on_slurm(binding="nearest"), Tree(tmp_path)).remarks
+    tree = crossed(tmp_path)
+    for bus in ("1b", "43"):
+        tree.pci(f"0000:{bus}:00.0", -1, "0-95")
+        tree.write("sys/devices/system/cpu/online", "0-95")
+    (remark,) = choose(on_slurm(binding="nearest"), tree).remarks
     assert remark.startswith("binding: the kernel does not tell where the GPU of local rank 0-1 is")
 
 
