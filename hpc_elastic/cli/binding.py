@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 from argparse import Namespace
 from collections.abc import Sequence
 
 from hpc_elastic.api.find import find_run
 from hpc_elastic.cli.arguments import VerbParser, add_json, add_run
+from hpc_elastic.cli.gpu_tool import ask_tool
 from hpc_elastic.cli.look import note
 from hpc_elastic.cli.output import print_json
 from hpc_elastic.errors import RunDirectoryError, UsageError
@@ -84,7 +83,7 @@ def _describe(binding: NodeBinding) -> list[str]:
 
 def _show_here(arguments: Namespace) -> int:
     machine = read_machine(frozenset(os.sched_getaffinity(0)))
-    listing = find_accelerators(_ask, is_located=True)
+    listing = find_accelerators(ask_tool, is_located=True)
     seen = select_devices(os.environ, listing)
     devices = seen.devices if seen is not None else ()
     workers = arguments.workers if arguments.workers is not None else len(devices) or len(machine.numa_nodes)
@@ -129,17 +128,3 @@ def _describe_gpus(listing: Listing | None, seen: VisibleDevices | None) -> str:
     shown = f"; the node shows {listing.count}" if listing is not None and listing.count != len(seen) else ""
     why = f" ({', '.join(seen.variables)})" if seen.variables else ""
     return f"GPUs: {len(seen)}{vendor}{why}{shown}"
-
-
-def _ask(command: Sequence[str], within_s: float) -> tuple[int, str]:
-    """Run a vendor's tool; one that hangs in the driver is left behind."""
-    child = subprocess.Popen(
-        list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        stdout, _ = child.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            child.kill()
-        raise TimeoutError(f"{command[0]} gave no answer within {within_s:g} s") from None
-    return child.returncode, stdout
