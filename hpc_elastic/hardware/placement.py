@@ -99,6 +99,10 @@ def _place_nearest(own: Sequence[Locality], machine: Machine, *, has_gpus: bool)
     rest = [core for core in machine.cores if core not in taken] or machine.cores
     for worker, share in zip(homeless, _shares_or_all(rest, len(homeless), remarks), strict=True):
         places[worker] = share
+    used = {core for own_cores in places for core in own_cores}
+    if idle := [core for core in machine.cores if core not in used]:
+        names = format_ranks(cpu for core in idle for cpu in core.cpus)
+        remarks.append(f"the CPUs {names} are near to no GPU that a worker has by its local rank: no worker runs there")
     return Placement(cores=tuple(places), remarks=tuple(remarks))
 
 

@@ -93,7 +93,7 @@ def test_cores_rejects_fewer_cores_than_workers(gpus: list[int], where: str) -> 
 def test_nearest_lets_workers_share_cores_and_says_so_if_there_are_fewer() -> None:
     placement = place_workers("nearest", 5, TWO_NODES, on(1))
     assert placement.cpus == (NODE_1,) * 5
-    assert placement.remarks == (f"5 workers share the CPUs {NODE_1}: there are fewer cores than workers",)
+    assert placement.remarks[0] == f"5 workers share the CPUs {NODE_1}: there are fewer cores than workers"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,13 @@ def test_a_cpuset_on_the_other_socket_is_taken_and_said(tmp_path: Path) -> None:
     assert [len(parse_ranks(cpus)) for cpus in placement.cpus] == [1] * 8
     (line,) = placement.remarks
     assert line.startswith("none of the CPUs near to the GPU of local rank 4-7 may be used here (CPUs 56-111,168-223)")
+
+
+def test_cpus_that_belong_to_no_worker_are_said(tmp_path: Path) -> None:
+    placement = place(dgx_h100(tmp_path), "nearest", 4, smi=DGX_SMI, located=DGX_LOCATED)
+    assert placement.remarks == (
+        "the CPUs 56-111,168-223 are near to no GPU that a worker has by its local rank: no worker runs there",
+    )
 
 
 def test_offline_cpus_are_never_named(tmp_path: Path) -> None:

@@ -50,18 +50,21 @@ def choose_places(
     own = plan.workers_on(allocation.node_id, nodes)
     if plan.binding == "none":
         return WorkerPlaces(threads=threads_of_worker(plan, allocation, environ))
-    first, total = 0, own
+    first, local_ranks = 0, list(range(own))  # those of all workers that share this machine
     if allocation.is_local:
         counts = [plan.workers_on(node_id, nodes) for node_id in range(nodes)]
-        of_run = sum(counts[: plan.nodes.max])
-        first = sum(counts[: allocation.node_id]) + of_run * ((allocation.array_task or 0) % allocation.runs_at_once)
-        total = of_run * allocation.runs_at_once
+        of_run = [local_rank for count in counts[: plan.nodes.max] for local_rank in range(count)]
+        first = sum(counts[: allocation.node_id])
+        first += len(of_run) * ((allocation.array_task or 0) % allocation.runs_at_once)
+        local_ranks = of_run * allocation.runs_at_once
+    total = len(local_ranks)
     machine = read_machine(frozenset(os.sched_getaffinity(0)), root=root)
     seen = select_devices(_with_asked(plan, allocation, environ), find_accelerators(ask, root=root, is_located=True))
-    devices = seen.devices if seen is not None else ()
-    localities = [read_locality(device.address if device else None, root=root) for device in devices]
+    shown = seen.devices if seen is not None else ()
+    devices = [shown[local_rank % len(shown)] for local_rank in local_ranks] if shown else []
+    where = {device: read_locality(device.address if device else None, root=root) for device in devices}
     try:
-        placement = place_workers(plan.binding, total, machine, localities)
+        placement = place_workers(plan.binding, total, machine, [where[device] for device in devices])
     except AllocationError as error:
         threads = threads_of_worker(plan, allocation, environ)
         return WorkerPlaces(threads=threads, problem=f"{error.message}; {error.tip}" if error.tip else error.message)

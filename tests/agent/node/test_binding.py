@@ -112,3 +112,13 @@ def test_the_nodes_of_the_local_backend_share_the_machines_cores() -> None:
     assert len(first) == 1
     assert first != second
     assert spare == first
+
+
+@several
+def test_workers_of_all_nodes_of_this_machine_are_near_the_gpu_of_their_own_local_rank(tmp_path: Path) -> None:
+    plan = make_local_plan(nodes=NodesPlan(min=2, max=2), workers_per_node=1, binding="numa")
+    place = Allocation(
+        job_id="local-1-2", restart_count=0, array_task=None, node_id=1, nodes=("local0", "local1"), is_local=True
+    )
+    (told,) = choose_places(plan, place, {}, ask=fake_tool(SMI, LOCATED), root=crossed(tmp_path).root).places
+    assert (told["local_rank"], told["gpu"]) == (0, "GPU 0 (0000:1b:00.0)")
