@@ -66,15 +66,21 @@ class VisibleDevices:
     """The devices that a process sees, in its own order, and the variables that made the choice.
 
     A device is None if it is one that is named and not known, because nothing lists the node's. `variables` are as in
-    an environment, `NAME=value`. `remark` says what is odd about them, if anything is.
+    an environment, `NAME=value`. `remark` says what is odd about them, if anything is. `cards` is their number where
+    several devices may be of one card, as the tiles of Intel's, and a site may mean either by a GPU.
     """
 
     devices: tuple[Device | None, ...]
     variables: tuple[str, ...] = ()
     remark: str | None = None
+    cards: int | None = None
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def is_number(self, number: int) -> bool:
+        """Return whether there are so many, as devices or as cards."""
+        return number in (len(self), self.cards)
 
 
 def select_devices(environ: Mapping[str, str], listing: Listing | None) -> VisibleDevices | None:
@@ -99,7 +105,10 @@ def _select_unlisted(environ: Mapping[str, str]) -> VisibleDevices | None:
         if (text := environ.get(name)) is not None:
             return VisibleDevices(devices=(None,) * len(_entries(text)), variables=(f"{name}={text}",))
     masked = _masked(environ)
-    return None if masked is None else VisibleDevices(devices=(None,) * len(masked[0]), variables=(masked[1],))
+    if masked is None:
+        return None
+    cards = len({entry.partition(".")[0] for entry in masked[0]})
+    return VisibleDevices(devices=(None,) * len(masked[0]), variables=(masked[1],), cards=cards)
 
 
 def _select_nvidia(environ: Mapping[str, str], devices: Sequence[Device]) -> VisibleDevices:
@@ -134,7 +143,7 @@ def _select_intel(environ: Mapping[str, str], devices: Sequence[Device]) -> Visi
         devices = [device for device in devices if not device.tile]
     masked = _masked(environ)
     if masked is None:
-        return VisibleDevices(devices=tuple(devices))
+        return VisibleDevices(devices=tuple(devices), cards=_count_cards(devices))
     chosen: list[Device] = []
     for entry in masked[0]:
         card, _, tile = entry.partition(".")
@@ -143,7 +152,11 @@ def _select_intel(environ: Mapping[str, str], devices: Sequence[Device]) -> Visi
             is_it = device.index == int(card) if is_flat else device.card == int(card)
             if is_it and (not tile or device.tile == int(tile)) and device not in chosen:
                 chosen.append(device)
-    return VisibleDevices(devices=tuple(chosen), variables=(masked[1],))
+    return VisibleDevices(devices=tuple(chosen), variables=(masked[1],), cards=_count_cards(chosen))
+
+
+def _count_cards(devices: Sequence[Device]) -> int:
+    return len({device.card for device in devices})
 
 
 def _masked(environ: Mapping[str, str]) -> tuple[list[str], str] | None:

@@ -60,7 +60,7 @@ def count_gpus(environ: Mapping[str, str], *, ask: Ask = ask_tool, root: str = "
 def gpu_problem(plan: LaunchPlan, gpus: NodeGpus) -> str | None:
     """Return what is wrong with this node's GPUs, None if nothing is or their number is unknown."""
     asked, count = plan.resources.gpus_per_node, gpus.count
-    if not asked or count is None or count == asked:
+    if not asked or count is None or count == asked or (gpus.seen is not None and gpus.seen.is_number(asked)):
         return None
     if gpus.seen is None:
         return f"Slurm gave the step {gpus.of_step}, the job asked for gpus_per_node: {asked}"
@@ -71,7 +71,7 @@ def gpu_remarks(plan: LaunchPlan, gpus: NodeGpus, workers: int) -> list[str]:
     """Return what is odd about this node's GPUs, though the run can go on with them."""
     lines = []
     seen, of_step = gpus.seen, gpus.of_step
-    if seen is not None and of_step is not None and of_step.count is not None and of_step.count != len(seen):
+    if seen is not None and of_step is not None and of_step.count is not None and not seen.is_number(of_step.count):
         lines.append(f"the step sees {len(seen)} GPUs, and by Slurm it has another number{gpus.evidence()}")
     parts = [device for device in seen.devices if device is not None and device.parts] if seen is not None else []
     if len(parts) > 1 and workers > 1 and not plan.virtual_local_rank:

@@ -10,6 +10,7 @@ import pytest
 from hpc_elastic.agent.node.gpus import NodeGpus, ask_tool, count_gpus, gpu_problem, gpu_remarks
 from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
 from tests.hardware.tools import fake_tool, no_tool
+from tests.hardware.trees import Tree
 from tests.plans import make_run_plan
 
 TWO = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)
@@ -110,3 +111,18 @@ def test_several_mig_parts_need_virtual_local_rank(tmp_path: Path) -> None:
     assert line.endswith("virtual_local_rank: true gives each worker its own")
     assert gpu_remarks(asking(2, virtual_local_rank=True), gpus, 2) == []
     assert gpu_remarks(asking(2), gpus, 1) == []
+
+
+@pytest.mark.parametrize("asked", [2, 4])
+def test_a_site_of_intels_may_mean_cards_or_tiles(asked: int, tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for number, address in enumerate(("0000:3a:00.0", "0000:4d:00.0")):
+        tree.pci(address, 0, "0-7", vendor="0x8086", kind="0x038000")
+        for tile in (0, 1):
+            tree.write(f"sys/class/drm/card{number}/gt/gt{tile}/id", str(tile))
+        (tmp_path / f"sys/class/drm/card{number}/device").symlink_to(tmp_path / f"sys/bus/pci/devices/{address}")
+    gpus = of({"SLURM_GPUS_ON_NODE": str(asked)}, tmp_path)
+    assert (gpus.count, gpu_problem(asking(asked), gpus), gpu_remarks(asking(asked), gpus, 2)) == (4, None, [])
+    masked = of({"ZE_AFFINITY_MASK": "0.0,0.1,1.0,1.1"}, tmp_path / "nowhere")
+    assert gpu_problem(asking(asked), masked) is None
+    assert gpu_problem(asking(3), gpus) is not None
