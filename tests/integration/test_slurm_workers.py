@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -129,3 +131,15 @@ def test_nodes_to_which_slurm_gives_different_numbers_of_gpus_are_named(slurm_do
     slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder)
     story = only_run(slurm_door, "").story()
     assert re.search("nodes see different numbers of GPUs: 2 on node[12], 1 on node[12]", story), story
+
+
+@pytest.mark.variant(of="test_what_is_odd_about_many_nodes_is_one_line_and_told_once")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_agents_that_are_bound_to_fewer_cpus_than_their_steps_are_told_of_in_one_line(slurm_door: Door) -> None:
+    one = min(os.sched_getaffinity(0))
+    slurm_door.write("narrow", f'#!/bin/bash\nexec taskset -c {one} {sys.executable} "$@"\n').chmod(0o755)
+    narrow = f"python: {slurm_door.folder / 'narrow'}\nhealth: {{cpus: false}}"
+    shown = environments(slurm_door, ranks=4, nodes="2", workers="2", more=narrow)
+    assert columns(shown, "OMP_NUM_THREADS") == ["1"] * 4
+    story = only_run(slurm_door, "").story()
+    assert "node1, node2: the agent may use 1 of the 2 CPUs that its step has" in story
