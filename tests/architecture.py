@@ -22,6 +22,7 @@ LAYERS = {
     "hpc_elastic": "base",
     "hpc_elastic.plan": "plan",
     "hpc_elastic.rundir": "rundir",
+    "hpc_elastic.hardware": "hardware",
     "hpc_elastic.failures": "failures",
     "hpc_elastic.useful_time": "useful_time",
     "hpc_elastic.job": "job",
@@ -48,6 +49,7 @@ MAY_IMPORT = {
     "base": "",
     "plan": "base",
     "rundir": "base plan",
+    "hardware": "base",
     "failures": "base rundir",
     "useful_time": "base rundir",
     "job": "base plan",
@@ -59,7 +61,7 @@ MAY_IMPORT = {
     "elastic": "base plan rundir",
     "membership": "base plan rundir failures elastic",
     # The scheduler: whether an older allocation still lives.
-    "agent": "base plan rundir failures useful_time scheduler elastic membership",
+    "agent": "base plan rundir hardware failures useful_time scheduler elastic membership",
     "worker": "base plan rundir failures",
     "observe": "base plan rundir failures useful_time scheduler",
     "api": "base plan rundir failures useful_time job site resolve render scheduler observe",
@@ -71,7 +73,9 @@ MAY_IMPORT = {
         "base plan rundir failures useful_time job site resolve render scheduler elastic membership agent worker "
         "observe api"
     ),
-    "cli": "base plan rundir failures useful_time job site moving_in resolve render scheduler observe api doctor",
+    "cli": (
+        "base plan rundir hardware failures useful_time job site moving_in resolve render scheduler observe api doctor"
+    ),
     "main": "cli",
 }
 PATCHES = ("setattr", "patch", "object")  # of pytest's monkeypatch, and of unittest.mock
@@ -134,6 +138,7 @@ PURE = (
     *("hpc_elastic.doctor.judge_slurm", "hpc_elastic.doctor.judge_nodes", "hpc_elastic.doctor.judge_network"),
     *("hpc_elastic.doctor.judge_software", "hpc_elastic.doctor.told"),
     "hpc_elastic.doctor.probes.answers",
+    *("hpc_elastic.hardware.binding_map", "hpc_elastic.hardware.device_lists", "hpc_elastic.hardware.placement"),
     *("hpc_elastic.render.array", "hpc_elastic.render.lint", "hpc_elastic.render.script", "hpc_elastic.render.values"),
     *(
         "hpc_elastic.scheduler.slurm.commands",

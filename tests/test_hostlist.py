@@ -27,6 +27,11 @@ from hpc_elastic.hostlist import HostlistError, expand_hostlist
         ("n[7,3,3]", "n7 n3 n3"),
         ("n[1],m[2-3]x.site.org", "n1 m2x.site.org m3x.site.org"),
         (" a, b,,c\n", "a b c"),
+        ("a-b[1-3,7]-c[01-02]", "a-b1-c01 a-b1-c02 a-b2-c01 a-b2-c02 a-b3-c01 a-b3-c02 a-b7-c01 a-b7-c02"),
+        (
+            "x1000c[0-1]s[3]b0n[0-1],a-1,a-1-[2-3]",
+            "x1000c0s3b0n0 x1000c0s3b0n1 x1000c1s3b0n0 x1000c1s3b0n1 a-1 a-1-2 a-1-3",
+        ),
     ],
 )
 def test_expands(text: str, hosts: str) -> None:

@@ -261,7 +261,7 @@ def _finish(observation: Observation) -> Finish:
             ExitCode.NODE_LOST,
             f"{_describe_loss(observation)}; too few nodes are left to go on",
         ),
-        Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, f"{nodes}: {detail}"),
+        Trigger.NODE_UNFIT: ("setup_failed", ExitCode.SETUP, detail),
         Trigger.NODES_MISSING: ("nodes_missing", ExitCode.NODES_MISSING, detail),
         Trigger.EXIT_TIMEOUT: (
             "exit_timeout",

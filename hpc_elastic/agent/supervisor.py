@@ -23,6 +23,7 @@ from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.health.examination import examination_of
 from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
+from hpc_elastic.agent.node.binding import WorkerPlaces, announce_places, choose_places
 from hpc_elastic.agent.node.gpu_usage import GpuTool
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import JobTies, NodeReport, describe_node, examine_job, examine_node
@@ -98,8 +99,15 @@ class Supervisor:
         """
         allow_connections(len(self._place.nodes))  # before any process is started, which would inherit the old limit
         self._deadline = Deadline.create()
+        places = await self._disk.call(lambda: choose_places(self._plan, self._place, os.environ))
         self._start = WorkerStart(
-            self._plan, self._place, os.environ, thread=self._processes, deadline=self._deadline, say=self._say
+            self._plan,
+            self._place,
+            os.environ,
+            thread=self._processes,
+            deadline=self._deadline,
+            say=self._say,
+            threads=places.threads,
         )
         await self._start.start()
         self._guard = await self._processes.call(self._start_guard)
@@ -108,7 +116,8 @@ class Supervisor:
         examine = partial(examine_job, self._place, os.environ, can_end_job=self._can_end_job)
         ties = self._loop.run_in_executor(None, examine)
         examining = self._loop.create_task(self._health.examine())
-        report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ))
+        report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ, places))
+        self._announce(places, report)
         self._set_up(report, await ties, await examining)
         if self._part.member.join.is_launch_host:
             self._disk.best_effort(self._journal.note_launch_agent)
@@ -210,6 +219,14 @@ class Supervisor:
 
     def _say(self, text: str, level: Level = "info") -> None:
         self._disk.best_effort(lambda: self._journal.say(text, level))
+
+    def _announce(self, places: WorkerPlaces, report: NodeReport) -> None:
+        """Log where the workers run, and what is odd about the node, which the head tells of all nodes too."""
+        lines, note = announce_places(self._plan, self._place, places)
+        for text in (*lines, *report.remarks):
+            self._say(text)
+        if note is not None:
+            self._note(note)
 
     async def _take_stacks(self, request: str) -> None:
         if self._group.stalls is not None:

@@ -197,7 +197,7 @@ class Job:
     logs: Logs | None = None
     log_level: Literal["error", "warning", "info", "debug"] | None = None
     metrics: Metrics | None = None
-    binding: Literal["none", "numa", "cores"] | None = None
+    binding: Literal["none", "numa", "cores", "nearest"] | None = None
     virtual_local_rank: bool | None = None
     stage: Stage | None = None
     health: HealthChecks | None = None

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import NoReturn
 
-from hpc_elastic.cli.verbs import PROGRAM
+from hpc_elastic.cli.verbs import MODULES, PROGRAM
 from hpc_elastic.errors import UsageError
 
 _WIDEST = 80
@@ -33,13 +33,15 @@ class VerbParser(argparse.ArgumentParser):
         raise UsageError(message, tip=f"{guess}`{self.prog} --help` lists what it takes")
 
     def _closest(self, message: str) -> str | None:
-        """Return the known option that the first unknown one begins, or that is most similar to it."""
+        """Return the known option that the first unknown one begins, or is most similar to; or the verb of its name."""
         _, _, words = message.partition("unrecognized arguments: ")
         unknown = next((word.partition("=")[0] for word in words.split() if word.startswith("--")), "--")
         if unknown == "--":
             return None
         from difflib import get_close_matches
 
+        if unknown[2:] in MODULES:
+            return f"{PROGRAM} {unknown[2:]}"
         known = {option[2:]: option for option in self._option_string_actions if option.startswith("--")}
         begun = sorted((name for name in known if name.startswith(unknown[2:])), key=len)
         close = begun or get_close_matches(unknown[2:], known, n=1, cutoff=_SIMILAR)

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from hpc_elastic.cli.gpu_tool import ask_tool
 from hpc_elastic.errors import UsageError
+from hpc_elastic.hardware.accelerators import Ask, find_accelerators
+from hpc_elastic.hardware.device_lists import select_devices
 
 WORDS = ("gpu", "cpu", "auto")
-_LIST_GPUS = ["nvidia-smi", "-L"]
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
-def count_workers(text: str, environ: Mapping[str, str], *, list_gpus: Callable[[], str] | None = None) -> str:
+def count_workers(text: str, environ: Mapping[str, str], *, ask: Ask = ask_tool, root: str = "/") -> str:
     """Return the number of workers of a node as text.
 
     Args:
         text: `gpu`, `cpu`, `auto` (a worker for each GPU, else for each CPU), or anything else, which is returned.
         environ: the environment, with Slurm's variables inside an allocation.
-        list_gpus: returns what `nvidia-smi -L` prints, "" if there is no such program.
+        ask: runs the vendor's tool.
+        root: the directory that holds /proc and /sys.
 
     Raises:
         UsageError: `gpu`, and there is none; or another device of torchrun's.
@@ -32,24 +33,24 @@ def count_workers(text: str, environ: Mapping[str, str], *, list_gpus: Callable[
         raise UsageError("--nproc-per-node xpu is not supported", tip="give the number of devices of a node")
     if text not in WORDS:
         return text
-    gpus = 0 if text == "cpu" else _count_gpus(environ, list_gpus or _list_gpus)
+    gpus = 0 if text == "cpu" else _count_gpus(environ, ask, root)
     if text == "gpu" and not gpus:
         where = "the allocation has no GPU that is known" if environ.get("SLURM_JOB_ID") else "there is no GPU here"
         raise UsageError(f"--nproc-per-node gpu, and {where}", tip="give a number, or cpu")
     return str(gpus or _count_cpus(environ))
 
 
-def _count_gpus(environ: Mapping[str, str], list_gpus: Callable[[], str]) -> int:
+def _count_gpus(environ: Mapping[str, str], ask: Ask, root: str) -> int:
+    """Return the GPUs of a node; without a list of devices a GPU with MIG parts is one, as torch counts it."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         number = environ.get(name, "").rpartition(":")[2]  # the second one may be `a100:4`
         if number.isdecimal():
             return int(number)
-    listed = sum(line.startswith("GPU ") for line in list_gpus().splitlines())
-    for name in _VISIBLE:
-        if (value := environ.get(name)) is not None:
-            words = [word for word in value.split(",") if word.strip() not in ("", "-1", "NoDevFiles")]
-            return min(len(words), listed) if listed else len(words)
-    return listed
+    listing = find_accelerators(ask, root=root)
+    seen = select_devices(environ, listing)
+    if listing is not None and (seen is None or not seen.variables):
+        return len(listing.devices)
+    return 0 if seen is None else len(seen)
 
 
 def _count_cpus(environ: Mapping[str, str]) -> int:
@@ -58,11 +59,3 @@ def _count_cpus(environ: Mapping[str, str]) -> int:
         if match := re.match(r"[1-9][0-9]*", environ.get(name, "")):
             return int(match[0])
     return len(os.sched_getaffinity(0))
-
-
-def _list_gpus() -> str:
-    try:
-        done = subprocess.run(_LIST_GPUS, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""

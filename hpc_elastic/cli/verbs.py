@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("logs", "print what a rank, an agent or the script wrote"),
         "stacks": ("stacks", "show where the ranks of a run are, equal stacks together"),
         "report": ("report", "write a page about a run: timeline, useful time, failures"),
+        "binding": ("binding", "show which CPUs and GPU each worker has"),
         "nodes": ("nodes", "show on which nodes failures had their cause"),
         "restart": ("restart", "start the workers of a run again, from their checkpoint"),
         "drain": ("drain", "let a run go on without one of its nodes"),

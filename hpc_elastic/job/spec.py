@@ -281,8 +281,9 @@ class JobDefaults(Section):
     logs: LogsSpec | None = _key("where the output of workers goes")
     log_level: Literal["error", "warning", "info", "debug"] | None = _key("how much the agents say")
     metrics: MetricsSpec | None = _key("numbers for monitoring")
-    binding: Literal["none", "numa", "cores"] | None = _key(
-        "the CPUs that a worker is bound to: all, those of a NUMA node (its GPU's), or cores there that no other has"
+    binding: Literal["none", "numa", "cores", "nearest"] | None = _key(
+        "the CPUs that a worker is bound to: all, those of a NUMA node (its GPU's), cores there that no other has, "
+        "or its part of those nearest to its GPU"
     )
     virtual_local_rank: values.Switch | None = _key(
         "each worker sees its own GPU only, as device 0, and LOCAL_RANK is 0, as by torchrun's --virtual-local-rank"

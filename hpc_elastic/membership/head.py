@@ -29,6 +29,7 @@ from hpc_elastic.membership.decisions import Decide, Finish, History, Ignore, Re
 from hpc_elastic.membership.gathering import Gathering, timeout_announcement
 from hpc_elastic.membership.judge import Judge, Seen, end_seen, overdue_seen, seen_in
 from hpc_elastic.membership.members import Members, drop
+from hpc_elastic.membership.node_news import RoundNews
 from hpc_elastic.membership.notice_rounds import NoticeRounds
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.operator_stop import OperatorStop, PendingStop
@@ -47,6 +48,7 @@ from hpc_elastic.membership.rounds import (
 from hpc_elastic.membership.succession import Succession
 from hpc_elastic.membership.tally import Tally
 from hpc_elastic.membership.timing import TIMEOUTS_SETTLE_S
+from hpc_elastic.membership.unfit import UnfitNodes
 from hpc_elastic.rundir.records import Charged
 from hpc_elastic.rundir.state_records import KeptState
 
@@ -84,6 +86,8 @@ class Head:
         self._pending_stop = PendingStop()
         self._barriers = Barriers(self._roster, settings)
         self._closing = Closing(self._roster, self._members.losses)
+        self._unfit = UnfitNodes(self._roster)
+        self._news = RoundNews(self._roster)
         self._resume_at = -NEVER
         self._held: Seen | None = None  # a time-out that is acted on when others have had time to report theirs
         self._held_until = NEVER
@@ -124,7 +128,7 @@ class Head:
         if self.phase is HeadPhase.RUNNING:
             times += [self._barriers.next_tick(), self._held_until]
         if self.phase is HeadPhase.GATHERING:
-            times.append(max(self.gathering.next_tick(), self._opens_at))
+            times += [max(self.gathering.next_tick(), self._opens_at), self._unfit.next_tick]
         if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
             times.append(self._resume_at)
         return min(times)
@@ -153,14 +157,15 @@ class Head:
             return actions
         actions += self._resume(now)
         if join.problem is not None:
-            return actions + self._unfit(join, now)
+            return actions + self._without(join, now)
         return actions + self._grow(now) + self._gather(now)
 
-    def _unfit(self, join: messages.Join, now: float) -> list[Action]:
+    def _without(self, join: messages.Join, now: float) -> list[Action]:
         """Handle a node that cannot take part: go on without it if enough nodes remain and it is not the head's own."""
-        if (dismissed := self._members.dismiss(join, now)) is not None:
+        if not self._unfit.are_there and (dismissed := self._members.dismiss(join, now)) is not None:
             return dismissed + self._gather(now)
-        return self._observe(Seen(trigger=Trigger.NODE_UNFIT, nodes=(join.node,), detail=join.problem or ""), now)
+        self._unfit.add(join, now)
+        return self._gather(now)
 
     def _grow(self, now: float) -> list[Action]:
         taken = self._members.take_newcomers() if self.phase is HeadPhase.RUNNING else ()
@@ -374,6 +379,8 @@ class Head:
 
     def _gather(self, now: float) -> list[Action]:
         """Close the round if every node that can join has joined, or the time is up."""
+        if self.phase is HeadPhase.GATHERING and self._unfit.are_there:
+            return self._observe(self._unfit.settled(now), now)
         if self.phase is not HeadPhase.GATHERING or now < self._opens_at or not self.gathering.is_closed(now):
             return []
         if self.gathering.succession is not None and (ended := self._succeed(self.gathering.succession, now)):
@@ -383,7 +390,7 @@ class Head:
             return said + self._observe(Seen(trigger=Trigger.NODES_MISSING, detail=too_few.message), now)
         if ended := self._settle_losses(now) or self._settle_silent_ends(now):
             return ended
-        told = [*self.gathering.left_behind(), *self._judge.counts_losses()]
+        told = [*self._news.tell(self.attempt), *self.gathering.left_behind(), *self._judge.counts_losses()]
         claim, world = self._judge.prepare_attempt()
         self.phase = HeadPhase.CLAIMING
         return [*told, ClaimAttempt(claim=claim, world=world)]

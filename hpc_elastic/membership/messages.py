@@ -35,6 +35,7 @@ class Join:
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
     `held`: the training states in the memory of this node.
+    `gpus`: how many GPUs its workers see, None if nothing tells; `remarks`: what is odd about this node, for people.
     `clock_ns`: this node's clock as the message left, in nanoseconds since 1970; 0 if it is not told. Only what is told
     to people depends on it.
     """
@@ -54,6 +55,8 @@ class Join:
     unhealthy: str | None = None
     clock_ns: int = 0
     held: tuple[HeldState, ...] = ()
+    gpus: int | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,6 +159,8 @@ ASKS_SCHEDULER_EVERY_S = 30.0
 # How long spares have to join a successor, for they lose the head when the successor does; and how long a node that may
 # gather waits for each node whose turn comes before its own.
 SPARES_COME_WITHIN_S = 1.0
+# How long the end of a run waits, whose first node has said that it cannot take part, for others to say so too.
+UNFIT_SETTLES_S = 2.0
 GATHERS_AFTER_S = 0.5
 TURNS_AHEAD = (
     8  # how many nodes an agent dials beyond those whose turn has come: they may have begun their search before it did

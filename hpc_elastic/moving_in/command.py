@@ -135,7 +135,7 @@ def _take_runner(words: list[str], around: Around) -> list[str]:
 
 
 def _take_binder(words: list[str], around: Around) -> list[str]:
-    why = "ranks are started without it; binding: numa | cores binds them to CPUs"
+    why = "ranks are started without it; binding: numa | cores | nearest binds them to CPUs"
     return _leave_out(words, around, why)
 
 
@@ -210,7 +210,7 @@ def _carry_srun(option: Directive, around: Around) -> None:
     if name.startswith(("container", "no-container")):
         moved.not_carried(line, option.text, _NO_CONTAINER)
     elif name in ("cpu-bind", "cpus-bind", "gpu-bind", "mem-bind", "distribution", "accel-bind", "hint"):
-        moved.not_carried(line, option.text, "binding: none | numa | cores says how ranks are bound")
+        moved.not_carried(line, option.text, "binding: none | numa | cores | nearest says how ranks are bound")
     elif name in _OF_SRUN:
         moved.not_needed(line, option.text, _OF_SRUN[name])
     elif name in _COUNTED_BY_SLURM and not (option.value or "").isdecimal():

@@ -181,7 +181,7 @@ class LaunchPlan:
     logs: LogsPlan
     log_level: str
     metrics_textfile: str | None = None
-    binding: Literal["none", "numa", "cores"] = "none"
+    binding: Literal["none", "numa", "cores", "nearest"] = "none"
     virtual_local_rank: bool = False
     network: NetworkPlan
     sbatch: Mapping[str, str | None]

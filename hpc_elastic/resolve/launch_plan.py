@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpc_elastic.errors import JobError
+from hpc_elastic.hostlist import MOST_HOSTS
 from hpc_elastic.job.conflicts import check_entrypoint, find_conflicts
 from hpc_elastic.job.defaults import DEFAULTS, ROLE_DEFAULTS, default_grace, default_lead
 from hpc_elastic.job.problems import format_path
@@ -46,6 +47,7 @@ from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.units import format_duration
 
 T = TypeVar("T")
+MOST_LOCAL_NODES = 252  # each has a loopback address of its own, 127.0.0.2 and on (`scheduler.allocation`)
 LEAST_NODE_LOSSES = 64  # default of survived node losses; a larger run survives as many as it has nodes
 
 
@@ -175,8 +177,11 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
 
 def _limits(job: JobSpec, asked: JobSpec, roles: Sequence[RoleSpec], site: SiteConfig) -> Iterator[str]:
     nodes = sum(_known(role.nodes).max for role in roles) + (asked.spares or 0)
-    if site.max_nodes is not None and nodes > site.max_nodes:
-        key = "nodes" if asked.roles is None else "roles"
+    key = "nodes" if asked.roles is None else "roles"
+    if nodes > (MOST_LOCAL_NODES if site.scheduler == "local" else MOST_HOSTS):
+        most = f"{MOST_LOCAL_NODES} on this machine" if site.scheduler == "local" else f"{MOST_HOSTS}"
+        yield f"{key}: expected at most {most}, found {nodes}"
+    elif site.max_nodes is not None and nodes > site.max_nodes:
         yield f"{key}: expected at most {site.max_nodes}, which is max_nodes of site {site.name}, found {nodes}"
     if site.max_time is not None and asked.time is not None and asked.time > site.max_time:
         limit = f"expected at most {format_duration(site.max_time)}, which is max_time of site {site.name}"

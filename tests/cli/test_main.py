@@ -73,6 +73,7 @@ def test_help_verb_is_the_same_as_help_option(capsys: Capture) -> None:
         (["run", "--rdzv-end", "a:1", "train.py"], "arguments: --rdzv-end", "did you mean --rdzv-endpoint?"),
         (["run", "--standalon", "train.py"], "arguments: --standalon", "did you mean --standalone?"),
         (["logs", "digits", "more", "--folow"], "arguments: more --folow", "did you mean --follow?"),
+        (["status", "--watch"], "unrecognized arguments: --watch", "did you mean hpc-elastic watch?"),
         (["logs", "--atempt=2"], "unrecognized arguments: --atempt=2", "did you mean --attempt?"),
         (["list", "--xyzzy"], "unrecognized arguments: --xyzzy", "tip: `hpc-elastic list --help`"),
         (["submit", "train.py"], "train.py is a Python script, expected a job file", "`hpc-elastic run train.py`"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
+import re
+import sys
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import Door, Run
-from tests.integration.slurm_jobs import assert_over, script_output, write_job
+from tests.integration.slurm_jobs import assert_over, only_run, script_output, write_job
 from tests.slurm_sandbox.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -45,7 +48,7 @@ def give_gpus(door: Door, limit: int) -> None:
 
 
 def submit_with_gpus(door: Door, exit_code: int) -> Run:
-    more = "resources: {cpus_per_worker: 1, gpus_per_node: 2}"
+    more = "resources: {cpus_per_worker: 1, gpus_per_node: 2}\nbinding: nearest"
     write_job(door, SHOWS, nodes="2", workers="auto")
     text = (door.folder / "job.yaml").read_text().replace("resources: {cpus_per_worker: 1}", more)
     door.write("job.yaml", text)
@@ -58,14 +61,27 @@ def test_auto_starts_a_worker_for_each_gpu_and_each_sees_all_of_its_node(slurm_d
     shown = [json.loads(run.stdout(1, rank)) for rank in range(4)]
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
     assert columns(shown, *names) == ["0 0 2 0,1", "1 1 2 0,1", "2 0 2 0,1", "3 1 2 0,1"]
+    assert_bound(slurm_door, run, shown)
 
 
+def assert_bound(door: Door, run: Run, shown: list[dict[str, str]]) -> None:
+    """The workers of a node share its CPUs, for nobody knows where these GPUs are; the map says what they have."""
+    cpus = columns(shown, "HPC_ELASTIC_CPUS")
+    assert cpus[:2] == cpus[2:]
+    told = [f"local rank {number}: CPUs {cpus[number]} (" for number in range(2)]
+    lines = door.run("binding", run.layout.root).stdout.splitlines()
+    assert lines[0] == "2 nodes (node1, node2): nearest, 2 workers, 1 thread each"
+    assert [line.strip().startswith(text) for line, text in zip(lines[1:], told, strict=True)] == [True, True]
+
+
+@pytest.mark.mirrored
 def test_too_few_gpus_end_the_run_with_the_nodes_that_have_them(slurm_door: Door) -> None:
     give_gpus(slurm_door, 1)
     run = submit_with_gpus(slurm_door, 3)
     result = assert_over(run, "FAILED", 3)
     assert "the step sees 1 GPUs, the job asked for gpus_per_node: 2" in result["cause"]
-    assert result["cause"].startswith("node")
+    assert result["cause"].startswith("node1, node2: ")
+    assert "Slurm gave it 2 GPUs [0,1]" in result["cause"]
     assert result["cause"] in script_output(run)
 
 
@@ -106,3 +122,24 @@ def test_slurms_variables_are_those_of(slurm_door: Door, mode: str, expected: li
     shown = environments(slurm_door, ranks=4, nodes="2", more=f"worker_env: {{slurm: {mode}}}")
     assert columns(shown, *TASK_LEVEL) == expected
     assert len({one["SLURM_JOB_ID"] for one in shown}) == 1
+
+
+@pytest.mark.variant(of="test_nodes_that_see_different_numbers_of_gpus_are_named_in_one_line_before_workers_start")
+def test_nodes_to_which_slurm_gives_different_numbers_of_gpus_are_named(slurm_door: Door, slurm: Cluster) -> None:
+    write_job(slurm_door, SHOWS, nodes="2", workers="1")
+    command = ("salloc", "--nodes=2", "--gpus=3", "--time=5", *slurm_door.command, "run", "job.yaml")
+    slurm.run(*command, environment=slurm_door.environ, cwd=slurm_door.folder)
+    story = only_run(slurm_door, "").story()
+    assert re.search("nodes see different numbers of GPUs: 2 on node[12], 1 on node[12]", story), story
+
+
+@pytest.mark.variant(of="test_what_is_odd_about_many_nodes_is_one_line_and_told_once")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_agents_that_are_bound_to_fewer_cpus_than_their_steps_are_told_of_in_one_line(slurm_door: Door) -> None:
+    one = min(os.sched_getaffinity(0))
+    slurm_door.write("narrow", f'#!/bin/bash\nexec taskset -c {one} {sys.executable} "$@"\n').chmod(0o755)
+    narrow = f"python: {slurm_door.folder / 'narrow'}\nhealth: {{cpus: false}}"
+    shown = environments(slurm_door, ranks=4, nodes="2", workers="2", more=narrow)
+    assert columns(shown, "OMP_NUM_THREADS") == ["1"] * 4
+    story = only_run(slurm_door, "").story()
+    assert "node1, node2: the agent may use 1 of the 2 CPUs that its step has" in story

@@ -335,6 +335,22 @@ def test_a_plan_rejects_what_is_beyond_the_sites_limits() -> None:
     assert caught.value.tip == "the defaults and limits of site here were taken into account"
 
 
+@pytest.mark.parametrize(
+    ("job", "scheduler", "problem"),
+    [
+        ("nodes: 253", "local", "nodes: expected at most 252 on this machine, found 253"),
+        ("nodes: 200\nspares: 99", "local", "nodes: expected at most 252 on this machine, found 299"),
+        ("nodes: 99999999999999999999999", "local", "nodes: expected at most 252 on this machine, found 9"),
+        ("nodes: 65537", "slurm", "nodes: expected at most 65536, found 65537"),
+    ],
+)
+def test_a_plan_rejects_more_nodes_than_there_can_be(job: str, scheduler: str, problem: str) -> None:
+    spec = parse_job(f"entrypoint: {{script: train.py}}\n{job}", file="digits.yaml")
+    site = SITE_HEAD.replace("slurm", scheduler)
+    with pytest.raises(JobError, match=problem):
+        resolve_plan(spec, parse_site(site, path="here.yaml"), CONTEXT)
+
+
 def test_a_job_cannot_take_away_the_time_that_its_site_limits() -> None:
     message = "time: expected at most 1h, which is max_time of site here, found null"
     with pytest.raises(JobError, match=message):

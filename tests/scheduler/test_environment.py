@@ -24,6 +24,14 @@ def test_scrub_keeps_what_names_no_job(name: str) -> None:
     assert scrub_environment({name: "1"}) == {name: "1"}
 
 
+def test_what_slurm_has_set_for_the_job_around_us_reaches_no_job_of_ours() -> None:
+    of_outer = {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0", "TMPDIR": "/scratch/slurm-job.417/tmp"}
+    assert commands.submission_environment({**of_outer, "SLURM_JOB_ID": "417"}, []) == {}
+    assert commands.submission_environment(of_outer, []) == of_outer  # a login node's own
+    elsewhere = {"TMPDIR": "/scratch/project_4178/tmp"}
+    assert commands.submission_environment({**elsewhere, "SLURM_JOB_ID": "417"}, []) == elsewhere
+
+
 @pytest.mark.parametrize("name", commands.LOGIN_VARIABLES)
 def test_what_logs_in_to_slurm_reaches_its_commands_and_no_other_process(name: str) -> None:
     environ = {name: "secret", "SLURM_JOB_ID": "7"}

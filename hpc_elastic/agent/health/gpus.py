@@ -14,8 +14,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpc_elastic.agent.node.gpus import visible_gpus
 from hpc_elastic.agent.system.child_programs import ChildPrograms, NoAnswerError
+from hpc_elastic.hardware.device_lists import Device, Listing, Vendor, select_devices
 from hpc_elastic.plan.launch_plan import LaunchPlan
 
 RETIRED = ["nvidia-smi", "--query-gpu=index,uuid,retired_pages.pending", "--format=csv,noheader"]
@@ -105,7 +105,9 @@ def find_amd_problem(environ: Mapping[str, str], *, sys: str = "/sys") -> str | 
     nothing is found.
     """
     cards = sorted(glob.glob(f"{sys}/class/drm/card*/device/ras/gpu_vram_bad_pages"))
-    if visible_gpus(environ, len(cards)) != len(cards):
+    node = Listing(vendor=Vendor.AMD, devices=tuple(Device(index=index) for index in range(len(cards))))
+    seen = select_devices(environ, node)
+    if seen is None or len(seen) != len(cards):
         return None
     problems = []
     for path in cards:

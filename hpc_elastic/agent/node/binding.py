@@ -1,185 +1,113 @@
-"""Chooses the CPUs that each worker of a node is bound to, by NUMA node, physical core and GPU.
-
-The values of `binding` are two of torchrun's modes of `--numa-binding` (torch 2.13, torch/numa/binding.py): `numa` is
-`node`, all CPUs of the NUMA node of the worker's GPU; `cores` is `exclusive`, a share of that node's cores which no
-other worker has. torch refuses both without CUDA. Here the workers of a node without GPUs share out its cores in
-their order, so that neighbours stay on one NUMA node.
-"""
+"""Decides where the workers of this node run: their CPUs by the job's `binding`, and their number of threads."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
+from hpc_elastic.agent.node.cpus import threads_of_worker
+from hpc_elastic.agent.node.gpus import ask_tool
 from hpc_elastic.errors import AllocationError
+from hpc_elastic.hardware.accelerators import Ask, find_accelerators
+from hpc_elastic.hardware.binding_map import describe_places, map_lines
+from hpc_elastic.hardware.device_lists import CUDA, HIP, ONEAPI, ROCR, ZE, select_devices
+from hpc_elastic.hardware.machine import read_locality, read_machine
+from hpc_elastic.hardware.placement import Placement, place_workers
+from hpc_elastic.membership.actions import Note
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.rank_set import RankSetError, format_ranks, parse_ranks
+from hpc_elastic.rank_set import parse_ranks
 from hpc_elastic.scheduler.allocation import Allocation
 
-Binding = Literal["none", "numa", "cores"]
-_GPU_COMMAND = ["nvidia-smi", "--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"]
+_LISTS = (CUDA, ROCR, HIP, ZE, ONEAPI)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core:
-    """One physical core: the NUMA node on which it is, and those of its CPUs that may be used."""
+class WorkerPlaces:
+    """The CPUs of each worker of this node, empty if they are not bound, and the number of threads of each.
 
-    numa_node: int
-    cpus: tuple[int, ...]
-
-
-def bind_workers(binding: Binding, workers: int, cores: Sequence[Core], gpu_nodes: Sequence[int]) -> list[str]:
-    """Return the CPUs of each of the workers that share these cores, such as `0-15,64-79`; pure.
-
-    Args:
-        binding: what a worker is bound to.
-        workers: how many workers there are.
-        cores: the cores that may be used.
-        gpu_nodes: the NUMA node of each GPU in the order in which workers see them; empty without GPUs. A node on
-            which none of the cores is counts as the worker's share of the cores.
-
-    Returns:
-        A set of CPUs for each worker; nothing if they are not bound.
-
-    Raises:
-        AllocationError: there are fewer cores than workers that want one each.
+    `threads` is None where a worker takes torch's own number. `places` is what people are told of each
+    worker, `remarks` what else, and `problem` why the workers cannot be bound as the job asks.
     """
-    if binding == "none" or not cores:
-        return []
-    ordered = sorted(cores, key=lambda core: (core.numa_node, core.cpus))
-    nodes = {core.numa_node for core in ordered}
-    homes = [ordered[worker * len(ordered) // workers].numa_node for worker in range(workers)]
-    if gpu_nodes:
-        wanted = [gpu_nodes[worker % len(gpu_nodes)] for worker in range(workers)]
-        homes = [node if node in nodes else home for node, home in zip(wanted, homes, strict=True)]
-    if binding == "numa":
-        return [_cpus([core for core in ordered if core.numa_node == home]) for home in homes]
-    if not gpu_nodes:
-        return [_cpus(share) for share in _shares(ordered, workers, "this node")]
-    shares = {}
-    for node in nodes & set(homes):
-        there = [core for core in ordered if core.numa_node == node]
-        shares[node] = iter(_shares(there, homes.count(node), f"its NUMA node {node}"))
-    return [_cpus(next(shares[home])) for home in homes]
+
+    cpus: tuple[str, ...] = ()
+    threads: int | None = None
+    places: tuple[Mapping[str, Any], ...] = ()
+    remarks: tuple[str, ...] = ()
+    problem: str | None = None
 
 
-def choose_cpus(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the CPUs of each worker of this node, nothing if workers are not bound; reads this machine's topology.
+def choose_places(
+    plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str], *, ask: Ask = ask_tool, root: str = "/"
+) -> WorkerPlaces:
+    """Return where the workers of this node run; reads this machine's topology, and asks the vendor's tool for GPUs.
 
     The nodes of the local backend are one machine, so there all of the run's workers share its cores, and those of
     the runs of an array that run side by side. A spare is bound like one of the nodes that it may replace.
-
-    Raises:
-        AllocationError: there are too few cores.
     """
-    if plan.binding == "none":
-        return ()
     nodes = len(allocation.nodes)
     own = plan.workers_on(allocation.node_id, nodes)
-    first, total = 0, own
+    if plan.binding == "none":
+        return WorkerPlaces(threads=threads_of_worker(plan, allocation, environ))
+    first, local_ranks = 0, list(range(own))  # those of all workers that share this machine
     if allocation.is_local:
         counts = [plan.workers_on(node_id, nodes) for node_id in range(nodes)]
-        of_run = sum(counts[: plan.nodes.max])
-        first = sum(counts[: allocation.node_id]) + of_run * ((allocation.array_task or 0) % allocation.runs_at_once)
-        total = of_run * allocation.runs_at_once
-    cores = read_cores(frozenset(os.sched_getaffinity(0)))
-    chosen = bind_workers(plan.binding, total, cores, find_gpu_nodes(environ))
-    return tuple(chosen[(first + worker) % total] for worker in range(own)) if chosen else ()
-
-
-def read_cores(cpus: frozenset[int], *, root: str = "/") -> list[Core]:
-    """Return the physical cores of these CPUs; where the kernel tells no NUMA nodes, all are on node 0.
-
-    Args:
-        cpus: the numbers of the CPUs that may be used.
-        root: the directory that holds /sys.
-    """
-    system = os.path.join(root, "sys/devices/system")
-    node_of = {}
-    for node in _read_set(os.path.join(system, "node/online")):
-        node_of.update(dict.fromkeys(_read_set(os.path.join(system, f"node/node{node}/cpulist")), node))
-    cores: dict[frozenset[int], Core] = {}
-    for cpu in sorted(cpus):
-        siblings = frozenset(_read_set(os.path.join(system, f"cpu/cpu{cpu}/topology/thread_siblings_list"))) | {cpu}
-        usable = tuple(sorted(siblings & cpus))
-        cores[siblings] = Core(numa_node=node_of.get(cpu, 0), cpus=usable)
-    return list(cores.values())
-
-
-def find_gpu_nodes(
-    environ: Mapping[str, str], *, root: str = "/", list_gpus: Callable[[], str] | None = None
-) -> list[int]:
-    """Return the NUMA node of each GPU that workers see, in their order; nothing where that is not known.
-
-    Args:
-        environ: the environment of the step, with `CUDA_VISIBLE_DEVICES` if it is restricted.
-        root: the directory that holds /sys.
-        list_gpus: returns what the vendor's tool prints, "" if there is none.
-    """
-    by_name: dict[str, int] = {}
-    all_of_them = []
-    for line in (list_gpus or _list_gpus)().splitlines():
-        index, uuid, address = ([word.strip() for word in line.split(",")] + ["", "", ""])[:3]
-        if not index.isdigit():
-            continue
-        node = _numa_node_of(address, root)
-        by_name[index] = by_name[uuid] = node
-        all_of_them.append(node)
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return all_of_them
-    words = [word.strip() for word in visible.split(",")]
-    found = [next((node for name, node in by_name.items() if _names(word, name)), None) for word in words]
-    return [node for node in found if node is not None] if None not in found else []
-
-
-def _names(word: str, name: str) -> bool:
-    """Return whether a word of `CUDA_VISIBLE_DEVICES` names a GPU: its number, or the beginning of its UUID."""
-    return word == name if word.isdigit() or name.isdigit() else bool(word) and name.startswith(word)
-
-
-def _numa_node_of(address: str, root: str) -> int:
-    """Return the NUMA node of a PCI device; 0 where the kernel knows none, as torch does."""
-    domain, _, rest = address.lower().partition(":")
-    path = os.path.join(root, "sys/bus/pci/devices", f"{domain[-4:]}:{rest}", "numa_node")
+        of_run = [local_rank for count in counts[: plan.nodes.max] for local_rank in range(count)]
+        first = sum(counts[: allocation.node_id])
+        first += len(of_run) * ((allocation.array_task or 0) % allocation.runs_at_once)
+        local_ranks = of_run * allocation.runs_at_once
+    total = len(local_ranks)
+    machine = read_machine(frozenset(os.sched_getaffinity(0)), root=root)
+    seen = select_devices(_with_asked(plan, allocation, environ), find_accelerators(ask, root=root, is_located=True))
+    shown = seen.devices if seen is not None else ()
+    devices = [shown[local_rank % len(shown)] for local_rank in local_ranks] if shown else []
+    where = {device: read_locality(device.address if device else None, root=root) for device in devices}
     try:
-        with open(path, encoding="ascii") as file:
-            return max(0, int(file.read()))
-    except (OSError, ValueError):
-        return 0
+        placement = place_workers(plan.binding, total, machine, [where[device] for device in devices])
+    except AllocationError as error:
+        threads = threads_of_worker(plan, allocation, environ)
+        return WorkerPlaces(threads=threads, problem=f"{error.message}; {error.tip}" if error.tip else error.message)
+    if not placement.cores:
+        return WorkerPlaces(threads=threads_of_worker(plan, allocation, environ))
+    places = describe_places(placement, devices, first=first, workers=own)
+    return WorkerPlaces(
+        cpus=tuple(place["cpus"] for place in places),
+        threads=_threads(plan, placement, [(first + worker) % total for worker in range(own)]),
+        places=tuple(places),
+        remarks=tuple(f"binding: {remark}" for remark in placement.remarks),
+    )
 
 
-def _list_gpus() -> str:
-    try:
-        done = subprocess.run(_GPU_COMMAND, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+def announce_places(plan: LaunchPlan, allocation: Allocation, places: WorkerPlaces) -> tuple[list[str], Note | None]:
+    """Return the map for the agent's log, and the event with it; nothing where workers are not bound."""
+    if not places.places:
+        return [], None
+    threads = "" if places.threads is None else f", {places.threads} thread{'s' if places.threads > 1 else ''} each"
+    workers = f"{len(places.places)} worker{'s' if len(places.places) > 1 else ''}"
+    head = f"binding: {plan.binding} on {allocation.node}: {workers}{threads}"
+    lines = [head, *(f"  {line}" for line in map_lines(places.places))]
+    metadata: dict[str, Any] = {
+        "node": allocation.node,
+        "binding": plan.binding,
+        "workers": [dict(place) for place in places.places],
+    }
+    if places.threads is not None:
+        metadata["threads"] = places.threads
+    return lines, Note(name="node.bound", message=head, attempt=0, metadata=metadata)
 
 
-def _shares(cores: Sequence[Core], workers: int, where: str) -> list[Sequence[Core]]:
-    """Divide cores evenly; the first workers get one more where there is a remainder."""
-    if len(cores) < workers:
-        found = f"{len(cores)} {'core' if len(cores) == 1 else 'cores'} for {workers} workers"
-        raise AllocationError(
-            f"binding: cores wants a core for each worker, and {where} has {found}",
-            tip="ask for more CPUs with resources.cpus_per_worker, or use binding: numa",
-        )
-    few, more = divmod(len(cores), workers)
-    starts = [worker * few + min(worker, more) for worker in range(workers + 1)]
-    return [cores[starts[worker] : starts[worker + 1]] for worker in range(workers)]
+def _threads(plan: LaunchPlan, placement: Placement, own: Sequence[int]) -> int:
+    """Return the threads of each worker, which is the same for all: forks have those of the process they come from."""
+    asked = plan.resources.cpus_per_worker
+    if asked is not None:
+        return min(asked, *(len(parse_ranks(placement.cpus[worker])) for worker in own))
+    return min(placement.threads(worker) for worker in own)
 
 
-def _cpus(cores: Sequence[Core]) -> str:
-    return format_ranks(cpu for core in cores for cpu in core.cpus)
-
-
-def _read_set(path: str) -> tuple[int, ...]:
-    try:
-        with open(path, encoding="ascii") as file:
-            return parse_ranks(file.read().strip())
-    except (OSError, UnicodeDecodeError, RankSetError):
-        return ()
+def _with_asked(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with what the job's `env` says of these variables, where it is a plain value."""
+    role = plan.role_on(allocation.node_id, len(allocation.nodes))
+    asked = {name: value for name, value in {**plan.env, **role.env}.items() if name in _LISTS}
+    plain = {name: value for name, value in asked.items() if value is not None and "$" not in value}
+    return {name: value for name, value in {**environ, **plain}.items() if asked.get(name, "") is not None}

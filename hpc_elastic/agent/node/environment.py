@@ -24,15 +24,16 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
 
 _AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", ARRAY_MARK, TIME_LEFT_VARIABLE, CPUS_VARIABLE)
-_GPUS = "CUDA_VISIBLE_DEVICES"  # AMD's runtime takes it too
+_GPUS, _HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"  # AMD takes the first if there is no second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """The facts about this node that every worker's environment depends on.
 
-    `gloo_interface` is the interface that holds the published address; `threads` is a worker's share of the local
-    backend's machine; `cpus` are the CPUs that each worker is bound to, empty if they are not bound.
+    `gloo_interface` is the interface that holds the published address; `threads` is the number of threads of a worker
+    by the cores that it has, None where that is torch's own or the job's; `cpus` are the CPUs that each worker is
+    bound to, empty if they are not bound.
     """
 
     node: str
@@ -141,18 +142,22 @@ def world_variables(plan: LaunchPlan, assign: Assign, facts: NodeFacts, local_ra
 
 
 def _virtual_variables(environment: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Return what differs where each worker sees one GPU, as device 0: as torch's `_set_local_rank_env` (2.13)."""
-    visible = environment.get(_GPUS)
+    """Return what differs where each worker sees one GPU, as device 0: as torch's `_set_local_rank_env` (2.13).
+
+    On AMD a `HIP_VISIBLE_DEVICES` hides `CUDA_VISIBLE_DEVICES`, so that it is the list that has to change.
+    """
+    list_name = _HIP if _HIP in environment else _GPUS
+    visible = environment.get(list_name)
     if visible is None:
         return {"LOCAL_RANK": "0", _GPUS: str(local_rank), REAL_LOCAL_RANK: str(local_rank)}
     gpus = [word.strip() for word in visible.split(",")]
     if local_rank >= len(gpus):
-        found = f"{_GPUS} is {visible!r}: none for local rank {local_rank}"
+        found = f"{list_name} is {visible!r}: none for local rank {local_rank}"
         raise AllocationError(
             f"virtual_local_rank wants a GPU for each worker, and {found}",
             tip="ask for as many GPUs as workers: resources.gpus_per_node, workers_per_node",
         )
-    return {"LOCAL_RANK": "0", _GPUS: gpus[local_rank], REAL_LOCAL_RANK: str(local_rank)}
+    return {"LOCAL_RANK": "0", list_name: gpus[local_rank], REAL_LOCAL_RANK: str(local_rank)}
 
 
 def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, str]:
@@ -162,7 +167,7 @@ def _defaults(plan: LaunchPlan, assign: Assign, facts: NodeFacts) -> dict[str, s
         # gloo and TCPStore do reverse look-ups of peers; a name server that does not answer costs 5 s for each.
         "RES_OPTIONS": "timeout:1 attempts:1",
     }
-    threads = plan.resources.cpus_per_worker or facts.threads
+    threads = facts.threads or plan.resources.cpus_per_worker
     if threads is not None or assign.workers > 1:
         defaults["OMP_NUM_THREADS"] = str(threads or 1)
     if facts.gloo_interface is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpc_elastic.agent.node.cpus import threads_of_worker
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, world_variables
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.plan.launch_plan import LaunchPlan
@@ -28,19 +27,22 @@ class NodeEnvironment:
     directory: str
 
 
-def node_environment(base: Mapping[str, str], plan: LaunchPlan, allocation: Allocation) -> NodeEnvironment:
+def node_environment(
+    base: Mapping[str, str], plan: LaunchPlan, allocation: Allocation, *, threads: int | None = None
+) -> NodeEnvironment:
     """Compare the environments of two imagined workers whose worlds have no number in common.
 
     Args:
         base: the agent's environment, after the job's setup lines.
         plan: the launch plan.
         allocation: this node's place.
+        threads: the number of threads of each worker, None if that is torch's own.
 
     Raises:
         AllocationError: `env` or `workdir` names a variable that is not set.
     """
     role = plan.role_on(allocation.node_id, len(allocation.nodes))
-    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads)
     first, second = rehearse(plan, allocation, attempt=1), rehearse(plan, allocation, attempt=2)
     last = second.workers - 1
     one = worker_environment(base, plan, first, facts, 0)

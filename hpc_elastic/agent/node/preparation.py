@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from hpc_elastic import __version__
-from hpc_elastic.agent.node.binding import choose_cpus
-from hpc_elastic.agent.node.cpus import threads_of_worker
+from hpc_elastic.agent.node.binding import WorkerPlaces
+from hpc_elastic.agent.node.cpus import describe_narrowness
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
-from hpc_elastic.agent.node.gpus import count_visible_gpus, gpu_problem
+from hpc_elastic.agent.node.gpus import NodeGpus, count_gpus, gpu_problem, gpu_remarks
 from hpc_elastic.agent.node.network import interface_of, is_own_address, own_address
 from hpc_elastic.agent.node.node_environment import rehearse
 from hpc_elastic.errors import AllocationError, HpcElasticError
@@ -24,19 +24,25 @@ from hpc_elastic.rundir.function_file import python_mismatch, read_header
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
-from hpc_elastic.scheduler.slurm.step import launch_address
+from hpc_elastic.scheduler.slurm.step import find_step_gpus, launch_address
 
 NOT_INSTALLED = "not installed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node's address, what it adds to its workers' environment, its versions, and why it cannot take part, if so."""
+    """A node's address, what it adds to its workers' environment, its versions, and why it cannot take part, if so.
+
+    `gpus` is how many GPUs its workers see, None if nobody asked for any or nothing tells; `remarks` are what is odd
+    about the node though it can take part, a line each.
+    """
 
     address: str
     facts: NodeFacts
     versions: Mapping[str, str]
     problem: str | None
+    gpus: int | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +63,23 @@ def examine_job(allocation: Allocation, environ: Mapping[str, str], *, can_end_j
     )
 
 
-def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> NodeReport:
+def examine_node(
+    plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str], places: WorkerPlaces | None = None
+) -> NodeReport:
     """Examine this node's network, GPUs and files.
 
     A problem is reported, not raised: the head has to learn of it, or it would wait for this node.
     """
     address, interface = "", None
-    cpus: tuple[str, ...] = ()
+    places = places or WorkerPlaces()
+    gpus = NodeGpus()
     try:
         address = _published_address(plan, allocation)
         interface = interface_of(address)
-        cpus = choose_cpus(plan, allocation, environ)
-        problem = _workers_problem(plan, allocation, environ)
+        problem = places.problem or _workers_problem(plan, allocation, environ, places.threads)
+        if problem is None and _has_gpus(plan, environ):
+            gpus = count_gpus(environ)
+            problem = gpu_problem(plan, gpus)
     except HpcElasticError as error:
         problem = f"{error.message}; {error.tip}" if error.tip else error.message
     role = _role(plan, allocation)
@@ -76,10 +87,19 @@ def examine_node(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str,
         node=allocation.node,
         role=role,
         gloo_interface=interface,
-        threads=threads_of_worker(plan, allocation),
-        cpus=cpus,
+        threads=places.threads,
+        cpus=places.cpus,
     )
-    return NodeReport(address=address, facts=facts, versions=find_versions(role), problem=problem)
+    workers = plan.workers_on(allocation.node_id, len(allocation.nodes))
+    narrow = None if allocation.is_local else describe_narrowness(environ)
+    return NodeReport(
+        address=address,
+        facts=facts,
+        versions=find_versions(role),
+        problem=problem,
+        gpus=gpus.count,
+        remarks=(*((narrow,) if narrow else ()), *gpu_remarks(plan, gpus, workers), *places.remarks),
+    )
 
 
 def find_versions(role: RolePlan) -> dict[str, str]:
@@ -116,6 +136,8 @@ def describe_node(
         can_end_job=ties.can_end_job,
         is_launch_host=ties.is_launch_host,
         unhealthy=unhealthy,
+        gpus=report.gpus,
+        remarks=report.remarks,
     )
 
 
@@ -132,11 +154,21 @@ def _published_address(plan: LaunchPlan, allocation: Allocation) -> str:
         return own_address(allocation, replace(plan.network, interface=None))
 
 
-def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str]) -> str | None:
+def _has_gpus(plan: LaunchPlan, environ: Mapping[str, str]) -> bool:
+    """Return whether the job asks for GPUs, or Slurm gave the step some; without, the vendor's tool is not asked."""
+    if plan.resources.gpus_per_node:
+        return True
+    of_step = find_step_gpus(environ)
+    return of_step is not None and of_step.count != 0
+
+
+def _workers_problem(
+    plan: LaunchPlan, allocation: Allocation, environ: Mapping[str, str], threads: int | None
+) -> str | None:
     """Return why the workers could not start on this node, None if they could."""
     rehearsal = rehearse(plan, allocation)
     role = _role(plan, allocation)
-    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads_of_worker(plan, allocation))
+    facts = NodeFacts(node=allocation.node, role=role, gloo_interface=None, threads=threads)
     worker_environment(environ, plan, rehearsal, facts, rehearsal.workers - 1)  # the last has a GPU too
     environment = worker_environment(environ, plan, rehearsal, facts, 0)
     worker_target(plan, role, environment, is_restart=True)  # a restart has all arguments
@@ -150,8 +182,7 @@ def _workers_problem(plan: LaunchPlan, allocation: Allocation, environ: Mapping[
         mismatch = python_mismatch(read_header(RunLayout(plan.run_dir).function), platform.python_version())
         if mismatch is not None:
             return mismatch
-    asked_for_gpus = plan.resources.gpus_per_node
-    return gpu_problem(plan, count_visible_gpus(environ)) if asked_for_gpus else None
+    return None
 
 
 def _role(plan: LaunchPlan, allocation: Allocation) -> RolePlan:

@@ -36,6 +36,7 @@ class WorkerStart:
         thread: the thread in which processes are started.
         deadline: the time until which workers may run, which a new worker checks before it runs the user's code.
         say: takes a line for the agent's log.
+        threads: the number of threads of each worker, None if that is torch's own.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class WorkerStart:
         thread: BackgroundThread,
         deadline: Deadline,
         say: Callable[[str, Level], None],
+        threads: int | None = None,
     ) -> None:
         self._plan = plan
         self._say = say
@@ -57,7 +59,7 @@ class WorkerStart:
         self._tasks = Tasks()
         role = plan.role_on(allocation.node_id, len(allocation.nodes))
         try:
-            node = node_environment(environ, plan, allocation)
+            node = node_environment(environ, plan, allocation, threads=threads)
         except AllocationError:  # reported to the head elsewhere; keeps this node from taking part
             return
         self._why_no_server = why_no_server(plan.start, role.entrypoint.kind, node)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from hpc_elastic.agent.health.leftovers import run_of
 from hpc_elastic.agent.node.cpus import cores_of_this_process
-from hpc_elastic.agent.node.gpus import count_visible_gpus
+from hpc_elastic.agent.node.gpus import count_gpus
 from hpc_elastic.cgroup_memory import NO_LIMIT, read_room
 from hpc_elastic.codec import from_json
 from hpc_elastic.doctor.probes import folder
@@ -81,8 +81,9 @@ def see_limits() -> LimitsSeen:
 
 
 def see_gpus(environ: Mapping[str, str]) -> GpusSeen:
-    """Return how many GPUs the vendor's tool shows to this step."""
-    return GpusSeen(visible=count_visible_gpus(environ))
+    """Return how many GPUs a process of this step sees."""
+    seen = count_gpus(environ).seen
+    return GpusSeen(visible=None if seen is None else len(seen))
 
 
 def see_leftovers(own_job: str) -> LeftoversSeen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,6 +19,9 @@ SEPARATOR = "|"
 # Slurm's commands authenticate with them where there is no munge daemon or no socket at its usual place: a token of
 # auth/jwt, and the key, the key set or the socket of auth/slurm (https://slurm.schedmd.com/authentication.html).
 LOGIN_VARIABLES = ("SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS", "SLURM_SACK_SOCKET")
+
+# Slurm's plugins for GPUs set them, by the kind of the node's (gres.conf(5), `Flags`).
+_DEVICES = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"})
 
 # They name the Slurm that all commands talk to.
 _SELECTING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER")
@@ -131,6 +135,9 @@ def sinfo_command() -> list[str]:
 def submission_environment(environ: Mapping[str, str], directives: Iterable[str]) -> dict[str, str]:
     """Return the environment for sbatch, which exports it to the job; the job's script removes `LOGIN_VARIABLES`.
 
+    Inside of another job, what Slurm has set for that one is left behind too: its GPUs, and its own temporary folder,
+    which is gone when it is over.
+
     Args:
         environ: the submitting shell's.
         directives: long option names that the script sets; sbatch lets a variable override them, so
@@ -139,7 +146,14 @@ def submission_environment(environ: Mapping[str, str], directives: Iterable[str]
     outranked = {f"SBATCH_{directive.upper().replace('-', '_')}" for directive in directives}
     login = {name: environ[name] for name in LOGIN_VARIABLES if name in environ}
     kept = {name: value for name, value in scrub_environment(environ).items() if name not in outranked}
+    if outer := environ.get("SLURM_JOB_ID"):
+        kept = {name: value for name, value in kept.items() if not _is_of_job(name, value, outer)}
     return _for_one_cluster(kept | login)
+
+
+def _is_of_job(name: str, value: str, job_id: str) -> bool:
+    """Return whether a variable is about the GPUs of a job, or names a temporary folder by the job's number."""
+    return name in _DEVICES or (name == "TMPDIR" and job_id in re.findall("[0-9]+", value))
 
 
 def query_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ Source: the environment variables of sbatch(1) and srun(1); captured on Slurm 22
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hpc_elastic.errors import AllocationError
 from hpc_elastic.hostlist import expand_hostlist
@@ -94,6 +95,37 @@ def derive_allocation(environ: Mapping[str, str]) -> Allocation:
 def launch_address(environ: Mapping[str, str]) -> str:
     """Return the address of the node where srun runs; empty where Slurm does not say."""
     return environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGpus:
+    """The GPUs that Slurm says it gave a step on its node: their number, and their names on the node if it tells."""
+
+    count: int | None = None
+    names: str | None = None
+
+    def __str__(self) -> str:
+        number = "GPUs" if self.count is None else f"{self.count} {'GPU' if self.count == 1 else 'GPUs'}"
+        return f"{number} [{self.names}]" if self.names else number
+
+
+def find_step_gpus(environ: Mapping[str, str]) -> StepGpus | None:
+    """Return the GPUs that the step has by Slurm's variables; None if they say nothing of GPUs.
+
+    `SLURM_GPUS_ON_NODE` is the number for the step (20.11 and later). The names are the node's own numbers, which are
+    not those of `CUDA_VISIBLE_DEVICES` where a cgroup keeps the others out: the step's, in a batch script the job's.
+    """
+    number = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]  # a type may stand before it
+    names = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    if not number.isdecimal():
+        return None if not names else StepGpus(count=None, names=names)
+    return StepGpus(count=int(number), names=names)
+
+
+def find_step_cpus(environ: Mapping[str, str]) -> int | None:
+    """Return the number of CPUs that the step has on its node by Slurm's word; None if it says nothing."""
+    number = environ.get("SLURM_CPUS_ON_NODE", "")
+    return int(number) if number.isdecimal() and int(number) else None
 
 
 def find_step_id(environ: Mapping[str, str]) -> str | None:

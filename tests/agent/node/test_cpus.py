@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_elastic.agent.node.cpus import count_cores, share_cores
+from hpc_elastic.agent.node.cpus import cores_of_step, count_cores, describe_narrowness, share_cores
 from hpc_elastic.plan.launch_plan import LaunchPlan, ResourcesPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.scheduler.allocation import Allocation
@@ -62,10 +62,46 @@ def test_runs_of_an_array_that_run_side_by_side_share_as_well() -> None:
     assert share_cores(plan(1, 1), place(1, runs_at_once=4), 16) == 4
 
 
-def test_nothing_is_shared_if_the_job_or_slurm_says_what_a_worker_has() -> None:
+def test_nothing_is_shared_if_the_job_says_what_a_worker_has() -> None:
     asked = plan(2, 1, resources=ResourcesPlan(cpus_per_worker=3))
     assert share_cores(asked, place(2), 16) is None
-    assert share_cores(plan(2, 1), place(2, is_local=False), 16) is None
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(8, 7), (3, 18), (1, None), (64, 1)])
+def test_the_workers_of_a_slurm_node_share_its_own_cores(workers: int, threads: int | None) -> None:
+    assert share_cores(plan(4, workers), place(4, is_local=False), 56) == threads
+
+
+@pytest.mark.parametrize(
+    ("cores", "cpus", "of_step", "expected"),
+    [
+        (56, 56, None, 56),
+        (56, 112, 112, 56),  # hardware threads, all of the step's
+        (64, 128, 16, 8),  # Slurm does not keep the step to its CPUs: all of the node may be used
+        (64, 64, 1, 1),
+        (4, 4, 56, 4),  # bound to fewer than the step has
+        (2, 128, 1, 1),
+    ],
+)
+def test_a_step_that_is_not_confined_has_the_part_that_slurm_says(
+    cores: int, cpus: int, of_step: int | None, expected: int
+) -> None:
+    assert cores_of_step(cores, cpus, of_step) == expected
+
+
+def test_an_affinity_narrower_than_the_steps_is_told() -> None:
+    usable = len(os.sched_getaffinity(0))
+    assert describe_narrowness({}) is None
+    assert describe_narrowness({"SLURM_CPUS_ON_NODE": str(usable)}) is None
+    assert describe_narrowness({"SLURM_CPUS_ON_NODE": "x"}) is None
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from hpc_elastic.agent.node.cpus import describe_narrowness\n"
+        "print(describe_narrowness({'SLURM_CPUS_ON_NODE': '2'}))"
+    )
+    if os.cpu_count() != 1:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("the agent may use 1 of the 2 CPUs that its step has on this node")
 
 
 class Machine:

@@ -105,6 +105,12 @@ def test_with_virtual_local_rank_a_worker_has_local_rank_0_and_one_gpu() -> None
     assert (environment(asked, local=3)["CUDA_VISIBLE_DEVICES"], environment(asked, local=3)["MINE"]) == ("7", "3")
 
 
+def test_virtual_local_rank_takes_from_amds_own_list_which_hides_cudas() -> None:
+    both = {"HIP_VISIBLE_DEVICES": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    seen = environment(plan(virtual_local_rank=True), base=both, local=2)
+    assert (seen["HIP_VISIBLE_DEVICES"], seen["LOCAL_RANK"]) == ("6", "0")
+
+
 def test_the_local_rank_in_arguments_is_the_real_one_with_virtual_local_rank() -> None:
     role = make_role(entrypoint=EntrypointPlan(kind="command", target="a", args=("${LOCAL_RANK}",)))
     asked = plan(virtual_local_rank=True, roles=(role,))

@@ -1,0 +1,79 @@
+"""What is told of odd nodes before their workers start: all of them in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hpc_elastic.errors import ExitCode
+from hpc_elastic.membership.actions import Action, ClaimAttempt, Log, Note, WriteResult
+from hpc_elastic.membership.messages import Join
+from tests.membership.script import HeadScript, a_join, of_kind, the_claim
+
+BOUND = "the agent may use 2 of the 8 CPUs that its step has"
+
+
+def logs(actions: list[Action]) -> list[str]:
+    return [log.text for log in of_kind(actions, Log)]
+
+
+def join(script: HeadScript, *joins: Join) -> list[Action]:
+    return [action for each in joins for action in script.head.joined(each, script.now)]
+
+
+def test_nodes_that_see_different_numbers_of_gpus_are_named_in_one_line_before_workers_start() -> None:
+    script = HeadScript(4)
+    counts = (4, 4, 3, None)
+    actions = join(script, *(replace(a_join(number), gpus=count) for number, count in enumerate(counts)))
+    text = "nodes see different numbers of GPUs: 4 on node0, node1, 3 on node2"
+    assert text in logs(actions)
+    kinds = [type(action) for action in actions]
+    note = next(note for note in of_kind(actions, Note) if note.name == "nodes.gpus_differ")
+    assert note.metadata == {"gpus": {"node0": 4, "node1": 4, "node2": 3}}
+    assert actions.index(note) < kinds.index(ClaimAttempt)
+
+
+def test_nodes_that_see_the_same_number_are_not_named() -> None:
+    actions = join(HeadScript(2), replace(a_join(0), gpus=4), replace(a_join(1), gpus=4))
+    assert not any("GPUs" in line for line in logs(actions))
+
+
+def test_what_is_odd_about_many_nodes_is_one_line_and_told_once() -> None:
+    script = HeadScript(3)
+    joins = [replace(a_join(number), remarks=(BOUND,) if number else ()) for number in range(3)]
+    assert f"node1, node2: {BOUND}" in logs(join(script, *joins))
+    script.claimed()
+    script.fail(0)
+    script.stopped(0)
+    script.stopped(1)
+    again = script.stopped(2)
+    assert the_claim(again).claim.attempt == 2
+    assert not any(BOUND in line for line in logs(again))
+
+
+def test_all_nodes_that_cannot_take_part_are_named_at_once() -> None:
+    script = HeadScript(4)
+    script.join(0)
+    assert not of_kind(script.join(2, problem="the step sees 3 GPUs"), WriteResult)
+    assert not of_kind(script.join(3, problem="the step sees 3 GPUs"), WriteResult)
+    actions = script.join(1, problem="workdir /x is not a directory on this node")
+    (result,) = (action.result for action in of_kind(actions, WriteResult))
+    expected = "node1: workdir /x is not a directory on this node; node2, node3: the step sees 3 GPUs"
+    assert (result.cause, result.exit_code) == (expected, ExitCode.SETUP)
+
+
+def test_a_node_that_cannot_take_part_ends_the_run_soon_if_others_stay_away() -> None:
+    script = HeadScript(4)
+    script.join(0)
+    script.join(2, problem="the step sees 3 GPUs")
+    assert script.head.next_tick() <= script.now + 2
+    (result,) = (action.result for action in of_kind(script.pass_time(2), WriteResult))
+    assert result.cause == "node2: the step sees 3 GPUs"
+
+
+def test_no_attempt_is_opened_while_nodes_say_that_they_cannot_take_part() -> None:
+    script = HeadScript(3, min_nodes=3)
+    script.join(1)
+    script.join(2, problem="the step sees 3 GPUs")
+    actions = script.join(0)
+    assert not of_kind(actions, ClaimAttempt)
+    assert of_kind(actions, WriteResult)
