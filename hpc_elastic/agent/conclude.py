@@ -153,20 +153,13 @@ def conclude(
     with file_system_errors(layout.plan, "read"), open(layout.plan, encoding="utf-8") as file:
         plan = parse_plan(file.read())
     job_id, restart_count = derive_start(os.environ)
-    # The script is not the agent of a node; nothing that is done here depends on the node.
-    place = Allocation(
-        job_id=job_id,
-        restart_count=restart_count,
-        array_task=None,
-        node_id=0,
-        nodes=(os.uname().nodename,),
-        is_local=plan.scheduler == "local",
-    )
-    journal = Journal(layout, plan, place, questions=questions)
+    journal = Journal(layout, plan, _place_of_script(plan, job_id, restart_count), questions=questions)
     records = journal.read_records()
     if records.first is None or (records.result is None and records.first.allocation <= starts):
         journal.allocation = starts  # the latest one, of an earlier start
-        return _start_again_unclaimed(journal, records, status, pauses_s)
+        is_again = _start_again_unclaimed(journal, records, status, pauses_s)
+        cause = "" if is_again or records.first else _why_no_agent_began(layout, (job_id, restart_count))
+        return Conclusion(cause=cause, is_started_again=is_again)
     journal.allocation = records.first.allocation
     evidence = _gather(layout, plan, journal, records, status)
     if not (records.result is not None or records.is_finished):
@@ -189,6 +182,18 @@ def conclude(
         if not is_over:
             return Conclusion()
     return _write(plan, journal, evidence, judge(evidence))
+
+
+def _place_of_script(plan: LaunchPlan, job_id: str, restart_count: int) -> Allocation:
+    """Return a place for the script, which is no agent of a node; nothing that is done here depends on the node."""
+    return Allocation(
+        job_id=job_id,
+        restart_count=restart_count,
+        array_task=None,
+        node_id=0,
+        nodes=(os.uname().nodename,),
+        is_local=plan.scheduler == "local",
+    )
 
 
 def _ask_until_answered(journal: Journal, ask: Callable[[], bool | None], pauses_s: Sequence[float]) -> bool | None:
@@ -249,24 +254,24 @@ def _say(text: str) -> None:
     print(f"hpc_elastic: {text}", file=sys.stderr, flush=True)
 
 
-def _start_again_unclaimed(journal: Journal, records: Records, status: int, pauses_s: Sequence[float]) -> Conclusion:
+def _start_again_unclaimed(journal: Journal, records: Records, status: int, pauses_s: Sequence[float]) -> bool:
     """Have the job started again if its agents got a TERM for it before one of them had claimed the allocation.
 
     No agent could be told what the TERM means, so they have left as those of a run that a person stops, or died of it
     where they did not even listen yet.
     """
     if status not in _ENDS_AT_TERM or records.result is not None or _is_end_wanted(journal):
-        return Conclusion()
+        return False
     outlook = journal.next_start.outlook()
     if outlook is not None and outlook.restarts > journal.next_start.restart_count:
-        return Conclusion(is_started_again=True)
+        return True
     reason = _reason_in(outlook)
     if reason is None or journal.next_start.find_refusal(reason):
-        return Conclusion()
+        return False
     if ask_for_another_start(journal, say=_say, pauses_s=pauses_s):
-        return Conclusion()
+        return False
     print(f"hpc_elastic: {describe_reason(reason)} before an agent had begun; the job is started again", flush=True)
-    return Conclusion(is_started_again=True)
+    return True
 
 
 def _refused(plan: LaunchPlan, journal: Journal, evidence: Evidence, reason: str, refusal: str) -> Conclusion:
@@ -340,6 +345,15 @@ def describe(status: int) -> str:
     """Describe an exit status as a shell reports it, with the name of the signal if there was one."""
     name = signal_name(status)
     return f"{status} ({name})" if name else str(status)
+
+
+def _why_no_agent_began(layout: RunLayout, start: tuple[str, int]) -> str:
+    """Return what an agent gave up for before one had claimed the allocation, for the script's last line."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(layout.agents))
+    complaints = (read_complaint(os.path.join(layout.agents, name), start) for name in names)
+    return next(filter(None, complaints), "")
 
 
 def _gather(layout: RunLayout, plan: LaunchPlan, journal: Journal, records: Records, status: int) -> Evidence:

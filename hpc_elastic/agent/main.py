@@ -1,4 +1,7 @@
-"""The program that runs one node's agent: `launch.py hpc_elastic.agent.main RUN_DIR`."""
+"""The program that runs one node's agent: `launch.py hpc_elastic.agent.main RUN_DIR [HOST_SIDE]`.
+
+HOST_SIDE is the folder through which an agent in an image reaches the shell that has started its container.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from hpc_elastic.rundir.store import list_numbers
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.questions import JobQuestions, end_job
 from hpc_elastic.scheduler.registry import derive_allocation, derive_start
+from hpc_elastic.scheduler.slurm.host_side import enter
 from hpc_elastic.scheduler.slurm.step import launch_address
 
 STDERR = 2
@@ -43,16 +47,34 @@ SCRIPT_ENDS_WITHIN_S = 60.0  # after the result is written, which NFS may hide f
 
 def main(arguments: Sequence[str]) -> int:
     """Run this node's agent to its end; return its exit code."""
-    if len(arguments) != 1:
-        print("usage: launch.py hpc_elastic.agent.main RUN_DIR", file=sys.stderr)
+    if len(arguments) not in (1, 2):
+        print("usage: launch.py hpc_elastic.agent.main RUN_DIR [HOST_SIDE]", file=sys.stderr)
         return int(ExitCode.USAGE)
     try:
+        if len(arguments) == 2:
+            _enter(arguments[1])
         return _run(RunLayout(arguments[0]))
     except HpcElasticError as error:
         print(complaint(error.message, _start()), file=sys.stderr)
         if error.tip is not None:
             print(f"tip: {error.tip}", file=sys.stderr)
         return int(error.exit_code)
+
+
+def _enter(host_side: str) -> None:
+    """Get ready to run in an image.
+
+    Raises:
+        FileSystemError: the image does not have the folder.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the shell outside ignores it, and so would every worker
+    try:
+        enter(host_side, os.environ)
+    except OSError as error:
+        reason = error.strerror or error
+        raise FileSystemError(
+            f"cannot read {host_side} in the image: {reason}", tip="the runtime has to mount it, at the same path"
+        ) from error
 
 
 def _start() -> tuple[str, int] | None:

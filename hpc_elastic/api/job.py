@@ -134,10 +134,11 @@ class Stage(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """`container`: the image that workers run in."""
+    """`container`: the image that agents and workers run in."""
 
     runtime: Literal["pyxis", "apptainer", "command"]
     image: str
+    command: str
     mounts: Sequence[str]
     env: Sequence[str]
 

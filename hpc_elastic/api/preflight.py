@@ -18,6 +18,7 @@ from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import locate_problems
 from hpc_elastic.job.problems import KeyPath
+from hpc_elastic.plan.container import ContainerPlan
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import expand_references, has_reference
 from hpc_elastic.plan.roles import EntrypointPlan
@@ -77,18 +78,39 @@ def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
     if directory is not None and not os.path.isdir(directory):
         yield PreflightProblem(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
         directory = None
-    if (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
+    if plan.container is not None:
+        yield from _missing_of_container(plan.container, is_path_known=not has_setup)
+    elif (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
         yield PreflightProblem(path=("python",), message=message, is_certain=is_local and not has_setup)
     other = plan.state.load_from
     if other is not None and (message := why_nothing_kept(RunLayout(other))) is not None:
         yield PreflightProblem(path=("state", "load_from"), message=message, is_certain=is_local)
     for index, role in enumerate(plan.roles):
         above: KeyPath = ("entrypoint",) if len(plan.roles) == 1 else ("roles", index, "entrypoint")
-        is_path_known = not has_setup and "PATH" not in plan.env and "PATH" not in role.env
+        is_path_known = not has_setup and plan.container is None and "PATH" not in plan.env and "PATH" not in role.env
         message = _why_not_run(role.entrypoint, directory, is_path_known=is_path_known)
         if message is not None:
             path = (*above, role.entrypoint.kind)
             yield PreflightProblem(path=path, message=message, is_certain=is_local and not has_setup)
+
+
+def _missing_of_container(container: ContainerPlan, *, is_path_known: bool) -> Iterator[PreflightProblem]:
+    """Yield what is missing here of what starts agents in an image; Python and programs are in the image."""
+    image = container.image
+    if image is not None and image.startswith("/") and not has_reference(image):
+        path = expand_references(image, {})
+        if not os.path.exists(path):
+            yield PreflightProblem(path=("container", "image"), message=f"there is no image {path}", is_certain=False)
+    for mount in container.mounts:
+        if not (mount.is_optional or has_reference(mount.source)):
+            source = expand_references(mount.source, {})
+            if os.path.dirname(source) != source and not os.path.exists(os.path.dirname(source)):
+                message = f"there is no {source} to be mounted"
+                yield PreflightProblem(path=("container", "mounts"), message=message, is_certain=False)
+    if container.command is not None:
+        message = _why_no_program(container.command, "/", is_path_known=is_path_known) or ""
+        if message:
+            yield PreflightProblem(path=("container", "command"), message=message, is_certain=False)
 
 
 def _why_not_run(entrypoint: EntrypointPlan, directory: str | None, *, is_path_known: bool) -> str | None:

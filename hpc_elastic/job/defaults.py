@@ -72,10 +72,6 @@ ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "stage.source": (),
     "stage.target": (),
-    "container.runtime": (),
-    "container.image": (),
-    "container.mounts": (),
-    "container.env": (),
 }
 
 

@@ -196,12 +196,23 @@ class HealthSpec(Section):
 
 
 class ContainerSpec(Section):
-    """The image that workers run in."""
+    """The image that agents and workers run in."""
 
-    runtime: Literal["pyxis", "apptainer", "command"] | None = _key("what starts it")
-    image: values.Line | None = _key("the image")
-    mounts: tuple[values.Line, ...] | None = _key("folders that it sees")
-    env: tuple[values.VariableName, ...] | None = _key("variables that it gets")
+    runtime: Literal["pyxis", "apptainer", "command"] | None = _key(
+        "what starts it: srun's options of pyxis, apptainer exec, or the program of container.command"
+    )
+    image: values.NodePath | None = _key(
+        "the image, as the runtime names it; a path is relative to job.yaml; ${NAME} expands outside of the image"
+    )
+    command: values.Program | None = _key(
+        "with the runtime command: a program that gets the agent's command line as arguments, and runs it in the image"
+    )
+    mounts: tuple[values.Mount, ...] | None = _key(
+        "what the image sees beside the run directory and workdir: SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro"
+    )
+    env: tuple[values.VariableName, ...] | None = _key(
+        "variables that cross over into the image, beside those of Slurm, the run and the GPUs"
+    )
 
 
 _NODES_SCHEMA = {
@@ -292,7 +303,7 @@ class JobDefaults(Section):
     health: HealthSpec | None = _key(
         "the checks of a node before it joins: true, false, or a time limit, as in {gpus: 20s, scratch: false}"
     )
-    container: ContainerSpec | None = _key("the image that workers run in")
+    container: ContainerSpec | None = _key("the image that agents and workers run in")
     template: values.FilePath | None = _key("the template of the batch script: a name or a path")
     sbatch: Mapping[values.OptionName, values.OptionValue | None] | None = _key(
         "more options of sbatch, passed on as they are; null takes a default away"

@@ -22,6 +22,7 @@ from pydantic import (
 
 from hpc_elastic.job.problems import describe
 from hpc_elastic.job.sbatch_options import normalize_option
+from hpc_elastic.plan.container import parse_mount
 from hpc_elastic.plan.leases import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from hpc_elastic.plan.log_prefix import check_prefix
 from hpc_elastic.plan.references import check_references
@@ -99,6 +100,11 @@ def _no_option(text: str) -> str:
 def _with_references(text: str) -> str:
     check_references(text)
     return check_line(text)
+
+
+def _mount(text: str) -> str:
+    parse_mount(_path(text))
+    return text
 
 
 def _shell_line(text: str) -> str:
@@ -232,6 +238,7 @@ FilePath = Annotated[StrictStr, AfterValidator(_path), WithJsonSchema(_SCALAR)]
 Program = Annotated[StrictStr, AfterValidator(_no_option), WithJsonSchema(_SCALAR)]
 ModuleName = Annotated[StrictStr, AfterValidator(_module), WithJsonSchema({"type": "string"})]
 NodePath = Annotated[StrictStr, AfterValidator(_with_references), AfterValidator(_path), WithJsonSchema(_SCALAR)]
+Mount = Annotated[StrictStr, AfterValidator(_mount), WithJsonSchema(_SCALAR)]
 Argument = Annotated[StrictStr, AfterValidator(_with_references), WithJsonSchema(_SCALAR_OR_NULL)]
 ShellLine = Annotated[StrictStr, AfterValidator(_shell_line), WithJsonSchema(_SCALAR)]
 Name = Annotated[StrictStr, AfterValidator(check_name), WithJsonSchema({**_SCALAR, "pattern": f"^{_NAME.pattern}$"})]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
+from hpc_elastic.plan.container import ContainerPlan
 from hpc_elastic.plan.roles import NodesPlan, RolePlan, place_roles
 from hpc_elastic.plan.std_streams import ALL_STREAMS, NO_STREAMS, LocalStreams
 
@@ -147,6 +148,7 @@ class LaunchPlan:
     no rank counts as stalled for that. `health` has the time limit in seconds of each health check that runs, see
     `plan.health`; `scratch` is the folder of local scratch, in which `${NAME}` expands on the node; None: TMPDIR, else
     /tmp. `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
+    `host_python` is the Python of the script's own programs where `python` is one of an image; None: it is `python`.
     """
 
     format_version: int
@@ -188,6 +190,8 @@ class LaunchPlan:
     health: Mapping[str, float] = field(default_factory=dict)
     scratch: str | None = None
     srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim
+    container: ContainerPlan | None = None
+    host_python: str | None = None
 
     def role_on(self, node_id: int, nodes: int) -> RolePlan:
         """Return the role of the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""

@@ -11,6 +11,7 @@ from jinja2 import TemplateError as JinjaError
 
 from hpc_elastic.errors import TemplateError
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.render.container import enters_image
 from hpc_elastic.render.template import (
     CONTRACT,
     ScriptEnvironment,
@@ -45,6 +46,12 @@ def render_script(plan: LaunchPlan, template: Template, environment: ScriptEnvir
         raise TemplateError(
             f"{source.path}:{line}: the block launch starts no agent: {AGENT_MODULE} is not in the script",
             tip='start `"$hpc_elastic_python" {{ agent }}` in it, or keep {{ super() }}',
+        )
+    if plan.container is not None and not enters_image(script, plan.container):
+        source, line = find_launch_block(template)
+        raise TemplateError(
+            f"{source.path}:{line}: the block launch starts the agents outside of the image that `container` asks for",
+            tip="keep {{ super() }} in it, or leave container out",
         )
     return script
 

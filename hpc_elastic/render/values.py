@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.render.container import HOST_PYTHON, Mount, container_values
 from hpc_elastic.render.directives import most_nodes, sbatch_directives, step_options
 from hpc_elastic.render.quoting import ShellText, checked
 from hpc_elastic.rundir.layout import RunLayout
@@ -29,7 +30,7 @@ class SetupLine:
 
 
 # What a template may hold: ShellText as it is, text and numbers as a word, lists as several words.
-Value: TypeAlias = str | int | Sequence[str] | Sequence[SetupLine] | None
+Value: TypeAlias = str | int | Sequence[str] | Sequence[SetupLine] | Sequence[Mount] | None
 
 
 def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
@@ -57,6 +58,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "setup_dir": None if "$" in plan.workdir else plan.workdir,
         "setup": [_setup_line(number, entry) for number, entry in enumerate(plan.setup, 1)],
         "python": plan.python,
+        "host_pythons": () if plan.host_python is None else (plan.host_python, HOST_PYTHON),
         "agent": (launcher, AGENT_MODULE, layout.root),
         "conclude": (launcher, CONCLUSION_MODULE, layout.root),
         "min_nodes": plan.nodes.min,
@@ -67,6 +69,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "time_limit": None if plan.time_s is None else math.ceil(plan.time_s),
         "kill_wait": math.ceil(plan.signals.grace_s + KILL_WAIT_S),
     }
+    values |= container_values(plan)
     if plan.scheduler == "slurm":
         values |= {
             "directives": sbatch_directives(plan),

@@ -24,6 +24,7 @@ from hpc_elastic.job.spec import (
     SignalsSpec,
     StateSpec,
 )
+from hpc_elastic.plan.container import ContainerPlan
 from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
@@ -39,6 +40,14 @@ from hpc_elastic.plan.launch_plan import (
 )
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
+from hpc_elastic.resolve.container import (
+    IMAGE_PYTHON,
+    check_container,
+    find_unmountable,
+    is_contained,
+    own_mounts,
+    resolve_container,
+)
 from hpc_elastic.resolve.limits import JobRequest, find_excess, find_missing
 from hpc_elastic.resolve.logs import resolve_env, resolve_logs
 from hpc_elastic.resolve.merge import merge_sections, without_rivals
@@ -79,13 +88,14 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
     roles = _role_specs(asked)
-    conflicts, limits = list(_conflicts(asked, roles)), list(_limits(job, asked, roles, site))
+    conflicts = [*_conflicts(asked, roles), *check_container(asked, job, site)]
+    limits = list(_limits(job, asked, roles, site))
     _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
     most_workers = max(role.most_workers_on_a_node for role in plans)
     nodes = _nodes(plans, spec)
-    resources = resolve_resources(spec, site, most_workers)
+    resources, container = resolve_resources(spec, site, most_workers), _container(spec, site, submission)
     _refuse([*limits, *_excess(spec, nodes, resources, site, submission)], site)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
@@ -104,7 +114,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
         workdir=_node_path(_known(spec.workdir), submission.job_dir),
-        python=_python(spec.python or submission.interpreter, submission.job_dir),
+        python=_python(spec.python or (IMAGE_PYTHON if container else submission.interpreter), submission.job_dir),
         env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
         restart=_restart(spec, nodes),
@@ -127,7 +137,33 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         health=_health(_known(spec.health)),
         scratch=site.scratch,
         srun=site.srun,
+        container=container,
+        host_python=submission.interpreter if container else None,
     )
+
+
+def _container(spec: JobSpec, site: SiteConfig, submission: SubmissionContext) -> ContainerPlan | None:
+    """Return how agents get into an image; None where they run on the node itself.
+
+    Raises:
+        JobError: a path of the run's own cannot be mounted.
+    """
+    if spec.container is None or not is_contained(spec):
+        return None
+    textfile = _textfile(spec.metrics, submission.job_dir)
+    other = _state(_known(spec.state), submission.job_dir).load_from
+    files = [*([os.path.dirname(textfile)] if textfile else []), *([quote_dollars(other)] if other else [])]
+    own = list(
+        own_mounts(
+            run_dir=submission.run_dir,
+            package_dir=submission.package_dir,
+            workdir=_node_path(_known(spec.workdir), submission.job_dir),
+            files=files,
+            scratch=site.scratch,
+        )
+    )
+    _refuse(list(find_unmountable(own)), site)
+    return resolve_container(spec.container, job_dir=submission.job_dir, own=own)
 
 
 def _nodes(roles: Sequence[RolePlan], spec: JobSpec) -> NodesPlan:

@@ -16,6 +16,7 @@ from hpc_elastic.units import format_duration
 
 _OF_THE_SITE = (
     *("run_root", "template", "network", "scratch", "gpu_request", "memory_request", "srun", "requeue"),
+    "container_runtimes",
     *("wait_all_nodes", "max_nodes", "max_time"),
 )
 

@@ -15,6 +15,7 @@ _PREFIXES = (
     "MASTER_",
     "TORCHELASTIC_",
     "HPC_ELASTIC_LOCAL_",
+    "HPC_ELASTIC_HOST_",
     ARRAY_MARK,
     TIME_LEFT_VARIABLE,
 )
@@ -37,7 +38,7 @@ _NAMES = frozenset(
     }
 )
 # How to reach Slurm, and which account to charge: people and sites set these in profiles, no job ever does.
-_ALLOWED = frozenset(
+ALLOWED = frozenset(
     {
         "SLURM_CONF",
         "SLURM_CONF_SERVER",
@@ -57,7 +58,7 @@ def options_of_shell(environ: Mapping[str, str]) -> dict[str, str]:
 
     Those of a job go before them: `submission_environment` removes the variables that the script would contradict.
     """
-    names = {name: name.removeprefix("SBATCH_").lower() for name in _ALLOWED if name.startswith("SBATCH_")}
+    names = {name: name.removeprefix("SBATCH_").lower() for name in ALLOWED if name.startswith("SBATCH_")}
     return {option: environ[name] for name, option in sorted(names.items()) if environ.get(name)}
 
 
@@ -67,4 +68,4 @@ def scrub_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _leaks(name: str) -> bool:
-    return name not in _ALLOWED and (name in _NAMES or name.startswith(_PREFIXES))
+    return name not in ALLOWED and (name in _NAMES or name.startswith(_PREFIXES))

@@ -125,6 +125,9 @@ class SiteConfig(Section):
     gpu_request: GpuRequest = _key(f"how GPUs are asked for: {GPU_REQUESTS}", "gpus_per_node")
     memory_request: Literal["mem", "mem-per-cpu", "none"] = _key("how resources.memory_per_node is asked for", "mem")
     srun: tuple[values.Line, ...] = _key("more arguments of srun, as they are", ())
+    container_runtimes: tuple[Literal["pyxis", "apptainer", "command"], ...] = _key(
+        "the container runtimes that the site has; a job that asks for another one is refused", ()
+    )
     requeue: Literal["requeue", "chain"] = _key(
         "how a job is started again: scontrol requeue, or a new job that waits for its end, where requeue is forbidden",
         "requeue",

@@ -284,10 +284,6 @@ def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
     [
         ("stage.source", "a"),
         ("stage.target", "b"),
-        ("container.runtime", "pyxis"),
-        ("container.image", "a.sqsh"),
-        ("container.mounts", "[/a]"),
-        ("container.env", "[HOME]"),
     ],
 )
 def test_what_is_not_built_yet_is_an_error_and_never_ignored(path: str, value: str) -> None:

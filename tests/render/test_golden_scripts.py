@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.plan.container import ContainerPlan, MountPlan
 from hpc_elastic.plan.launch_plan import LaunchPlan, RequeuePlan, ResourcesPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.array import render_array_script
@@ -21,6 +22,15 @@ from hpc_elastic.render.script import load_template, render_script
 from hpc_elastic.render.template import load_array_template
 from tests.plans import make_local_plan, make_plan
 
+MOUNTS = (
+    MountPlan(source="/home/ada/digits", target="/home/ada/digits"),
+    MountPlan(source="${SLURM_TMPDIR}", target="${SLURM_TMPDIR}", is_optional=True),
+    MountPlan(source="/data/imagenet", target="/data", is_read_only=True),
+    MountPlan(
+        source="/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f",
+        target="/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f",
+    ),
+)
 GOLDEN = Path(__file__).parent.parent / "golden"
 SCRIPTS: dict[str, LaunchPlan] = {
     "slurm-plain.sh": make_plan(),
@@ -50,6 +60,25 @@ SCRIPTS: dict[str, LaunchPlan] = {
         workdir="/home/ada/it's",
         setup=('export GREETING="it\'s $USER"',),
         sbatch={"comment": "a # b \\ \"c\" 'd' $(touch canary)"},
+    ),
+    "slurm-pyxis.sh": make_plan(
+        container=ContainerPlan(
+            runtime="pyxis", image="nvcr.io#nvidia/pytorch:24.10-py3", mounts=MOUNTS, env=("HF_TOKEN",)
+        ),
+        host_python="/opt/hpc_elastic/bin/python3",
+        resources=ResourcesPlan(gpus_per_node=4, gpus_per_node_option="4"),
+    ),
+    "slurm-apptainer.sh": make_plan(
+        container=ContainerPlan(
+            runtime="apptainer", image="${PROJECT}/it's $$.sif", mounts=MOUNTS, env=("HF_TOKEN", "WANDB_API_KEY")
+        ),
+        host_python="/opt/hpc_elastic/bin/python3",
+        resources=ResourcesPlan(gpus_per_node=4, gpus_per_node_option="4"),
+        setup=("module load apptainer",),
+    ),
+    "slurm-command.sh": make_plan(
+        container=ContainerPlan(runtime="command", image=None, command="/home/ada/my bin/enter.sh", mounts=MOUNTS),
+        host_python="/opt/hpc_elastic/bin/python3",
     ),
     "local-plain.sh": make_local_plan(setup=("export A=1",)),
     "local-limit.sh": make_local_plan(time_s=3600, setup=("export A=1",)),

@@ -70,6 +70,7 @@ from hpc_elastic.rundir.store import (
 )
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.protocol import NodeQuestions
+from hpc_elastic.scheduler.slurm.host_side import HOST_PROCESS_VARIABLE
 from hpc_elastic.useful_time.reading import UsefulTime, read_useful_time
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info", "debug")
@@ -265,11 +266,15 @@ class Journal:
         return records if is_news else replace(records, started_again=None)
 
     def note_launch_agent(self) -> None:
-        """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives."""
+        """Record that this process is the agent on srun's machine; the script stops srun (SIGSTOP) while it lives.
+
+        Of an agent in an image, which may have process ids of its own, the shell that waits for its container is named.
+        """
         me = find_process(os.getpid())
+        named = os.environ.get(HOST_PROCESS_VARIABLE) or (me and f"{me.pid} {me.start}")
         with contextlib.suppress(RunDirectoryError):
-            if me is not None:
-                write_bytes(self._layout.launch_agent, f"{me.pid} {me.start}\n".encode())
+            if named is not None:
+                write_bytes(self._layout.launch_agent, f"{named}\n".encode())
 
     def node_result(self, attempt: int, node: str) -> NodeResult | None:
         """Return the record that a node has written of its part in an attempt, None if there is none.

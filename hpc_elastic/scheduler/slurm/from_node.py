@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from hpc_elastic.errors import SchedulerError
 from hpc_elastic.scheduler.protocol import JobOutlook, JobState, JobStatus
 from hpc_elastic.scheduler.slurm import commands, output
-from hpc_elastic.scheduler.slurm.runner import Runner, run_command
+from hpc_elastic.scheduler.slurm.host_side import run_from_node
+from hpc_elastic.scheduler.slurm.runner import Runner
 from hpc_elastic.scheduler.slurm.scheduler import SlurmScheduler
 
 
-def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_command) -> bool:
+def is_over(job_id: str, *, timeout_s: float = 10.0, run: Runner = run_from_node) -> bool:
     """Return whether nothing of a job can be running any more; a job that Slurm has forgotten is over.
 
     Raises:
@@ -45,7 +46,7 @@ def is_at_work(job_id: str, restart_count: int) -> bool:
     return (told.state, told.restarts) == (JobState.RUNNING, restart_count)
 
 
-def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> int:
+def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node) -> int:
     """Return how often Slurm has requeued a job, asked of the controller: accounting does not know the number.
 
     This is called when Slurm stops the job. Slurm's TERM reaches every process of the step and may come once more:
@@ -57,7 +58,7 @@ def count_restarts(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_com
     return look_up(job_id, timeout_s=timeout_s, run=run).restarts
 
 
-def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> JobStatus:
+def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node) -> JobStatus:
     """Return the controller's status of a job, asked with TERM blocked as in `count_restarts`.
 
     Raises:
@@ -70,7 +71,7 @@ def look_up(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -
     return told
 
 
-def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -> JobOutlook:
+def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_from_node) -> JobOutlook:
     """Return what the controller says about the end of a job, asked with TERM blocked as in `count_restarts`.
 
     Raises:
@@ -82,7 +83,7 @@ def outlook(job_id: str, *, timeout_s: float = 4.0, run: Runner = run_command) -
 
 
 def dead_nodes(
-    job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0, run: Runner = run_command
+    job_id: str, nodes: Collection[str], *, timeout_s: float = 5.0, run: Runner = run_from_node
 ) -> frozenset[str]:
     """Return those of a running job's nodes that Slurm has taken away from it.
 
@@ -104,7 +105,7 @@ def can_end_job(job_id: str) -> bool:
     return output.is_job_id(job_id) and controller_answers()
 
 
-def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_command) -> bool:
+def controller_answers(*, timeout_s: float = 5.0, run: Runner = run_from_node) -> bool:
     """Return whether a controller answers this node, so that jobs can be ended from here.
 
     Raises:
@@ -119,10 +120,10 @@ def end_job(job_id: str, *, timeout_s: float) -> None:
     Raises:
         SchedulerError: Slurm refused, or does not answer.
     """
-    SlurmScheduler(timeout_s=timeout_s).cancel(job_id)
+    SlurmScheduler(timeout_s=timeout_s, run=run_from_node).cancel(job_id)
 
 
-def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> None:
+def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_from_node) -> None:
     """Requeue a job from a process of the job itself: the command runs with TERM blocked, so that TERM cannot end it.
 
     Raises:
@@ -132,7 +133,7 @@ def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_command) -> 
         output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
 
 
-def excluded(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_command) -> tuple[str, ...]:
+def excluded(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_from_node) -> tuple[str, ...]:
     """Return the nodes that a job must not get.
 
     Raises:
@@ -142,7 +143,9 @@ def excluded(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_command) 
         return output.parse_excluded(run(commands.excluded_command(job_id), environ=_environ(), timeout_s=timeout_s))
 
 
-def check_exclusion(script: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_command) -> None:
+def check_exclusion(
+    script: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_from_node
+) -> None:
     """Check that a script could ever run without these nodes; nothing is submitted.
 
     Raises:
@@ -154,7 +157,7 @@ def check_exclusion(script: str, nodes: Collection[str], *, timeout_s: float = 1
         output.parse_test(run(command, environ=environ, timeout_s=timeout_s, cwd=os.path.dirname(script)))
 
 
-def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_command) -> None:
+def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run: Runner = run_from_node) -> None:
     """Keep a pending job from these nodes, and from no others.
 
     Raises:
@@ -165,7 +168,7 @@ def exclude(job_id: str, nodes: Collection[str], *, timeout_s: float = 10.0, run
         output.parse_exclude(run(command, environ=_environ(), timeout_s=timeout_s), job_id)
 
 
-def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_command) -> str:
+def submit_after(job_id: str, script: str, *, timeout_s: float, run: Runner = run_from_node) -> str:
     """Submit a script that starts when a job is over; return the new job's id.
 
     Raises:
