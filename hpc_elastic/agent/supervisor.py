@@ -46,6 +46,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.stage_variables import STAGED_VARIABLE
 
 DISK_DRAINS_WITHIN_S = 30.0
 METRICS_EVERY_S = 60.0
@@ -119,6 +120,9 @@ class Supervisor:
         report = await self._disk.call(lambda: examine_node(self._plan, self._place, os.environ, places))
         self._announce(places, report)
         self._set_up(report, await ties, await examining)
+        if staged := os.environ.get(STAGED_VARIABLE):
+            self._say(staged)
+            self._note(Note(name="node.staged", message=staged, attempt=0, metadata={"node": self._place.node}))
         if self._part.member.join.is_launch_host:
             self._disk.best_effort(self._journal.note_launch_agent)
         self._tasks.run(self._group.warm_up())

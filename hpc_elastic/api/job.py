@@ -131,6 +131,7 @@ class Stage(TypedDict, total=False):
 
     source: Path
     target: Path
+    timeout: Duration
 
 
 class Container(TypedDict, total=False):

@@ -25,6 +25,7 @@ from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.create import check_vacant
 from hpc_elastic.rundir.kept_records import why_nothing_kept
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.stage_variables import IN_STAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,16 @@ def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
         directory = None
     if plan.container is not None:
         yield from _missing_of_container(plan.container, is_path_known=not has_setup)
-    elif (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None:
+    elif (
+        not plan.python.startswith(IN_STAGE)
+        and (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None
+    ):
         yield PreflightProblem(path=("python",), message=message, is_certain=is_local and not has_setup)
+    if plan.stage is not None and not has_reference(plan.stage.source):
+        source = expand_references(plan.stage.source, {})
+        if not os.path.exists(source):
+            message = f"there is no {source} to be copied"
+            yield PreflightProblem(path=("stage", "source"), message=message, is_certain=is_local and not has_setup)
     other = plan.state.load_from
     if other is not None and (message := why_nothing_kept(RunLayout(other))) is not None:
         yield PreflightProblem(path=("state", "load_from"), message=message, is_certain=is_local)

@@ -69,10 +69,7 @@ ROLE_DEFAULTS = RoleSpec(nodes=DEFAULTS.nodes, workers_per_node=DEFAULTS.workers
 
 # What may stand at a key whose behaviour is not built yet, beside null: the values for which the package
 # behaves as it does today. Delete the line of a key when its behaviour is built.
-NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
-    "stage.source": (),
-    "stage.target": (),
-}
+NOT_BUILT: Mapping[str, tuple[Any, ...]] = {}
 
 
 def default_lead(time: timedelta | None) -> timedelta:
@@ -88,9 +85,9 @@ def default_grace(lead: timedelta) -> timedelta:
     return min(grace or timedelta(0), lead / 2)
 
 
-def find_not_built(spec: Section) -> Iterator[KeyPath]:
+def find_not_built(spec: Section, not_built: Mapping[str, tuple[Any, ...]] = NOT_BUILT) -> Iterator[KeyPath]:
     """Return the keys of a job or of a site's defaults that ask for what is not built yet."""
-    for name, allowed in NOT_BUILT.items():
+    for name, allowed in not_built.items():
         path = name.split(".")
         value: Any = spec
         for part in path:

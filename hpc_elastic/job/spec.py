@@ -175,10 +175,15 @@ class MetricsSpec(Section):
 
 
 class StageSpec(Section):
-    """A copy to the node's own disk before the workers start."""
+    """A copy to the node's own disk before the agent starts."""
 
-    source: values.FilePath | None = _key("what is copied")
-    target: values.FilePath | None = _key("where to")
+    source: values.NodePath | None = _key(
+        "what is copied, relative to job.yaml: a folder, a file, a tar archive or squashfs image, which are unpacked"
+    )
+    target: values.NodePath | None = _key(
+        "the folder for copies on the node's own disk; ${NAME} expands on the node; the site's scratch by default"
+    )
+    timeout: values.PositiveDuration | None = _key("a copy that takes longer makes its node unhealthy")
 
 
 class HealthSpec(Section):
@@ -299,7 +304,7 @@ class JobDefaults(Section):
     virtual_local_rank: values.Switch | None = _key(
         "each worker sees its own GPU only, as device 0, and LOCAL_RANK is 0, as by torchrun's --virtual-local-rank"
     )
-    stage: StageSpec | None = _key("a copy to the node's own disk before the workers start")
+    stage: StageSpec | None = _key("a copy to the node's own disk before the agent starts: ${HPC_ELASTIC_STAGE}")
     health: HealthSpec | None = _key(
         "the checks of a node before it joins: true, false, or a time limit, as in {gpus: 20s, scratch: false}"
     )

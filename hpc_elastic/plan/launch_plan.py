@@ -137,6 +137,15 @@ class NetworkPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """What each node copies before its agent starts, and into which folder; both keep `${NAME}` and `$$`."""
+
+    source: str
+    target: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """The plan of one run, with no value left to decide; durations are seconds, sizes bytes, paths absolute.
 
@@ -148,7 +157,8 @@ class LaunchPlan:
     no rank counts as stalled for that. `health` has the time limit in seconds of each health check that runs, see
     `plan.health`; `scratch` is the folder of local scratch, in which `${NAME}` expands on the node; None: TMPDIR, else
     /tmp. `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
-    `host_python` is the Python of the script's own programs where `python` is one of an image; None: it is `python`.
+    `host_python` is the Python of the script's own programs where `python` is one of an image or of what is staged;
+    None: it is `python`.
     """
 
     format_version: int
@@ -192,6 +202,7 @@ class LaunchPlan:
     srun: tuple[str, ...] = ()  # additional srun arguments of the site, verbatim
     container: ContainerPlan | None = None
     host_python: str | None = None
+    stage: StagePlan | None = None
 
     def role_on(self, node_id: int, nodes: int) -> RolePlan:
         """Return the role of the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""

@@ -21,7 +21,7 @@ from hpc_elastic.render.template import (
     load_template,
     script_environment,
 )
-from hpc_elastic.render.values import AGENT_MODULE, template_values
+from hpc_elastic.render.values import AGENT_MODULE, STAGE_MODULE, template_values
 
 __all__ = ["Template", "check_template", "load_template", "render_script"]
 
@@ -52,6 +52,12 @@ def render_script(plan: LaunchPlan, template: Template, environment: ScriptEnvir
         raise TemplateError(
             f"{source.path}:{line}: the block launch starts the agents outside of the image that `container` asks for",
             tip="keep {{ super() }} in it, or leave container out",
+        )
+    if plan.stage is not None and STAGE_MODULE not in script:
+        source, line = find_launch_block(template)
+        raise TemplateError(
+            f"{source.path}:{line}: the block launch does not copy what `stage` asks for",
+            tip="keep {{ super() }} in it, or leave stage out",
         )
     return script
 

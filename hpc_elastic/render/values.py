@@ -13,9 +13,11 @@ from hpc_elastic.render.container import HOST_PYTHON, Mount, container_values
 from hpc_elastic.render.directives import most_nodes, sbatch_directives, step_options
 from hpc_elastic.render.quoting import ShellText, checked
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.stage_variables import IN_STAGE
 
 LAUNCHER = "launch.py"  # below the package's folder; runs a module of it under any Python
 AGENT_MODULE = "hpc_elastic.agent.main"
+STAGE_MODULE = "hpc_elastic.agent.stage"
 CONCLUSION_MODULE = "hpc_elastic.agent.conclude"
 KILL_WAIT_S = 30  # Slurm's default of KillWait; here it begins when the workers have had their grace
 
@@ -58,6 +60,8 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "setup_dir": None if "$" in plan.workdir else plan.workdir,
         "setup": [_setup_line(number, entry) for number, entry in enumerate(plan.setup, 1)],
         "python": plan.python,
+        "stage": None if plan.stage is None else (launcher, STAGE_MODULE, layout.root),
+        "is_python_staged": int(plan.stage is not None and plan.python.startswith(IN_STAGE)),
         "host_pythons": () if plan.host_python is None else (plan.host_python, HOST_PYTHON),
         "agent": (launcher, AGENT_MODULE, layout.root),
         "conclude": (launcher, CONCLUSION_MODULE, layout.root),

@@ -24,7 +24,7 @@ from hpc_elastic.job.spec import (
     SignalsSpec,
     StateSpec,
 )
-from hpc_elastic.plan.container import ContainerPlan
+from hpc_elastic.plan.container import ContainerPlan, MountPlan
 from hpc_elastic.plan.health import HEALTH_CHECKS
 from hpc_elastic.plan.launch_plan import (
     FORMAT_VERSION,
@@ -52,7 +52,9 @@ from hpc_elastic.resolve.limits import JobRequest, find_excess, find_missing
 from hpc_elastic.resolve.logs import resolve_env, resolve_logs
 from hpc_elastic.resolve.merge import merge_sections, without_rivals
 from hpc_elastic.resolve.resources import remaining_options, resolve_resources, resolve_workers
+from hpc_elastic.resolve.stage import check_stage, resolve_stage
 from hpc_elastic.site.config import NetworkConfig, SiteConfig
+from hpc_elastic.stage_variables import IN_STAGE, STAGE_VARIABLE
 from hpc_elastic.units import format_duration
 
 T = TypeVar("T")
@@ -88,8 +90,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     """
     asked = merge_sections(job, without_rivals(site.defaults, job))
     roles = _role_specs(asked)
-    conflicts = [*_conflicts(asked, roles), *check_container(asked, job, site)]
-    limits = list(_limits(job, asked, roles, site))
+    conflicts, limits = list(_conflicts(asked, roles, job, site)), list(_limits(job, asked, roles, site))
     _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
@@ -138,7 +139,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         scratch=site.scratch,
         srun=site.srun,
         container=container,
-        host_python=submission.interpreter if container else None,
+        host_python=submission.interpreter if _has_own_python(spec) else None,
+        stage=resolve_stage(spec, site, submission.job_dir),
     )
 
 
@@ -163,6 +165,9 @@ def _container(spec: JobSpec, site: SiteConfig, submission: SubmissionContext) -
         )
     )
     _refuse(list(find_unmountable(own)), site)
+    if spec.stage is not None and spec.stage.source is not None:
+        staged = f"${{{STAGE_VARIABLE}}}"
+        own.append(MountPlan(source=staged, target=staged, is_read_only=True, is_optional=True))
     return resolve_container(spec.container, job_dir=submission.job_dir, own=own)
 
 
@@ -200,11 +205,13 @@ def _role_specs(asked: JobSpec) -> tuple[RoleSpec, ...]:
     return tuple(role.model_copy(update={"env": given.env}) for role, given in zip(merged, roles, strict=True))
 
 
-def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec]) -> Iterator[str]:
+def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec], job: JobSpec, site: SiteConfig) -> Iterator[str]:
     """Yield the conflicts that a site's defaults cause; the job alone was checked when it was parsed."""
     work = check_entrypoint(asked.entrypoint) if asked.roles is None else check_roles(roles)
     for conflict in (*work, *find_conflicts(asked)):
         yield f"{format_path(conflict.path)}: {conflict.message}"
+    yield from check_container(asked, job, site)
+    yield from check_stage(asked, site)
     elastic = asked.elastic  # checked here, because a site may have a default of either key
     if elastic is not None and elastic.after_exit_timeout == "succeed" and elastic.exit_timeout is None:
         why = "without it nobody is stopped while ranks still run"
@@ -288,9 +295,15 @@ def _state(state: StateSpec, job_dir: str) -> StatePlan:
     )
 
 
+def _has_own_python(spec: JobSpec) -> bool:
+    """Return whether the workers' Python is not on the node of the script: it is in an image, or in what is staged."""
+    return is_contained(spec) or (spec.python or "").startswith(IN_STAGE)
+
+
 def _python(python: str, job_dir: str) -> str:
     """Keep a bare name, which is searched for after setup; make a path relative to the job file's folder absolute."""
-    return os.path.normpath(os.path.join(job_dir, python)) if os.sep in python else python
+    is_relative = os.sep in python and not python.startswith(IN_STAGE)
+    return os.path.normpath(os.path.join(job_dir, python)) if is_relative else python
 
 
 def _restart(spec: JobSpec, nodes: NodesPlan) -> RestartPlan:

@@ -52,7 +52,7 @@ set +eukm
 unset -v IFS
 trap - ERR DEBUG
 
-# This script's own programs run outside of the image.
+# This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
     hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") && break
 done
@@ -144,7 +144,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
 
     hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host")
     hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
-    [ ! -d "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
+    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
     hpc_elastic_mounts+=(/data/imagenet:/data:ro)
     hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
     type -P -- '/home/ada/my bin/enter.sh' >/dev/null || hpc_elastic_refuse "there is no program "'/home/ada/my bin/enter.sh'

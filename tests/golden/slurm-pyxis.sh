@@ -53,7 +53,7 @@ set +eukm
 unset -v IFS
 trap - ERR DEBUG
 
-# This script's own programs run outside of the image.
+# This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
     hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") && break
 done
@@ -121,7 +121,7 @@ hpc_elastic_left=$(timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --form
 
 hpc_elastic_mounts=()
 hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
-[ ! -d "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
+[ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
 hpc_elastic_mounts+=(/data/imagenet:/data:ro)
 hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
 hpc_elastic_mounted=$(IFS=,; echo "${hpc_elastic_mounts[*]}")

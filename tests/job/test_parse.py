@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpc_elastic.errors import ExitCode, JobError
-from hpc_elastic.job.defaults import DEFAULTS, NOT_BUILT
+from hpc_elastic.job.defaults import NOT_BUILT, find_not_built
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.job.spec import HealthSpec, JobSpec
 
@@ -203,7 +203,6 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
         "restrt.max=1",
         "time=90",
         "nodes.min=2",
-        "stage.source=data",
         "sbatch.mem=[",
         "signals={grace: 1s, grace: 2s}",
         "nonsense",
@@ -218,7 +217,6 @@ def test_set_rejects_what_the_file_may_not_say_and_names_itself() -> None:
         "--set restart.max_restarts: expected a whole number, found 'many'",
         "--set restart.max_restart: unknown key; did you mean max_restarts?",
         "--set restrt: unknown key; did you mean restart?",
-        "--set stage.source: not supported yet; leave it out",
     ]
 
 
@@ -267,32 +265,16 @@ def test_the_default_name_is_the_files(file: str, name: str) -> None:
     assert parse_job(MINIMAL, file=file).name == name
 
 
-def _default_of(path: str) -> object:
-    value: object = DEFAULTS
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+def test_everything_that_a_job_file_can_say_is_built() -> None:
+    """The next key that is not has its name in the list."""
+    assert dict(NOT_BUILT) == {}
 
 
-@pytest.mark.parametrize("path", NOT_BUILT)
-def test_the_default_of_what_is_not_built_yet_is_allowed(path: str) -> None:
-    assert _default_of(path) is None or _default_of(path) in NOT_BUILT[path]
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("stage.source", "a"),
-        ("stage.target", "b"),
-    ],
-)
-def test_what_is_not_built_yet_is_an_error_and_never_ignored(path: str, value: str) -> None:
-    assert problems_of(MINIMAL, f"{path}={value}") == [f"--set {path}: not supported yet; leave it out"]
-
-
-def test_the_list_of_what_is_not_built_is_tested_whole() -> None:
-    marks = test_what_is_not_built_yet_is_an_error_and_never_ignored.pytestmark  # type: ignore[attr-defined]
-    assert [path for path, _ in marks[0].args[1]] == list(NOT_BUILT)
+def test_what_is_not_built_yet_is_found_unless_it_asks_for_what_is_there() -> None:
+    job = parse("start: fork\nstage: {source: a}\nelastic: {lease: 20s}")
+    not_built: dict[str, tuple[object, ...]] = {"start": ("auto",), "stage.source": (), "elastic.rejoin": ()}
+    assert list(find_not_built(job, not_built)) == [("start",), ("stage", "source")]
+    assert list(find_not_built(parse("start: auto"), not_built)) == []
 
 
 def test_a_wrong_value_of_what_is_not_built_yet_is_its_only_problem() -> None:

@@ -43,14 +43,14 @@ def parse_or_refuse(text: str, overrides: list[str]) -> JobSpec | None:
 
 
 def plan_or_refuse(job: JobSpec) -> LaunchPlan | None:
-    """The plan; None if it lacks a part of a container, which a site could have given."""
+    """The plan; None if it lacks a part of a container or of a stage, which a site could have given."""
     problems: tuple[str, ...] = ()
     try:
         return resolve_plan(job, SITE, CONTEXT)
     except JobError as error:
         problems = error.problems
     assert problems
-    assert all(problem.startswith("container") and "\n" not in problem for problem in problems)
+    assert all(problem.startswith(("container", "stage")) and "\n" not in problem for problem in problems)
     return None
 
 

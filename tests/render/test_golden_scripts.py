@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpc_elastic.plan.container import ContainerPlan, MountPlan
-from hpc_elastic.plan.launch_plan import LaunchPlan, RequeuePlan, ResourcesPlan
+from hpc_elastic.plan.launch_plan import LaunchPlan, RequeuePlan, ResourcesPlan, StagePlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.render.array import render_array_script
 from hpc_elastic.render.script import load_template, render_script
@@ -80,6 +80,17 @@ SCRIPTS: dict[str, LaunchPlan] = {
         container=ContainerPlan(runtime="command", image=None, command="/home/ada/my bin/enter.sh", mounts=MOUNTS),
         host_python="/opt/hpc_elastic/bin/python3",
     ),
+    "slurm-stage.sh": make_plan(
+        stage=StagePlan(source="/home/ada/env.tar.gz", target="${SLURM_TMPDIR}", timeout_s=600.0),
+        python="${HPC_ELASTIC_STAGE}/bin/python",
+        host_python="/opt/hpc_elastic/bin/python3",
+    ),
+    "slurm-stage-apptainer.sh": make_plan(
+        stage=StagePlan(source="/home/ada/torch.sif", target="/local", timeout_s=600.0),
+        container=ContainerPlan(runtime="apptainer", image="${HPC_ELASTIC_STAGE}", mounts=MOUNTS),
+        host_python="/opt/hpc_elastic/bin/python3",
+    ),
+    "local-stage.sh": make_local_plan(stage=StagePlan(source="/home/ada/env", target="/tmp", timeout_s=600.0)),
     "local-plain.sh": make_local_plan(setup=("export A=1",)),
     "local-limit.sh": make_local_plan(time_s=3600, setup=("export A=1",)),
 }

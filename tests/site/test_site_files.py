@@ -75,7 +75,7 @@ name: there
   sbatch: {{-N: 2, partition: x, -p: y}}
   entrypoint: {{script: x}}
   restart: {{max_restart: 3}}
-  stage: {{source: data}}
+  stage: {{sources: data}}
 gpu_request: gpus
 network: {{port_range: [9, 10], interfaces: ib0}}
 wait_all_nodes: yes
@@ -87,7 +87,7 @@ run_root: runs
         "/etc/here.yaml:6: defaults.sbatch.-N: sbatch's --nodes does not belong here: use the key nodes",
         "/etc/here.yaml:7: defaults.entrypoint: unknown key",
         "/etc/here.yaml:8: defaults.restart.max_restart: unknown key; did you mean max_restarts?",
-        "/etc/here.yaml:9: defaults.stage.source: not supported yet; leave it out",
+        "/etc/here.yaml:9: defaults.stage.sources: unknown key; did you mean source?",
         "/etc/here.yaml:10: gpu_request: expected gpus_per_node, gres:<name> or none, found 'gpus'",
         f"/etc/here.yaml:11: network.port_range: {PORTS}, found [9, 10]",
         "/etc/here.yaml:11: network.interfaces: unknown key; did you mean interface?",

@@ -24,10 +24,12 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.references import BadReferenceError, expand_references
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.allocation import Allocation
+from hpc_elastic.stage_variables import PROBLEM_VARIABLE
 
 Check = Callable[[float], str | None]  # takes its time limit in seconds; returns what is wrong, None if nothing is
 ANSWERS_BEFORE_S = 0.5  # what a check runs must end so long before its own time limit
 LEAST_FREE = 16 * 2**20  # bytes, in the run directory and in local scratch
+STAGE_LIMIT_S = 5.0  # it is only told again
 # A file server may fail over meanwhile; a full local disk does not pass.
 PATIENCE_PART = 0.5
 
@@ -102,7 +104,10 @@ def examination_of(plan: LaunchPlan, place: Allocation, environ: Mapping[str, st
         "memory": lambda _: None if place.is_local else find_memory_problem(plan.resources, _read_meminfo()),
         "leftovers": lambda limit_s: _find_leftovers(children, plan, environ, limit_s),
     }
-    return Examination(checks, plan.health, children)
+    limits = dict(plan.health)
+    if problem := environ.get(PROBLEM_VARIABLE):  # of before the agent's start, which nothing here can mend
+        checks["stage"], limits["stage"] = lambda _: problem, STAGE_LIMIT_S
+    return Examination(checks, limits, children)
 
 
 def _in_run_directory(plan: LaunchPlan, place: Allocation) -> tuple[str, str]:

@@ -23,7 +23,10 @@ from hpc_elastic.plan.roles import RolePlan
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.scheduler.slurm.step import is_task_level, rank_variables
 
-_AGENTS_OWN = ("HPC_ELASTIC_LOCAL_", "HPC_ELASTIC_HOST_", ARRAY_MARK, TIME_LEFT_VARIABLE, CPUS_VARIABLE)
+_AGENTS_OWN = (
+    *("HPC_ELASTIC_LOCAL_", "HPC_ELASTIC_HOST_", "HPC_ELASTIC_STAGE_"),
+    *(ARRAY_MARK, TIME_LEFT_VARIABLE, CPUS_VARIABLE),
+)
 _GPUS, _HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"  # AMD takes the first if there is no second
 
 

@@ -25,8 +25,10 @@ from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.scheduler.allocation import Allocation
 from hpc_elastic.scheduler.slurm.step import find_step_gpus, launch_address
+from hpc_elastic.stage_variables import PROBLEM_VARIABLE
 
 NOT_INSTALLED = "not installed"
+OF_AGENT = {"hpc_elastic": __version__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +75,14 @@ def examine_node(
     address, interface = "", None
     places = places or WorkerPlaces()
     gpus = NodeGpus()
+    has_no_stage = PROBLEM_VARIABLE in environ  # unhealthy: what workers need is not here, nor the Python of the others
+    problem = None
     try:
         address = _published_address(plan, allocation)
         interface = interface_of(address)
-        problem = places.problem or _workers_problem(plan, allocation, environ, places.threads)
-        if problem is None and _has_gpus(plan, environ):
+        if not has_no_stage:
+            problem = places.problem or _workers_problem(plan, allocation, environ, places.threads)
+        if problem is None and not has_no_stage and _has_gpus(plan, environ):
             gpus = count_gpus(environ)
             problem = gpu_problem(plan, gpus)
     except HpcElasticError as error:
@@ -95,7 +100,7 @@ def examine_node(
     return NodeReport(
         address=address,
         facts=facts,
-        versions=find_versions(role),
+        versions=OF_AGENT if has_no_stage else find_versions(role),
         problem=problem,
         gpus=gpus.count,
         remarks=(*((narrow,) if narrow else ()), *gpu_remarks(plan, gpus, workers), *places.remarks),

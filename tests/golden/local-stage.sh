@@ -1,0 +1,99 @@
+#!/bin/bash
+#
+# Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site local.
+# The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
+# so that they clash with nothing in the environment or in a setup line.
+# shellcheck disable=SC2317 # some functions are called by traps only
+
+echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
+if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
+    echo "hpc_elastic: this run is over, its result.json is there; for a new run submit the job file again" >&2
+    exit 5
+fi
+
+# Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
+hpc_elastic_setup_line=
+hpc_elastic_setup_ends() { # what happened, status
+    [ -n "$hpc_elastic_setup_line" ] || return
+    echo "hpc_elastic: setup line $1 (status $2): $hpc_elastic_setup_line" >&2
+    hpc_elastic_setup_line=
+    exit 3
+}
+trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
+cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
+
+hpc_elastic_setup_line=
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
+# IFS of its own `read` would find no job id.
+set +eukm
+unset -v IFS
+trap - ERR DEBUG
+
+hpc_elastic_wanted=python3
+hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted")
+[[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
+if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
+    exit 3
+fi
+
+# Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+hpc_elastic_signal() {
+    hpc_elastic_signalled=yes
+    [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
+}
+trap hpc_elastic_signal TERM INT
+hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) # earlier ones of this run
+
+hpc_elastic_stop() { # passes on the first signal, as TERM, to the agents that live: a dead one's number may be taken
+    [ -z "${hpc_elastic_stopped-}" ] || return
+    hpc_elastic_stopped=yes
+    local hpc_elastic_agent IFS=$' \n'
+    for hpc_elastic_agent in $(jobs -pr); do
+        [[ " ${hpc_elastic_launched[*]} " != *" $hpc_elastic_agent "* ]] || kill -TERM "$hpc_elastic_agent"
+    done
+}
+
+# The job's id is this process and its start time, field 22 of its stat file: who started it finds out the same.
+# A task of an array is told its id.
+hpc_elastic_stat=$(<"/proc/$$/stat")
+read -r -a hpc_elastic_stat <<<"${hpc_elastic_stat##*) }"
+export HPC_ELASTIC_LOCAL_JOB_ID="${HPC_ELASTIC_LOCAL_ARRAY_TASK:-local-$$-${hpc_elastic_stat[19]}}"
+export HPC_ELASTIC_LOCAL_NODES=2
+unset HPC_ELASTIC_LOCAL_ARRAY_TASK
+
+hpc_elastic_key=$("$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f </dev/null)
+for ((hpc_elastic_node = 0; hpc_elastic_node < HPC_ELASTIC_LOCAL_NODES; hpc_elastic_node++)); do
+    HPC_ELASTIC_LOCAL_NODE_ID=$hpc_elastic_node \
+        "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_key" "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/"local$hpc_elastic_node.out" 2>&1 &
+    hpc_elastic_launched+=("$!")
+done
+
+hpc_elastic_started=yes
+[ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
+
+# Wait for all; the highest status counts. A trapped signal ends bash's `wait` although the process still runs.
+hpc_elastic_status=0
+for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
+    while
+        hpc_elastic_signalled=
+        wait "$hpc_elastic_process"
+        hpc_elastic_one=$?
+        [ -n "$hpc_elastic_signalled" ]
+    do :; done
+    [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
+done
+# KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
+[ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
+
+# What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
+# were killed before they could agree, the records say what they prove.
+ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
+if [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; then
+    "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" "$hpc_elastic_starts" </dev/null
+    [ "$?" -ne 75 ] || hpc_elastic_status=75 # the job starts again, whatever the agents left with
+fi
+[ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
+exit "$hpc_elastic_status"

@@ -1,0 +1,271 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --output=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/slurm-%j.out
+#SBATCH --open-mode=append
+#SBATCH --no-kill
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+#
+# Run digits-20260102-030405-0f0f, made 2026-01-02T03:04:05.000000Z by hpc_elastic 0.1.0 for the site generic-slurm.
+# The script stands on its own: read it, edit it, submit it again. All its names begin with hpc_elastic_,
+# so that they clash with nothing in the environment or in a setup line.
+# shellcheck disable=SC2317 # some functions are called by traps only
+
+echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
+if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
+    echo "hpc_elastic: this run is over, its result.json is there; for a new run submit the job file again" >&2
+    exit 5
+fi
+if [ -z "${SLURM_JOB_ID-}" ]; then
+    echo "hpc_elastic: no Slurm allocation here: submit this script with sbatch, or run it inside salloc" >&2
+    exit 2
+fi
+# What has logged sbatch in: a node logs in by itself, and a token would be too old soon and is nobody's here.
+[ "${SLURM_TASK_PID-}" != "$$" ] || unset SLURM_JWT SLURM_SACK_KEY SLURM_SACK_JWKS SLURM_SACK_SOCKET
+
+# Slurm tells this shell, and nobody else, that the end is near: before the time limit, and on some sites before a
+# preemption. The agents find out which of the two it is, and when it comes.
+hpc_elastic_notice() {
+    hpc_elastic_signalled=yes
+    printf '{"format_version": 1, "kind": "notice", "by": "slurm", "time": "%s", "id": "slurm-%s-%s"}\n' \
+        "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" "$SLURM_JOB_ID" "$(date +%s%N)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+}
+trap hpc_elastic_notice USR2
+
+# Setup: the user's own lines, in this shell. The first one that fails or leaves the script ends the job with 3.
+hpc_elastic_setup_line=
+hpc_elastic_setup_ends() { # what happened, status
+    [ -n "$hpc_elastic_setup_line" ] || return
+    echo "hpc_elastic: setup line $1 (status $2): $hpc_elastic_setup_line" >&2
+    hpc_elastic_setup_line=
+    exit 3
+}
+trap 'hpc_elastic_setup_ends "ended the script" "$?"' EXIT
+cd -- /home/ada/digits || { echo "hpc_elastic: $HOSTNAME has no such workdir:" /home/ada/digits >&2; exit 3; }
+
+hpc_elastic_setup_line=
+# What a setup line set, it set for setup: with job control (-m) `wait` would end for an srun that is stopped, and with an
+# IFS of its own `read` would find no job id.
+set +eukm
+unset -v IFS
+trap - ERR DEBUG
+
+# This script's own programs do not run by the workers' Python, which is not here.
+for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
+    hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") && break
+done
+[[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
+if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "hpc_elastic: the job's python is missing on $HOSTNAME, or older than 3.10: $hpc_elastic_wanted" >&2
+    exit 3
+fi
+
+# Launch: one agent a node, in the background; the id of each process goes into hpc_elastic_launched.
+# hpc_elastic_stop answers TERM and INT, when all are started; hpc_elastic_watch is a process that may cut the wait short.
+hpc_elastic_launched=() hpc_elastic_started='' hpc_elastic_signalled='' hpc_elastic_watch=''
+hpc_elastic_signal() {
+    hpc_elastic_signalled=yes
+    [ -z "$hpc_elastic_started" ] || hpc_elastic_stop
+}
+trap hpc_elastic_signal TERM INT
+hpc_elastic_starts=$(find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/allocations -mindepth 1 -maxdepth 1 2>/dev/null | wc -l) # earlier ones of this run
+
+# Slurm's TERM (scancel, preemption, time limit) reaches the agents without us. Where this is not Slurm's batch script
+# (hpc-elastic run) we ask them, as `hpc-elastic cancel` does; if they were asked before, srun kills them at a TERM.
+hpc_elastic_batch_script=${SLURM_TASK_PID-}
+hpc_elastic_stop() {
+    [ "$hpc_elastic_batch_script" != "$$" ] || return
+    if grep -qs '"kind": "stop"' /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl; then
+        kill -TERM "${hpc_elastic_launched[@]}"
+        kill -CONT "${hpc_elastic_launched[@]}"
+    fi
+    printf '{"format_version": 1, "kind": "stop", "by": "%s@%s", "time": "%s", "reason": "the script was stopped"}\n' \
+        "$(id -un)" "$HOSTNAME" "$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)" >>/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/requests.jsonl
+}
+
+hpc_elastic_nodes=$SLURM_JOB_NUM_NODES
+[ "$hpc_elastic_nodes" -le 2 ] || hpc_elastic_nodes=2
+
+# The shell of `srun --pty bash` is a step that holds all of its job: without --overlap ours would wait for its end. That
+# of salloc, SLURM_INTERACTIVE_STEP, holds nothing, and a batch script may have the number of the step it was sent from.
+hpc_elastic_is_in_step=${SLURM_STEP_ID-}
+[ "$hpc_elastic_is_in_step" != 4294967290 ] || hpc_elastic_is_in_step=''
+[ "$hpc_elastic_batch_script" != "$$" ] || hpc_elastic_is_in_step=''
+
+# srun also takes options from variables, which sbatch and salloc set for their own: keep what names the job. A token
+# (SLURM_JWT), which sbatch hands on before 26.05, starts no step.
+for hpc_elastic_name in "${!SLURM_@}" "${!SRUN_@}"; do
+    case $hpc_elastic_name in
+        SLURM_JOB_* | SLURM_JOBID | SLURM_ARRAY_* | SLURM_RESTART_COUNT | SLURM_SUBMIT_*) ;;
+        SLURM_CONF | SLURM_CLUSTER_NAME | SLURM_WORKING_CLUSTER | SLURM_NODE_ALIASES | SLURM_SACK_*) ;;
+        *) unset "$hpc_elastic_name" ;;
+    esac
+done
+
+# Those of earlier starts of the job; counted now, for the agents may open the next one as soon as srun has started them.
+hpc_elastic_count_attempts() { find /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/attempts -mindepth 1 -maxdepth 1 2>/dev/null | wc -l; }
+hpc_elastic_attempts=$(hpc_elastic_count_attempts)
+
+# How much time the job has left: the agents may be in an image that has no Slurm commands. A task of an array has the
+# number of the whole array if it is the last one.
+hpc_elastic_job=$SLURM_JOB_ID
+if [ -n "${SLURM_ARRAY_TASK_ID-}" ]; then
+    case $SLURM_JOB_ID in
+        "$SLURM_ARRAY_JOB_ID" | "${HPC_ELASTIC_ARRAY_MARK-}") hpc_elastic_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID ;;
+    esac
+fi
+hpc_elastic_left=$(timeout 10 squeue --noheader --jobs="$hpc_elastic_job" --format=%L 2>/dev/null | head -n 1)
+
+# What has to be copied to each node is looked at once, and not by all nodes.
+hpc_elastic_key=$("$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f </dev/null)
+
+# On each node, outside of the image. The environment crosses over by a file, whatever the runtime does with it: what Slurm
+# and this script say, and what the job names. What the agent asks of Slurm is answered here, for an image has none of
+# Slurm's commands. A TERM of Slurm is for the agent: the runtime, with which the step would end, must outlive it.
+hpc_elastic_refuse() { # why there can be no agent on this node
+    echo "hpc-elastic agent (job $hpc_elastic_job, start ${SLURM_RESTART_COUNT:-0}): error: ${SLURMD_NODENAME-}: $1" >&2
+    exit 3
+}
+hpc_elastic_contain() { # the job's id, the agent's command
+    trap '' TERM
+    local hpc_elastic_job=$1 hpc_elastic_host hpc_elastic_name hpc_elastic_pipe hpc_elastic_stat hpc_elastic_fields
+    local hpc_elastic_status hpc_elastic_mounts=() hpc_elastic_options=()
+    shift
+    # shellcheck disable=SC2043
+    for hpc_elastic_name in HPC_ELASTIC_STAGE; do
+        [ -n "${!hpc_elastic_name+x}" ] || hpc_elastic_refuse "container names a variable that is not set here: $hpc_elastic_name${HPC_ELASTIC_STAGE_PROBLEM:+ ($HPC_ELASTIC_STAGE_PROBLEM)}"
+    done
+    hpc_elastic_host=$(mktemp -d /tmp/hpc-elastic-XXXXXXXX || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
+        hpc_elastic_refuse "no folder can be made in /tmp, nor in /dev/shm"
+    read -r hpc_elastic_stat <"/proc/$BASHPID/stat"
+    read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
+    for hpc_elastic_name in "${!SLURM_@}" "${!HPC_ELASTIC_@}" SLURMD_NODENAME CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK; do
+        [ -z "${!hpc_elastic_name+x}" ] || printf '%s=%s\0' "$hpc_elastic_name" "${!hpc_elastic_name}"
+    done >"$hpc_elastic_host/environ"
+    printf 'HPC_ELASTIC_HOST_PROCESS=%s %s\0' "$BASHPID" "${hpc_elastic_fields[19]}" >>"$hpc_elastic_host/environ"
+    mkfifo -m 600 "$hpc_elastic_host/requests" || hpc_elastic_refuse "$hpc_elastic_host cannot be written"
+    exec {hpc_elastic_pipe}<>"$hpc_elastic_host/requests"
+    hpc_elastic_answer "$hpc_elastic_host" <&"$hpc_elastic_pipe" >/dev/null 2>&1 &
+
+    hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host")
+    hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
+    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
+    hpc_elastic_mounts+=(/data/imagenet:/data:ro)
+    hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    type -P apptainer >/dev/null || hpc_elastic_refuse "there is no program apptainer in PATH; load it in setup"
+    hpc_elastic_options=(--cleanenv --pwd /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    apptainer exec "${hpc_elastic_options[@]}" "${hpc_elastic_mounts[@]/#/--bind=}" "${HPC_ELASTIC_STAGE}" \
+        "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&-
+    hpc_elastic_status=$?
+    { disown "$!"; kill -KILL "$!"; } 2>/dev/null
+    rm -rf -- "$hpc_elastic_host"
+    exit "$hpc_elastic_status"
+}
+hpc_elastic_answer() { # the folder through which the agent asks; each request is a number on standard input
+    local hpc_elastic_name hpc_elastic_asked hpc_elastic_words
+    for hpc_elastic_name in "${!SLURM_@}" "${!SBATCH_@}" "${!SRUN_@}" "${!SQUEUE_@}" "${!SACCT_@}" "${!SINFO_@}" \
+        "${!SCONTROL_@}" "${!SCANCEL_@}" "${!PMI@}" "${!HPC_ELASTIC_@}"; do
+        case $hpc_elastic_name in
+            SLURM_CONF | SLURM_CONF_SERVER | SLURM_CLUSTERS | SLURM_SACK_*) ;;
+            SBATCH_ACCOUNT | SBATCH_CLUSTERS | SBATCH_CONSTRAINT | SBATCH_PARTITION | SBATCH_QOS | SBATCH_RESERVATION) ;;
+            *) unset "$hpc_elastic_name" ;;
+        esac
+    done
+    while read -r hpc_elastic_asked; do
+        hpc_elastic_asked=$1/$hpc_elastic_asked
+        ( # a limit in seconds, a folder, a command and its arguments
+            mapfile -d '' -t hpc_elastic_words <"$hpc_elastic_asked.asked"
+            case ${hpc_elastic_words[2]-} in
+                sbatch | squeue | scontrol | scancel | sinfo) ;;
+                *) hpc_elastic_words=(1 / false) ;;
+            esac
+            { cd -- "${hpc_elastic_words[1]}" && timeout -s KILL "${hpc_elastic_words[0]}" "${hpc_elastic_words[@]:2}"; } \
+                </dev/null >"$hpc_elastic_asked.out" 2>"$hpc_elastic_asked.err"
+            echo "$?" >"$hpc_elastic_asked.new" && mv -- "$hpc_elastic_asked.new" "$hpc_elastic_asked.status"
+        ) &
+    done
+}
+
+# A lost node or a dead agent ends neither the step nor its neighbours. Output does not go through srun, which may
+# die with this node; its path is relative, for srun reads a percent sign in a path twice (22.05). The agents speak
+# no MPI, and a PMI plugin would end the step when it loses a node.
+HPC_ELASTIC_TIME_LEFT=$hpc_elastic_left srun --nodes="$hpc_elastic_nodes" --ntasks="$hpc_elastic_nodes" --ntasks-per-node=1 \
+    --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --mpi=none --export=ALL --input=none \
+    ${hpc_elastic_is_in_step:+--overlap} \
+    --chdir=/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f --open-mode=append --output=agents/%N.out \
+    "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.stage /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_key" \
+    bash -c "$(declare -f hpc_elastic_refuse hpc_elastic_contain hpc_elastic_answer); hpc_elastic_contain \"\$@\"" bash \
+    "$hpc_elastic_job" python3 /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.main /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f &
+hpc_elastic_srun=$!
+hpc_elastic_launched+=("$hpc_elastic_srun")
+
+# A node that reboots before Slurm has given it up would make srun end the step with all its agents. So srun is stopped
+# once an attempt has begun, which needs it no more, for as long as the agent of this machine lives: nobody else could
+# tell it to go on. Slurm's signals reach the agents without it.
+hpc_elastic_agent_lives() { # process ids are used again, with a later start (field 22 of /proc/PID/stat)
+    local hpc_elastic_pid hpc_elastic_start hpc_elastic_stat hpc_elastic_fields
+    read -r hpc_elastic_pid hpc_elastic_start </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/agents/launch_agent || return
+    read -r hpc_elastic_stat <"/proc/$hpc_elastic_pid/stat" || return
+    read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
+    [ "${hpc_elastic_fields[0]}" != Z ] && [ "${hpc_elastic_fields[19]}" = "$hpc_elastic_start" ]
+}
+hpc_elastic_hold_srun() {
+    if [ "$(hpc_elastic_count_attempts)" -gt "$hpc_elastic_attempts" ] && hpc_elastic_agent_lives; then
+        kill -STOP "$hpc_elastic_srun"
+    else
+        kill -CONT "$hpc_elastic_srun"
+    fi
+}
+
+# srun waits for a lost node until Slurm has given the node up, which takes minutes. We do not, once the run is over and
+# the agents have had time to leave: Slurm ends srun with its batch script. Elsewhere srun gets a TERM, for there is
+# nothing left that it could hurt.
+trap 'echo "hpc_elastic: the run is over; not waiting for srun, which waits for a node or an agent that is lost"' ALRM
+hpc_elastic_cut_short() { # without a listing NFS remembers for a minute that the file was missing
+    until ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f && [ -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; do
+        hpc_elastic_hold_srun || return # srun is gone, and this script must have been killed
+        sleep 1
+    done
+    for _ in {1..10}; do # the agents' last records come first: srun may end the step as soon as it goes on
+        hpc_elastic_agent_lives || break
+        sleep 1
+    done
+    kill -CONT "$hpc_elastic_srun"
+    for _ in {1..10}; do sleep 1; done
+    if [ "$hpc_elastic_batch_script" = "$$" ]; then
+        while kill -ALRM "$$"; do sleep 1; done
+    else
+        kill -TERM "${hpc_elastic_launched[@]}"
+    fi
+}
+hpc_elastic_cut_short </dev/null >/dev/null 2>&1 &
+hpc_elastic_watch=$!
+
+hpc_elastic_started=yes
+[ -z "$hpc_elastic_signalled" ] || hpc_elastic_stop
+
+# Wait for all; the highest status counts. A trapped signal ends bash's `wait` although the process still runs.
+hpc_elastic_status=0
+for hpc_elastic_process in "${hpc_elastic_launched[@]}"; do
+    while
+        hpc_elastic_signalled=
+        wait "$hpc_elastic_process"
+        hpc_elastic_one=$?
+        [ -n "$hpc_elastic_signalled" ]
+    do :; done
+    [ "$hpc_elastic_one" -le "$hpc_elastic_status" ] || hpc_elastic_status=$hpc_elastic_one
+done
+# KILL, for a shell that has just been forked would answer a TERM with the traps of this one.
+[ -z "$hpc_elastic_watch" ] || { disown "$hpc_elastic_watch"; kill -KILL "$hpc_elastic_watch"; } 2>/dev/null
+
+# What the agents agreed on counts: one lost node does not make a run that succeeded a failed one. Where all of them
+# were killed before they could agree, the records say what they prove.
+ls /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f >/dev/null 2>&1 # without a listing NFS remembers for a minute that the file was missing
+if [ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ]; then
+    "$hpc_elastic_python" /opt/hpc_elastic/lib/python3.11/site-packages/hpc_elastic/launch.py hpc_elastic.agent.conclude /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f "$hpc_elastic_status" "$hpc_elastic_starts" </dev/null
+    [ "$?" -ne 75 ] || hpc_elastic_status=75 # the job starts again, whatever the agents left with
+fi
+[ ! -s /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code ] || read -r hpc_elastic_status </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code
+exit "$hpc_elastic_status"
