@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from hpc_elastic.api.code_snapshot import make_snapshot
 from hpc_elastic.api.identity import host_name, user_name
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.api.submission import (
@@ -20,6 +21,7 @@ from hpc_elastic.api.submission import (
     make_run_directory,
     make_submission,
     record,
+    removed_if_it_fails,
     submitted_line,
 )
 from hpc_elastic.codec import to_json
@@ -65,6 +67,10 @@ def submit_array(
     script = array_script(prepared, limit=limit)
     runs = [partial(make_run_directory, run) for run in prepared]
     created = create_array(layout, job_yaml=prepared[0].source.text, script=script, runs=runs)
+    snapshot = prepared[0].plan.snapshot
+    if snapshot is not None and snapshot.directory == layout.snapshot:
+        with removed_if_it_fails(created):
+            make_snapshot(snapshot)
     given = list(parameters) or [{} for _ in prepared]
     with deferred_interrupt() as interruption:  # a job without a record would be runs that nobody finds
         rooms: list[Reservation] = []

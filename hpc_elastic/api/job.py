@@ -182,6 +182,7 @@ class Job:
     entrypoint: Entrypoint | None = None
     roles: Sequence[Role] | None = None
     workdir: Path | None = None
+    snapshot: bool | None = None
     python: Path | None = None
     env: Mapping[str, Scalar | None] | None = None
     worker_env: WorkerEnv | None = None

@@ -14,13 +14,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hpc_elastic.api.code_snapshot import describe_left_out, find_problem
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import locate_problems
 from hpc_elastic.job.problems import KeyPath
 from hpc_elastic.plan.container import ContainerPlan
 from hpc_elastic.plan.launch_plan import LaunchPlan
-from hpc_elastic.plan.references import expand_references, has_reference
+from hpc_elastic.plan.references import expand_references, has_reference, quote_dollars
 from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir.create import check_vacant
 from hpc_elastic.rundir.kept_records import why_nothing_kept
@@ -59,6 +60,13 @@ def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), w
     if unapplied := dict.fromkeys(key for run in runs for key in run.unapplied):
         warn(f"nothing on this machine acts on {', '.join(unapplied)}")
     findings = list(dict.fromkeys(finding for run in runs for finding in _missing(run.plan)))
+    snapshots = {run.plan.snapshot: run.plan for run in runs if run.plan.snapshot is not None}
+    for snapshot, plan in snapshots.items():
+        if (message := find_problem(plan, snapshot)) is not None:
+            findings.append(PreflightProblem(path=("snapshot",), message=message, is_certain=True))
+        else:
+            for line in describe_left_out(snapshot.source):
+                warn(line)
     scripts = {run.plan.setup: run for run in runs}
     findings += dict.fromkeys(finding for run in scripts.values() for finding in _unreadable_by_bash(run))
 
@@ -75,7 +83,8 @@ def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), w
 def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
     """Yield the files and programs that are missing here; a path with `${NAME}` is known on the node only."""
     is_local, has_setup = plan.scheduler == "local", bool(plan.setup)
-    directory = None if has_reference(plan.workdir) else expand_references(plan.workdir, {})
+    workdir = quote_dollars(plan.snapshot.source) if plan.snapshot is not None else plan.workdir
+    directory = None if has_reference(workdir) else expand_references(workdir, {})
     if directory is not None and not os.path.isdir(directory):
         yield PreflightProblem(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
         directory = None

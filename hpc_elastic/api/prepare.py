@@ -215,6 +215,7 @@ def plan_run(
     now: float,
     templates: Templates | None = None,
     is_allocated: bool = False,
+    snapshot_dir: str | None = None,
 ) -> PreparedRun:
     """Resolve the plan of one run and render its script; several runs of a job can share their `templates`.
 
@@ -232,6 +233,7 @@ def plan_run(
         package_version=hpc_elastic.__version__,
         shell_options=options_of_shell(os.environ),
         is_allocated=is_allocated,
+        snapshot_dir=snapshot_dir,
     )
     plan = resolve_plan(job, site, context)
     templates = templates or Templates(source.directory)

@@ -65,9 +65,13 @@ def prepare_array(
     layout = ArrayLayout(os.path.expanduser(run_dir or os.path.join(site.run_root or DEFAULT_ROOT, array)))
     plan = partial(plan_run, source, site=site, now=now, templates=Templates(source.directory))
     runs = [
-        plan(job=job, run=array_task_id(array, number), run_dir=layout.task(number).root)
+        plan(job=job, run=array_task_id(array, number), run_dir=layout.task(number).root, snapshot_dir=layout.snapshot)
         for number, job in enumerate(jobs)
     ]
+    sources = {run.plan.snapshot and run.plan.snapshot.source for run in runs}
+    if len(sources) > 1:
+        problem = "snapshot: the runs of an array share one, and have different values of snapshot or workdir"
+        raise JobError([problem], tip="leave snapshot out, or submit arrays of their own")
     return PreparedArray(array=array, layout=layout, runs=tuple(runs), parameters=tuple(combinations))
 
 

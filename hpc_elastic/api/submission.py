@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from hpc_elastic.api.code_snapshot import make_snapshot
 from hpc_elastic.api.identity import as_text, folder_number, host_name, user_name, working_directory
 from hpc_elastic.api.prepare import PreparedRun
 from hpc_elastic.codec import Json, to_json
@@ -18,6 +19,7 @@ from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create import CreatedRunDirectory, create_run_directory
+from hpc_elastic.rundir.create_array import CreatedArray
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
@@ -95,9 +97,23 @@ def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
         RunDirectoryError: the directory cannot be made; what was made of it is removed.
     """
     plan, source = prepared.plan, prepared.source
-    return create_run_directory(
+    created = create_run_directory(
         plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=source.function
     )
+    if plan.snapshot is not None and plan.snapshot.directory == created.layout.snapshot:
+        with removed_if_it_fails(created):
+            make_snapshot(plan.snapshot)
+    return created
+
+
+@contextmanager
+def removed_if_it_fails(created: CreatedRunDirectory | CreatedArray) -> Iterator[None]:
+    """Remove what was created if the block raises."""
+    try:
+        yield
+    except BaseException:
+        created.remove()
+        raise
 
 
 class Interruption:

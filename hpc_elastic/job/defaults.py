@@ -35,6 +35,7 @@ DEFAULTS = JobDefaults(
     workers_per_node="auto",
     resources=ResourcesSpec(exclusive=False),
     workdir=".",
+    snapshot=False,
     worker_env=WorkerEnvSpec(slurm="hide"),
     role="default",
     restart=RestartSpec(

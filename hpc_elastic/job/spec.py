@@ -270,6 +270,9 @@ class JobDefaults(Section):
     workdir: values.NodePath | None = _key(
         "where workers start, relative to job.yaml; ${NAME} expands on the node, $$ is a $"
     )
+    snapshot: values.Switch | None = _key(
+        "workers run from a copy of the files that git tracks in workdir, made at the submission"
+    )
     python: values.Program | None = _key("the Python of the workers, found after setup")
     env: Mapping[values.VariableName, values.VariableValue | None] | None = _key(
         "environment variables of the workers; ${NAME} expands on the node, $$ is a $; null takes a default away"

@@ -348,6 +348,8 @@ def _notes(facts: ExplainFacts, *, is_guess: bool) -> Iterable[str]:
     if facts.snapshot.note:
         yield facts.snapshot.note
     yield from (note for note in facts.notes if note not in (facts.snapshot.note or ""))
+    if facts.snapshot.changed_line:
+        yield facts.snapshot.changed_line
 
 
 # Values of records, which may be of any shape.

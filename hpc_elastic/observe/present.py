@@ -58,6 +58,7 @@ def status_rows(
         ("slowest", describe_slow(pace)),
         ("spares", describe_nodes(snapshot.spares) if snapshot.spares and not snapshot.is_over else ""),
         ("set aside", describe_set_aside(snapshot.set_aside) if not snapshot.is_over else ""),
+        ("changed", snapshot.changed_line),
         ("lost", describe_nodes(snapshot.lost_nodes) if snapshot.lost_nodes else ""),
         ("restarts", of_limit(snapshot.restarts, snapshot.max_restarts)),
         ("node losses", of_limit(snapshot.node_losses, snapshot.max_node_losses) if snapshot.node_losses else ""),

@@ -31,6 +31,7 @@ class Snapshot:
     failed. `notice` says that the workers of a run that goes on will be stopped soon: when that was given, and why.
     `between` is why the latest attempt has ended, if it has and the next one is not open yet; None if it runs.
     `set_aside` are the nodes that are here and get no workers, with the reasons: drained, blamed, or unhealthy.
+    `changed_scripts` are the entrypoints that are others in the latest allocation than in the one before.
     """
 
     run: str
@@ -69,6 +70,13 @@ class Snapshot:
     notice: str | None = None
     between: str | None = None
     set_aside: Mapping[str, str] = field(default_factory=dict)
+    changed_scripts: tuple[str, ...] = ()
+
+    @property
+    def changed_line(self) -> str:
+        """Which scripts are others in the latest allocation than in the one before; empty if none are."""
+        names = ", ".join(self.changed_scripts)
+        return f"{names}: not the same in allocation {self.allocations} as in the one before" if names else ""
 
     @property
     def is_over(self) -> bool:
@@ -190,6 +198,7 @@ def make_snapshot(facts: Facts, job: JobStatus | None, note: str | None = None) 
         root_cause=root_cause_of(result),
         between=None if state.is_final else facts.between,
         set_aside=facts.beside.set_aside,
+        changed_scripts=tuple(map(str, facts.allocation.get("changed_scripts") or ())),
         notice=facts.notice if state is RunState.RUNNING and not facts.has_ended else None,
     )
 

@@ -146,6 +146,14 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPlan:
+    """Which folder's tracked files are copied at the submission, and where to; both are plain paths."""
+
+    source: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """The plan of one run, with no value left to decide; durations are seconds, sizes bytes, paths absolute.
 
@@ -158,7 +166,7 @@ class LaunchPlan:
     `plan.health`; `scratch` is the folder of local scratch, in which `${NAME}` expands on the node; None: TMPDIR, else
     /tmp. `sbatch` maps long options without their dashes to values; `true` is an option that has no value.
     `host_python` is the Python of the script's own programs where `python` is one of an image or of what is staged;
-    None: it is `python`.
+    None: it is `python`. `snapshot` is what `workdir` is a copy of, if it is one; setup lines run in its source.
     """
 
     format_version: int
@@ -203,6 +211,7 @@ class LaunchPlan:
     container: ContainerPlan | None = None
     host_python: str | None = None
     stage: StagePlan | None = None
+    snapshot: SnapshotPlan | None = None
 
     def role_on(self, node_id: int, nodes: int) -> RolePlan:
         """Return the role of the node with this id (0, 1, 2 ...) in a step of `nodes` nodes."""

@@ -57,7 +57,7 @@ def template_values(plan: LaunchPlan) -> Mapping[str, Value]:
         "allocations": layout.allocations,
         "attempts": layout.attempts,
         "launch_agent": layout.launch_agent,
-        "setup_dir": None if "$" in plan.workdir else plan.workdir,
+        "setup_dir": plan.snapshot.source if plan.snapshot else None if "$" in plan.workdir else plan.workdir,
         "setup": [_setup_line(number, entry) for number, entry in enumerate(plan.setup, 1)],
         "python": plan.python,
         "stage": None if plan.stage is None else (launcher, STAGE_MODULE, layout.root),

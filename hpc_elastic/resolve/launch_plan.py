@@ -36,9 +36,10 @@ from hpc_elastic.plan.launch_plan import (
     ResourcesPlan,
     RestartPlan,
     SignalsPlan,
+    SnapshotPlan,
     StatePlan,
 )
-from hpc_elastic.plan.references import has_reference, quote_dollars
+from hpc_elastic.plan.references import expand_references, has_reference, quote_dollars
 from hpc_elastic.plan.roles import EntrypointKind, EntrypointPlan, NodesPlan, RolePlan
 from hpc_elastic.resolve.container import (
     IMAGE_PYTHON,
@@ -59,6 +60,7 @@ from hpc_elastic.units import format_duration
 
 T = TypeVar("T")
 MOST_LOCAL_NODES = 252  # each has a loopback address of its own, 127.0.0.2 and on (`scheduler.allocation`)
+RUN_SNAPSHOT = "{}/snapshot"  # as `RunLayout.snapshot`, which is not of this layer
 LEAST_NODE_LOSSES = 64  # default of survived node losses; a larger run survives as many as it has nodes
 
 
@@ -68,6 +70,7 @@ class SubmissionContext:
 
     `job_dir` is the folder of the job file, `interpreter` the Python that submits, `created` a time in UTC.
     `shell_options` are options that sbatch takes from the shell's variables, such as `account` from SBATCH_ACCOUNT.
+    `snapshot_dir` is where a snapshot of the code would be; None: in the run directory.
     `is_allocated`: the nodes are there already, so nothing is asked of a partition.
     """
 
@@ -80,6 +83,7 @@ class SubmissionContext:
     package_version: str
     shell_options: Mapping[str, str] = field(default_factory=dict)
     is_allocated: bool = False
+    snapshot_dir: str | None = None
 
 
 def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) -> LaunchPlan:
@@ -94,9 +98,8 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
     plans = tuple(_role(role, spec) for role in roles)
-    most_workers = max(role.most_workers_on_a_node for role in plans)
     nodes = _nodes(plans, spec)
-    resources, container = resolve_resources(spec, site, most_workers), _container(spec, site, submission)
+    resources = resolve_resources(spec, site, max(role.most_workers_on_a_node for role in plans))
     _refuse([*limits, *_excess(spec, nodes, resources, site, submission)], site)
     return LaunchPlan(
         format_version=FORMAT_VERSION,
@@ -114,8 +117,10 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         resources=resources,
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
-        workdir=_node_path(_known(spec.workdir), submission.job_dir),
-        python=_python(spec.python or (IMAGE_PYTHON if container else submission.interpreter), submission.job_dir),
+        workdir=_workdir(spec, submission),
+        python=_python(
+            spec.python or (IMAGE_PYTHON if is_contained(spec) else submission.interpreter), submission.job_dir
+        ),
         env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
         restart=_restart(spec, nodes),
@@ -138,9 +143,10 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         health=_health(_known(spec.health)),
         scratch=site.scratch,
         srun=site.srun,
-        container=container,
+        container=_container(spec, site, submission),
         host_python=submission.interpreter if _has_own_python(spec) else None,
         stage=resolve_stage(spec, site, submission.job_dir),
+        snapshot=_snapshot(spec, submission),
     )
 
 
@@ -159,7 +165,7 @@ def _container(spec: JobSpec, site: SiteConfig, submission: SubmissionContext) -
         own_mounts(
             run_dir=submission.run_dir,
             package_dir=submission.package_dir,
-            workdir=_node_path(_known(spec.workdir), submission.job_dir),
+            workdir=_workdir(spec, submission),
             files=files,
             scratch=site.scratch,
         )
@@ -212,6 +218,8 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec], job: JobSpec, site: Si
         yield f"{format_path(conflict.path)}: {conflict.message}"
     yield from check_container(asked, job, site)
     yield from check_stage(asked, site)
+    if asked.snapshot and has_reference(asked.workdir or ""):
+        yield f"snapshot: workdir is {asked.workdir}, which is known on the nodes only; leave one of them out"
     elastic = asked.elastic  # checked here, because a site may have a default of either key
     if elastic is not None and elastic.after_exit_timeout == "succeed" and elastic.exit_timeout is None:
         why = "without it nobody is stopped while ranks still run"
@@ -293,6 +301,19 @@ def _state(state: StateSpec, job_dir: str) -> StatePlan:
         flush=_known(state.flush),
         load_from=None if state.load_from is None else os.path.abspath(os.path.join(job_dir, state.load_from)),
     )
+
+
+def _snapshot(spec: JobSpec, submission: SubmissionContext) -> SnapshotPlan | None:
+    if not spec.snapshot:
+        return None
+    source = expand_references(_node_path(_known(spec.workdir), submission.job_dir), {})
+    return SnapshotPlan(source=source, directory=submission.snapshot_dir or RUN_SNAPSHOT.format(submission.run_dir))
+
+
+def _workdir(spec: JobSpec, submission: SubmissionContext) -> str:
+    snapshot = _snapshot(spec, submission)
+    workdir = _node_path(_known(spec.workdir), submission.job_dir)
+    return workdir if snapshot is None else quote_dollars(snapshot.directory)
 
 
 def _has_own_python(spec: JobSpec) -> bool:

@@ -54,7 +54,7 @@ class CreatedRunDirectory:
         for path in (*made, layout.submission):
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        for path in _folders(layout):
+        for path in (*_folders(layout), layout.snapshot):
             shutil.rmtree(path, ignore_errors=True)
         for path in self._made_above:
             with contextlib.suppress(OSError):  # another run may have been made in the same parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterable
 
 from hpc_elastic.errors import RunDirectoryError
@@ -24,6 +25,7 @@ class CreatedArray:
         for path in (self.layout.record, self.layout.job_yaml, self.layout.script):
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        shutil.rmtree(self.layout.snapshot, ignore_errors=True)
         for run in reversed(self.runs):  # the first one made the folders above
             run.remove()
 

@@ -126,6 +126,11 @@ class RunLayout:
         return os.path.join(self.nodes, node, "samples.jsonl")
 
     @property
+    def snapshot(self) -> str:
+        """The copy of the code that workers run from, if the job asks for one and is no task of an array."""
+        return os.path.join(self.root, "snapshot")
+
+    @property
     def memory(self) -> str:
         """The folder with a folder for each attempt after which training states were written from memory."""
         return os.path.join(self.root, "memory")
@@ -276,6 +281,11 @@ class ArrayLayout:
     def script(self) -> str:
         """The script that the scheduler starts for each task; it continues with the task's own script."""
         return os.path.join(self.root, "job.sh")
+
+    @property
+    def snapshot(self) -> str:
+        """The copy of the code that the workers of all tasks run from, if the job asks for one."""
+        return os.path.join(self.root, "snapshot")
 
     def task(self, number: int) -> RunLayout:
         """Return the paths of the run of task 0, 1, 2 ..."""

@@ -75,7 +75,8 @@ class Endpoint:
 class AllocationClaim:
     """`allocations/NNNN.json`: one start by the scheduler, and its first head.
 
-    `host` is the name of the machine of `node`; the two differ on the local backend only.
+    `host` is the name of the machine of `node`; the two differ on the local backend only. `scripts` has a digest of
+    each script that is an entrypoint, as that node saw it; `changed_scripts` differ from those of the start before.
     """
 
     format_version: int = FORMAT_VERSION
@@ -89,6 +90,8 @@ class AllocationClaim:
     host: str
     head: Endpoint
     time: str
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    changed_scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

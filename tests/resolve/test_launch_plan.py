@@ -8,10 +8,12 @@ import pytest
 
 from hpc_elastic.errors import JobError
 from hpc_elastic.job.parse import parse_job
-from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, StatePlan, dump_plan, parse_plan
+from hpc_elastic.plan.launch_plan import LaunchPlan, NetworkPlan, SnapshotPlan, StatePlan, dump_plan, parse_plan
 from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.plan.std_streams import NO_STREAMS, LocalStreams, Std
+from hpc_elastic.render.values import template_values
 from hpc_elastic.resolve.launch_plan import SubmissionContext, resolve_plan
+from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.site.parse import parse_site
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -425,3 +427,22 @@ def test_a_plan_of_an_older_version_without_restart_arguments_is_read() -> None:
 )
 def test_a_thousand_ranks_have_a_log_a_node_if_nothing_else_is_asked_for(job: str, per: str) -> None:
     assert resolve(job).logs.per == per
+
+
+def test_a_snapshot_is_where_workers_start_and_setup_lines_run_in_its_source() -> None:
+    plan = resolve("snapshot: true\nworkdir: code")
+    snapshot = SnapshotPlan(source="/home/ada/digits/code", directory=f"{CONTEXT.run_dir}/snapshot")
+    assert (plan.snapshot, plan.workdir) == (snapshot, snapshot.directory)
+    assert RunLayout(CONTEXT.run_dir).snapshot == snapshot.directory
+    assert template_values(plan)["setup_dir"] == snapshot.source
+    shared = resolve("snapshot: true", context=replace(CONTEXT, snapshot_dir="/arrays/a$b/snapshot"))
+    assert (shared.snapshot and shared.snapshot.directory, shared.workdir) == (
+        "/arrays/a$b/snapshot",
+        "/arrays/a$$b/snapshot",
+    )
+    assert resolve("snapshot: false").snapshot is None
+
+
+def test_a_snapshot_of_a_folder_that_only_nodes_know_is_refused() -> None:
+    with pytest.raises(JobError, match=r"snapshot: workdir is \$\{HOME\}/x, which is known on the nodes only"):
+        resolve("snapshot: true\nworkdir: ${HOME}/x")

@@ -29,6 +29,7 @@ from hpc_elastic.agent.records.requests import (
     with_id,
 )
 from hpc_elastic.agent.records.return_values import with_nodes_values, with_runs_values
+from hpc_elastic.agent.records.scripts import changed_scripts, describe_changed, script_digests
 from hpc_elastic.codec import from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
 from hpc_elastic.job_ids import is_local
@@ -169,6 +170,7 @@ class Journal:
             mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 self._announce(mine)
+                self._note_changed_scripts(mine)
                 return self._took(ClaimedAllocation(claim=mine, is_ours=True))
 
     def claim_next_allocation(self, head: Endpoint, after: int) -> bool:
@@ -377,13 +379,16 @@ class Journal:
 
     def say(self, text: str, level: Level = "info") -> None:
         """Print a line, if `log_level` asks for it, to the agent's log and, on the head, to the script's output."""
+        self._print(text, level, to_output=self.is_head)
+
+    def _print(self, text: str, level: Level, *, to_output: bool) -> None:
         if LEVELS.index(level) > self._loudest:
             return
         mark = "debug: " if level == "debug" else ""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} hpc-elastic {self._place.node}: {mark}{printable_line(text)}"
         with contextlib.suppress(OSError):
             print(line, flush=True, file=self.log)
-        if self.is_head:
+        if to_output:
             path = self._layout.script_output(self._place.job_id)
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8", opener=_private) as file:
                 file.write(f"{line}\n")
@@ -519,7 +524,8 @@ class Journal:
         return self._tried
 
     def _allocation_claim(self, head: Endpoint, number: int) -> AllocationClaim:
-        place = self._place
+        place, scripts, before = self._place, script_digests(self._plan), self._chain.latest_allocation()
+        is_same_start = before is not None and self._chain.is_this_start(before)
         return AllocationClaim(
             run=self._plan.run,
             allocation=number,
@@ -531,7 +537,18 @@ class Journal:
             host=os.uname().nodename,
             head=head,
             time=utc_text(time.time()),
+            scripts=scripts,
+            changed_scripts=changed_scripts(before, scripts, is_same_start=is_same_start),
         )
+
+    def _note_changed_scripts(self, mine: AllocationClaim) -> None:
+        """Tell people that workers will run another script than before; a result of both has no one cause."""
+        if mine.changed_scripts:
+            line, names = describe_changed(mine.changed_scripts), list(mine.changed_scripts)
+            self.allocation = mine.allocation
+            self._print(line, "warning", to_output=True)  # the node is head, as soon as it knows of its claim
+            note = Note(name="scripts.changed", message=line, attempt=0, metadata={"scripts": names})
+            self.note(note, time.time_ns())
 
     def _took(self, claimed: ClaimedAllocation) -> ClaimedAllocation:
         self.allocation = claimed.claim.allocation

@@ -41,7 +41,7 @@ JOB_KEYS = frozenset(
     {"binding", "container", "elastic", "env", "health", "log_level", "logs", "metrics", "name", "nodes", "preload"}
     | {"progress", "python", "requeue", "resources", "restart", "role", "sbatch", "setup", "signals", "site", "spares"}
     | {"stage", "stall_timeout", "start", "state", "start_timeout", "template", "time", "virtual_local_rank", "workdir"}
-    | {"worker_env", "workers_per_node"}
+    | {"snapshot", "worker_env", "workers_per_node"}
 )
 SLURM_NAMES = _SBATCH | _CONVERTED | {"setup"}
 

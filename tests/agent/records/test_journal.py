@@ -23,9 +23,19 @@ from hpc_elastic.membership.decisions import History, SilentEnds
 from hpc_elastic.membership.ranks import Seat
 from hpc_elastic.membership.rounds import HeadSettings, open_attempt
 from hpc_elastic.plan.launch_plan import StatePlan
+from hpc_elastic.plan.roles import EntrypointPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.layout import RunLayout
-from hpc_elastic.rundir.records import AttemptClaim, Charged, Endpoint, RunResultRecord, RunState, Spend, World
+from hpc_elastic.rundir.records import (
+    AllocationClaim,
+    AttemptClaim,
+    Charged,
+    Endpoint,
+    RunResultRecord,
+    RunState,
+    Spend,
+    World,
+)
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.agent.answers import Answers
 from tests.plans import make_run_plan
@@ -630,3 +640,28 @@ def test_states_are_removed_when_the_run_has_succeeded_and_the_script_can_read_i
     journal.write_result(a_result())
     assert seen == [True, True]
     assert not os.path.exists(runs.layout.memory)
+
+
+def test_a_script_that_has_changed_since_the_start_before_is_told_once_and_recorded(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    plan = make_run_plan(
+        runs.layout.root, workdir=str(tmp_path), entrypoint=EntrypointPlan(kind="script", target="train.py", args=())
+    )
+
+    def start(count: int) -> AllocationClaim:
+        journal = Journal(runs.layout, plan, a_place(restart_count=count), questions=Answers(is_over=lambda _: True))
+        return journal.claim_allocation(HEAD).claim
+
+    script.write_text("first")
+    assert start(0).changed_scripts == ()
+    assert start(1).changed_scripts == ()
+    script.write_text("second")
+    assert start(2).changed_scripts == ("train.py",)
+    assert start(2).changed_scripts == ("train.py",), "another agent of that start reads the same claim"
+    assert start(3).changed_scripts == ()
+    line = "train.py has changed since the job's last start: workers run what is there now (snapshot: true keeps it)"
+    assert capsys.readouterr().out.count(line) == 1
+    events = [json.loads(text) for text in Path(runs.layout.events("node0")).read_text().splitlines()]
+    assert [(event["name"], event["allocation"]) for event in events] == [("scripts.changed", 3)]

@@ -1,0 +1,135 @@
+"""Copies the files that git tracks in a run's working directory, so that the run keeps the code that it began with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpc_elastic.errors import JobError, RunDirectoryError
+from hpc_elastic.plan.launch_plan import LaunchPlan, SnapshotPlan
+from hpc_elastic.rundir import store
+
+_SUBMODULE = "160000"  # the mode of a submodule in git's index
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedFiles:
+    """The files that git tracks below a directory, by their paths relative to it.
+
+    `submodules` are those below it, whose files belong to another checkout; `untracked` are files that git neither
+    tracks nor ignores.
+    """
+
+    files: tuple[str, ...]
+    submodules: tuple[str, ...]
+    untracked: tuple[str, ...]
+
+
+def list_tracked(directory: str) -> TrackedFiles:
+    """Ask git which files it tracks below a directory.
+
+    Raises:
+        JobError: the directory is in no checkout of git, git says no, or there is no git here.
+    """
+    index = _git(directory, ["ls-files", "--cached", "--stage", "-z"])
+    files, submodules = parse_index(index)
+    others = _git(directory, ["ls-files", "--others", "--exclude-standard", "-z"])
+    return TrackedFiles(files=files, submodules=submodules, untracked=tuple(filter(None, others.split("\0"))))
+
+
+def parse_index(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parse what `git ls-files --stage -z` prints: files, and submodules; in a merge a file has several entries."""
+    files: dict[str, None] = {}
+    submodules: dict[str, None] = {}
+    for entry in filter(None, text.split("\0")):
+        mode, _, rest = entry.partition(" ")
+        (submodules if mode == _SUBMODULE else files)[rest.partition("\t")[2]] = None
+    return tuple(files), tuple(submodules)
+
+
+def find_problem(plan: LaunchPlan, snapshot: SnapshotPlan) -> str | None:
+    """Return why the snapshot of a run would not do, None if it would."""
+    try:
+        tracked = list_tracked(snapshot.source)
+    except JobError as error:
+        return error.problems[0]
+    for role in plan.roles:
+        target = os.path.normpath(role.entrypoint.target)
+        if role.entrypoint.kind != "script" or target in tracked.files:
+            continue
+        if os.path.isabs(target):
+            inside = os.path.relpath(target, snapshot.source)
+            if not inside.startswith(os.pardir):
+                return f"the script is named by its absolute path, which is no part of the snapshot; write {inside}"
+        elif not any(target.startswith(f"{name}/") for name in tracked.submodules):
+            return f"git does not track the script {target} of {snapshot.source}, so it would be missing; `git add` it"
+        else:
+            return f"the script {target} is in a submodule of {snapshot.source}, which is not copied"
+    return None
+
+
+def describe_left_out(source: str) -> list[str]:
+    """Return a line for each kind of file that a snapshot of a directory does not have."""
+    tracked = list_tracked(source)
+    missing = [name for name in tracked.files if not os.path.lexists(os.path.join(source, name))]
+    kinds = (
+        (tracked.submodules, "the snapshot has no files of submodules"),
+        (missing, "git tracks what is not there, and not in the snapshot"),
+        (tracked.untracked, "the snapshot has no files that git does not track"),
+    )
+    return [f"{what}: {_name_some(names)}" for names, what in kinds if names]
+
+
+def make_snapshot(snapshot: SnapshotPlan) -> None:
+    """Copy the tracked files as they are now, changed or not.
+
+    Raises:
+        JobError: git cannot list them.
+        RunDirectoryError: they cannot be copied; what was copied is for the caller to remove.
+    """
+    for name in list_tracked(snapshot.source).files:
+        source, target = os.path.join(snapshot.source, name), os.path.join(snapshot.directory, name)
+        if not os.path.lexists(source):
+            continue
+        with store.file_system_errors(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                shutil.copy2(source, target, follow_symlinks=False)
+            except IsADirectoryError as error:
+                raise RunDirectoryError(f"{source} is a folder where git tracks a file") from error
+    with store.file_system_errors(snapshot.directory):
+        os.makedirs(snapshot.directory, exist_ok=True)
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _git(directory: str, arguments: Sequence[str]) -> str:
+    """Return what git prints.
+
+    Raises:
+        JobError: there is no git, or it refuses.
+    """
+    # Variables such as GIT_DIR, which a hook has, would name another checkout.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", directory, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**environ, "LC_ALL": "C"},
+            check=False,
+        )
+    except OSError as error:
+        raise JobError([f"cannot run git: {error.strerror}; a snapshot is of the files that it tracks"]) from error
+    if done.returncode != 0:
+        said = os.fsdecode(done.stderr).strip().splitlines() or [f"git ended with {done.returncode}"]
+        what = "is no checkout of git, whose tracked files a snapshot copies"
+        raise JobError([f"{directory} {what}: {said[0].removeprefix('fatal: ')}"])
+    return os.fsdecode(done.stdout)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.records.scripts import changed_scripts, describe_changed, script_digests
+from hpc_elastic.plan.launch_plan import LaunchPlan
+from hpc_elastic.plan.roles import EntrypointPlan, NodesPlan
+from hpc_elastic.rundir.records import AllocationClaim, Endpoint
+from tests.plans import make_plan, make_role
+
+
+def plan_of(folder: Path, *entrypoints: EntrypointPlan) -> LaunchPlan:
+    roles = tuple(
+        make_role(f"role{number}", NodesPlan(min=1, max=1), entrypoint=entrypoint)
+        for number, entrypoint in enumerate(entrypoints)
+    )
+    return make_plan(roles=roles, workdir=str(folder))
+
+
+def claim(**fields: object) -> AllocationClaim:
+    one = AllocationClaim(
+        run="run",
+        allocation=1,
+        job_id="7",
+        restart_count=0,
+        array_task=None,
+        nodes=("node1",),
+        node="node1",
+        host="node1",
+        head=Endpoint(address="10.0.0.1", port=1),
+        time="",
+    )
+    return replace(one, **fields)  # type: ignore[arg-type]
+
+
+def test_the_digest_of_a_script_is_of_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a")
+    script = EntrypointPlan(kind="script", target="train.py", args=())
+    module = EntrypointPlan(kind="module", target="train", args=())
+    gone = EntrypointPlan(kind="script", target="gone.py", args=())
+    plan = plan_of(tmp_path, script, module, gone)
+    before = script_digests(plan)
+    assert before.keys() == {"train.py"}
+    (tmp_path / "train.py").touch()
+    assert script_digests(plan) == before
+    (tmp_path / "train.py").write_text("b")
+    assert script_digests(plan) != before
+
+
+def test_a_workdir_that_is_not_known_has_no_scripts(tmp_path: Path) -> None:
+    script = EntrypointPlan(kind="script", target="train.py", args=())
+    assert script_digests(replace(plan_of(tmp_path, script), workdir="${NO_SUCH_VARIABLE}")) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "is_same_start", "changed"),
+    [
+        (None, False, ()),
+        (claim(), False, ()),  # a claim of a version that had no digests
+        (claim(scripts={"a.py": "1"}), False, ()),
+        (claim(scripts={"a.py": "0"}), False, ("a.py",)),
+        (claim(scripts={"a.py": "1"}, changed_scripts=("a.py",)), True, ("a.py",)),
+        (claim(scripts={"a.py": "1"}, changed_scripts=("a.py",)), False, ()),
+        (claim(scripts={"a.py": "0", "b.py": "2"}, changed_scripts=("b.py",)), True, ("b.py", "a.py")),
+    ],
+)
+def test_scripts_are_compared_with_those_of_the_start_before(
+    before: AllocationClaim | None, is_same_start: bool, changed: tuple[str, ...]
+) -> None:
+    assert changed_scripts(before, {"a.py": "1", "new.py": "3"}, is_same_start=is_same_start) == changed
+
+
+def test_people_are_told_in_one_line() -> None:
+    assert describe_changed(("a.py",)).startswith("a.py has changed since the job's last start: ")
+    assert describe_changed(("a.py", "b.py")).startswith("a.py, b.py have changed ")
