@@ -118,9 +118,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         time_s=_seconds(spec.time),
         setup=spec.setup or (),
         workdir=_workdir(spec, submission),
-        python=_python(
-            spec.python or (IMAGE_PYTHON if is_contained(spec) else submission.interpreter), submission.job_dir
-        ),
+        python=_python(spec, submission),
         env=resolve_env(spec.env or {}),
         worker_env_slurm=_known(_known(spec.worker_env).slurm),
         restart=_restart(spec, nodes),
@@ -321,10 +319,11 @@ def _has_own_python(spec: JobSpec) -> bool:
     return is_contained(spec) or (spec.python or "").startswith(IN_STAGE)
 
 
-def _python(python: str, job_dir: str) -> str:
+def _python(spec: JobSpec, submission: SubmissionContext) -> str:
     """Keep a bare name, which is searched for after setup; make a path relative to the job file's folder absolute."""
+    python = spec.python or (IMAGE_PYTHON if is_contained(spec) else submission.interpreter)
     is_relative = os.sep in python and not python.startswith(IN_STAGE)
-    return os.path.normpath(os.path.join(job_dir, python)) if is_relative else python
+    return os.path.normpath(os.path.join(submission.job_dir, python)) if is_relative else python
 
 
 def _restart(spec: JobSpec, nodes: NodesPlan) -> RestartPlan:
