@@ -38,7 +38,7 @@ _OF_MPIRUN = frozenset(
     }
 )
 NOTHING_BEHIND = "nothing runs behind the training in its job; a second job with --dependency can"
-_NO_CONTAINER = "the workers run without the container: give them an environment by setup and python"
+_NO_CONTAINER = "write it as container: {runtime, image, mounts}, without which workers run on the node itself"
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _COUNTED_BY_SLURM = frozenset({"nodes", "ntasks", "ntasks-per-node", "tasks-per-node"})
 _OF_SRUN = {

@@ -167,7 +167,7 @@ class Journal:
             if latest is not None:
                 self._refuse_if_alive(latest)
             self._refuse_if_over()
-            mine = self._try_claim(head, latest.allocation + 1 if latest else 1)
+            mine = self._try_claim(head, latest.allocation + 1 if latest else 1, before=latest)
             if claim(self._layout.allocation(mine.allocation), to_json(mine)):
                 self._announce(mine)
                 self._note_changed_scripts(mine)
@@ -517,15 +517,15 @@ class Journal:
                 tip=f"a run has one allocation at a time: wait for job {record.job_id}, or cancel it",
             )
 
-    def _try_claim(self, head: Endpoint, number: int) -> AllocationClaim:
+    def _try_claim(self, head: Endpoint, number: int, *, before: AllocationClaim | None = None) -> AllocationClaim:
         """Return the claim to try; the same as last time if the file system failed then: it may have been made."""
         if self._tried is None or (self._tried.allocation, self._tried.head) != (number, head):
-            self._tried = self._allocation_claim(head, number)
+            self._tried = self._allocation_claim(head, number, before)
         return self._tried
 
-    def _allocation_claim(self, head: Endpoint, number: int) -> AllocationClaim:
-        place, scripts, before = self._place, script_digests(self._plan), self._chain.latest_allocation()
-        is_same_start = before is not None and self._chain.is_this_start(before)
+    def _allocation_claim(self, head: Endpoint, number: int, before: AllocationClaim | None) -> AllocationClaim:
+        """Return a new claim; `before` is that of an earlier start, with whose scripts those of now are compared."""
+        place, scripts = self._place, script_digests(self._plan)
         return AllocationClaim(
             run=self._plan.run,
             allocation=number,
@@ -538,7 +538,7 @@ class Journal:
             head=head,
             time=utc_text(time.time()),
             scripts=scripts,
-            changed_scripts=changed_scripts(before, scripts, is_same_start=is_same_start),
+            changed_scripts=changed_scripts(before, scripts),
         )
 
     def _note_changed_scripts(self, mine: AllocationClaim) -> None:

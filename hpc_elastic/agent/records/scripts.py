@@ -24,13 +24,10 @@ def script_digests(plan: LaunchPlan) -> dict[str, str]:
     return digests
 
 
-def changed_scripts(before: AllocationClaim | None, now: Mapping[str, str], *, is_same_start: bool) -> tuple[str, ...]:
-    """Return which scripts differ from those of the latest claim, and of one of this start also what it says."""
-    if before is None:
-        return ()
-    known = before.changed_scripts if is_same_start else ()
-    changed = (name for name, digest in now.items() if before.scripts.get(name, digest) != digest)
-    return tuple(dict.fromkeys((*known, *changed)))
+def changed_scripts(before: AllocationClaim | None, now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which scripts differ from those of an earlier start's claim; one that it does not know does not."""
+    known = before.scripts if before is not None else {}
+    return tuple(name for name, digest in now.items() if known.get(name, digest) != digest)
 
 
 def describe_changed(scripts: tuple[str, ...]) -> str:

@@ -56,21 +56,19 @@ def test_a_workdir_that_is_not_known_has_no_scripts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "is_same_start", "changed"),
+    ("before", "changed"),
     [
-        (None, False, ()),
-        (claim(), False, ()),  # a claim of a version that had no digests
-        (claim(scripts={"a.py": "1"}), False, ()),
-        (claim(scripts={"a.py": "0"}), False, ("a.py",)),
-        (claim(scripts={"a.py": "1"}, changed_scripts=("a.py",)), True, ("a.py",)),
-        (claim(scripts={"a.py": "1"}, changed_scripts=("a.py",)), False, ()),
-        (claim(scripts={"a.py": "0", "b.py": "2"}, changed_scripts=("b.py",)), True, ("b.py", "a.py")),
+        (None, ()),
+        (claim(), ()),  # a claim of a version that had no digests
+        (claim(scripts={"a.py": "1"}), ()),
+        (claim(scripts={"a.py": "0"}), ("a.py",)),
+        (claim(scripts={"a.py": "1"}, changed_scripts=("a.py",)), ()),
     ],
 )
 def test_scripts_are_compared_with_those_of_the_start_before(
-    before: AllocationClaim | None, is_same_start: bool, changed: tuple[str, ...]
+    before: AllocationClaim | None, changed: tuple[str, ...]
 ) -> None:
-    assert changed_scripts(before, {"a.py": "1", "new.py": "3"}, is_same_start=is_same_start) == changed
+    assert changed_scripts(before, {"a.py": "1", "new.py": "3"}) == changed
 
 
 def test_people_are_told_in_one_line() -> None:
