@@ -54,7 +54,8 @@ trap - ERR DEBUG
 
 # This script's own programs do not run by the workers' Python, which is not here.
 for hpc_elastic_wanted in /opt/hpc_elastic/bin/python3 python3; do
-    hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") && break
+    hpc_elastic_python=$(type -P -- "$hpc_elastic_wanted") &&
+        "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
 done
 [[ $hpc_elastic_python == /* ]] || hpc_elastic_python=$PWD/$hpc_elastic_python
 if ! "$hpc_elastic_python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then

@@ -176,6 +176,11 @@ def test_the_scripts_own_programs_run_by_a_python_of_the_node(tmp_path: Path) ->
     scene = dataclasses.replace(scene, plan=dataclasses.replace(scene.plan, host_python="/gone/python3"))
     status, _, errors = scene.run(DATA="/", STUB_STATUS="0")
     assert (status, errors) == (0, "")
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    scene = dataclasses.replace(scene, plan=dataclasses.replace(scene.plan, host_python=str(old)))
+    assert scene.run(DATA="/", STUB_STATUS="0")[0] == 0
 
 
 @pytest.mark.parametrize(("gpus", "asks"), [(4, True), (None, False)])
