@@ -140,6 +140,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     for hpc_elastic_name in PROJECT; do
         [ -n "${!hpc_elastic_name+x}" ] || hpc_elastic_refuse "container names a variable that is not set here: $hpc_elastic_name${HPC_ELASTIC_STAGE_PROBLEM:+ ($HPC_ELASTIC_STAGE_PROBLEM)}"
     done
+    type -P apptainer >/dev/null || hpc_elastic_refuse "there is no program apptainer in PATH; load it in setup"
     hpc_elastic_host=$(mktemp -d /tmp/hpc-elastic-XXXXXXXX || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
         hpc_elastic_refuse "no folder can be made in /tmp, nor in /dev/shm"
     read -r hpc_elastic_stat <"/proc/$BASHPID/stat"
@@ -157,7 +158,6 @@ hpc_elastic_contain() { # the job's id, the agent's command
     [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
     hpc_elastic_mounts+=(/data/imagenet:/data:ro)
     hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
-    type -P apptainer >/dev/null || hpc_elastic_refuse "there is no program apptainer in PATH; load it in setup"
     hpc_elastic_options=(--cleanenv --pwd /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
     [ ! -e /dev/nvidiactl ] || hpc_elastic_options+=(--nv)
     [ ! -e /dev/kfd ] || hpc_elastic_options+=(--rocm)

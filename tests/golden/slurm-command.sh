@@ -131,6 +131,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     local hpc_elastic_job=$1 hpc_elastic_host hpc_elastic_name hpc_elastic_pipe hpc_elastic_stat hpc_elastic_fields
     local hpc_elastic_status hpc_elastic_mounts=()
     shift
+    type -P -- '/home/ada/my bin/enter.sh' >/dev/null || hpc_elastic_refuse "there is no program "'/home/ada/my bin/enter.sh'
     hpc_elastic_host=$(mktemp -d /tmp/hpc-elastic-XXXXXXXX || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
         hpc_elastic_refuse "no folder can be made in /tmp, nor in /dev/shm"
     read -r hpc_elastic_stat <"/proc/$BASHPID/stat"
@@ -148,7 +149,6 @@ hpc_elastic_contain() { # the job's id, the agent's command
     [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
     hpc_elastic_mounts+=(/data/imagenet:/data:ro)
     hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
-    type -P -- '/home/ada/my bin/enter.sh' >/dev/null || hpc_elastic_refuse "there is no program "'/home/ada/my bin/enter.sh'
     HPC_ELASTIC_CONTAINER_IMAGE='' HPC_ELASTIC_CONTAINER_MOUNTS=$(printf '%s\n' "${hpc_elastic_mounts[@]}") \
         '/home/ada/my bin/enter.sh' "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&-
     hpc_elastic_status=$?

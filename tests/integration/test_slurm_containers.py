@@ -49,7 +49,7 @@ def test_a_crash_restarts_workers_in_an_image_that_sees_only_what_it_is_given(sl
     result = assert_over(run, "SUCCEEDED", 0)
     assert (result["attempts"], result["restarts"]) == (2, 1)
     assert run.stdout(2, 0) == "squeue: None\nvariables: image yes None\nours: []\n"
-    assert "squeue: None" in slurm_door.run("logs", run.layout.root, "--attempt", "1").stdout
+    assert "squeue: None" in slurm_door.run("logs", run.layout.root).stdout
     assert json.loads(slurm_door.run("status", run.layout.root, "--json").stdout)["state"] == "SUCCEEDED"
     assert_left_slurm(slurm, run, "COMPLETED", "0:0")
 

@@ -150,8 +150,10 @@ def test_a_command_gets_the_agents_command_line_and_is_told_image_and_mounts(tmp
 def test_a_node_that_cannot_start_the_image_says_why(
     plan: ContainerPlan, variables: dict[str, str], said: str, tmp_path: Path
 ) -> None:
+    before = set(Path("/tmp").glob("hpc-elastic-????????"))
     status, _, errors = make_contained(tmp_path, plan).run(SLURMD_NODENAME="node7", **variables)
     assert (status, errors) == (3, f"hpc-elastic agent (job 7, start 0): error: node7: {said}\n")
+    assert not set(Path("/tmp").glob("hpc-elastic-????????")) - before, "nothing is left that would wait for an agent"
 
 
 def test_srun_is_told_by_options_of_pyxis_and_exports_no_more_than_the_list(tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ def enter(directory: str, environ: MutableMapping[str, str]) -> None:
     Raises:
         OSError: the folder is not there, or cannot be read.
     """
-    with open(os.path.join(directory, "environ"), "rb") as file:
+    path = os.path.join(directory, "environ")
+    with open(path, "rb") as file:
         entries = file.read().split(b"\0")
+    if not any(entry.startswith(os.fsencode(f"{HOST_PROCESS_VARIABLE}=")) for entry in entries[:-1]):  # the last one
+        raise OSError(errno.ENOSPC, "it is not complete; the disk of the node may be full", path)
     for name, equals, value in (os.fsdecode(entry).partition("=") for entry in entries):
         if equals:
             environ[name] = value
