@@ -25,6 +25,7 @@ WHOLLY_VARIANTS = {
     "compat/test_surroundings.py",
     "integration/test_local_training.py",
     "integration/test_slurm_hydra.py",
+    "integration/test_slurm_snapshot.py",
     "integration/test_slurm_survival_surroundings.py",
     "integration/test_slurm_word.py",
     "integration/test_training.py",
