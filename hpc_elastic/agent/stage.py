@@ -82,7 +82,11 @@ def stage_here(stage: StagePlan, key: str) -> tuple[str, str]:
     key = key or _within(stage.timeout_s, lambda: fingerprint(source), f"cannot read {source}")
     lock = open_lock(source, target, key)  # kept open by what this process becomes
     left = stage.timeout_s - (time.monotonic() - began)
-    was_there = _within(left, lambda: json.dumps(make_copy(source, target, key, lock)[1]), f"cannot copy {source}")
+    try:
+        was_there = _within(left, lambda: json.dumps(make_copy(source, target, key, lock)[1]), f"cannot copy {source}")
+    except StageError:
+        os.close(lock)  # another job may have better luck
+        raise
     path = os.path.join(target, copy_name(source, key))
     took = time.monotonic() - began
     return path, f"{'found' if json.loads(was_there) else 'copied'} {source} at {path} in {took:.1f} s"
@@ -102,6 +106,8 @@ def _within(seconds: float, work: Callable[[], str], what: str) -> str:
             os.write(writer, _outcome(work))
         os._exit(0)
     os.close(writer)
+    with contextlib.suppress(OSError):  # whoever of the two comes first
+        os.setpgid(pid, pid)
     ready, _, _ = select.select([reader], [], [], max(0.0, seconds))
     told = os.read(reader, _PIPE_BYTES) if ready else b""
     os.close(reader)

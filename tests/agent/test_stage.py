@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from hpc_elastic.agent.node.staged_copy import StageError
+from hpc_elastic.agent.node.staged_copy import StageError, fingerprint
 from hpc_elastic.agent.stage import stage_here
 from hpc_elastic.plan.launch_plan import StagePlan, dump_plan
 from hpc_elastic.rundir.layout import RunLayout
 from tests.plans import make_run_plan
+from tests.slurm_sandbox.sandbox import wait_until
 
 LAUNCH = str(Path(__file__).parents[2] / "hpc_elastic" / "launch.py")
 TELLS = "import json, os, sys; print(json.dumps([sys.executable, sys.argv[1:], dict(os.environ)]))"
@@ -28,6 +31,14 @@ def run_stage(tmp_path: Path, stage: StagePlan, *arguments: str) -> subprocess.C
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "DISK": str(tmp_path)}
     )
+
+
+def is_free(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_source(tmp_path: Path) -> tuple[Path, StagePlan]:
@@ -76,4 +87,9 @@ def test_a_source_that_hangs_is_left_behind_when_its_time_is_over(tmp_path: Path
     source = tmp_path / "image.sif"
     os.mkfifo(source)  # who opens it waits for a writer
     with pytest.raises(StageError, match=f"cannot copy {source}: not done within 0"):
-        stage_here(StagePlan(source=str(source), target=str(tmp_path / "disk"), timeout_s=0.3), "key")
+        stage_here(
+            StagePlan(source=str(source), target=str(tmp_path / "disk"), timeout_s=0.3), fingerprint(str(source))
+        )
+    (lock,) = (tmp_path / "disk").glob(".*.lock")
+    with open(lock, "rb") as other:
+        wait_until(lambda: is_free(other), "another job can have the lock")

@@ -73,7 +73,7 @@ def make_copy(source: str, target: str, key: str, lock: int) -> tuple[str, bool]
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.lexists(path):
                 _remove_unused(source, target)
-                _make(source, path)
+                _make(source, path, key)
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 if os.path.lexists(path):  # nobody took the moment between the two locks to remove it
                     return path, False
@@ -134,7 +134,7 @@ def _entries(path: str, below: str = "") -> Iterator[str]:
         yield f"{below}\0{found.st_mode}\0{found.st_size}\0{found.st_mtime_ns}\0{pointed}\n"
 
 
-def _make(source: str, path: str) -> None:
+def _make(source: str, path: str, key: str) -> None:
     """Make a complete copy at a path where there is none; the lock is held.
 
     Raises:
@@ -143,13 +143,14 @@ def _make(source: str, path: str) -> None:
     folder, name = os.path.split(path)
     begun = os.path.join(folder, f".{name}.part")
     _remove(begun)  # of somebody who died while it was made
-    before = os.stat(source)
+    is_folder = os.path.isdir(source)  # which is walked by the script alone
+    if not is_folder and fingerprint(source) != key:
+        raise StageError(f"{source} has changed since the job has looked at it")
     try:
         for command in _commands(source, begun):
             _run(command)
         _run(["sync", "-f", begun])  # a node that loses its power keeps the new name, perhaps with empty files
-        after = os.stat(source)
-        if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        if not is_folder and fingerprint(source) != key:
             raise StageError(f"{source} has changed while it was copied")
         os.rename(begun, path)
     except BaseException:

@@ -198,3 +198,13 @@ def test_a_copy_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     os.chown(path, 4711, 4711)
     with pytest.raises(StageError, match=r"belongs to user 4711; choose another stage\.target"):
         stage(source, target)
+
+
+def test_a_file_that_has_changed_since_the_job_looked_at_it_is_no_copy_of_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "image.sif", tmp_path / "disk"
+    source.write_text("one")
+    with locked(source, target) as lock:
+        key = fingerprint(str(source))
+        source.write_text("another")
+        with pytest.raises(StageError, match=f"{source} has changed since the job has looked at it"):
+            make_copy(str(source), str(target), key, lock)

@@ -22,8 +22,12 @@ def test_an_agent_takes_over_variables_of_any_content(tmp_path: Path) -> None:
     environ = {"A": "of the image", "KEPT": "1"}
     enter(str(tmp_path), environ)
     assert environ == {
-        "A": "x=y\nz", "EMPTY": "", "BAD": "\udcff", "KEPT": "1",
-        HOST_PROCESS_VARIABLE: "7 8", HOST_SIDE_VARIABLE: str(tmp_path),
+        "A": "x=y\nz",
+        "EMPTY": "",
+        "BAD": "\udcff",
+        "KEPT": "1",
+        HOST_PROCESS_VARIABLE: "7 8",
+        HOST_SIDE_VARIABLE: str(tmp_path),
     }
 
 
