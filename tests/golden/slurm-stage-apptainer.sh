@@ -176,14 +176,16 @@ hpc_elastic_answer() { # the folder through which the agent asks; each request i
     done
     while read -r hpc_elastic_asked; do
         hpc_elastic_asked=$1/$hpc_elastic_asked
-        ( # a limit in seconds, a folder, a command and its arguments
+        ( # a limit in seconds, a folder, a command and its arguments; timeout would make it die of the step's TERM
             mapfile -d '' -t hpc_elastic_words <"$hpc_elastic_asked.asked"
             case ${hpc_elastic_words[2]-} in
                 sbatch | squeue | scontrol | scancel | sinfo) ;;
                 *) hpc_elastic_words=(1 / false) ;;
             esac
-            { cd -- "${hpc_elastic_words[1]}" && timeout -s KILL "${hpc_elastic_words[0]}" "${hpc_elastic_words[@]:2}"; } \
-                </dev/null >"$hpc_elastic_asked.out" 2>"$hpc_elastic_asked.err"
+            {
+                cd -- "${hpc_elastic_words[1]}" && timeout -s KILL "${hpc_elastic_words[0]}" \
+                    bash -c 'trap "" TERM; exec "$@"' bash "${hpc_elastic_words[@]:2}"
+            } </dev/null >"$hpc_elastic_asked.out" 2>"$hpc_elastic_asked.err"
             echo "$?" >"$hpc_elastic_asked.new" && mv -- "$hpc_elastic_asked.new" "$hpc_elastic_asked.status"
         ) &
     done

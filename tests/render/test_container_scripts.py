@@ -51,6 +51,7 @@ def ask(*command, within_s=20.0):
         return type(error).__name__
     return [done.returncode, done.stdout, done.stderr]
 told["answers"] = [ask("squeue", "it's", "a b\\n"), ask("scontrol"), ask("rm", "-r", "/nowhere")]
+told["answers"].append(ask("sinfo"))
 told["left"] = sorted(os.listdir(sys.argv[3]))
 told["answers"].append(ask("scancel", within_s=0.1))
 told["host_side"] = sys.argv[3]
@@ -71,6 +72,8 @@ def make_contained(root: Path, container: ContainerPlan, **changes: Any) -> Scen
     scene = make_scene(root, container=container, host_python=sys.executable, **changes)
     (Path(scene.plan.package_dir) / "launch.py").write_text(AGENT)
     programs = {"apptainer": APPTAINER, "enter": ENTERS, "squeue": SQUEUE, "scancel": "#!/bin/sh\nexec sleep 5\n"}
+    # As Slurm's TERM, which comes to every process of a step: timeout passes it on to the command that it runs.
+    programs["sinfo"] = "#!/bin/sh\nkill -TERM $PPID\nsleep 0.2\necho answers\n"
     programs["scontrol"] = "#!/bin/sh\nexit 127\n"
     for name, text in programs.items():
         (scene.stubs / name).write_text(text)
@@ -125,7 +128,7 @@ def test_slurm_is_asked_outside_of_the_image(tmp_path: Path) -> None:
     told = told_by(scene)
     # The command has no other job's variables, as a command that the agent itself starts would not.
     assert told["answers"][0] == [3, "it's|a b\n||/etc/slurm.conf|gpu||", "oops\n"]
-    assert told["answers"][1:] == ["MissingProgramError", [1, "", ""], "SilenceError"]
+    assert told["answers"][1:] == ["MissingProgramError", [1, "", ""], [0, "answers\n", ""], "SilenceError"]
     assert told["left"] == ["environ", "requests"]
 
 
