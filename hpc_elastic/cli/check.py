@@ -99,6 +99,7 @@ def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") ->
         ("time limit", str(timedelta(seconds=plan.time_s)) if plan.time_s else default_time),
         ("in", plan.workdir),
         ("setup", count(len(plan.setup), "line") if plan.setup else "none"),
+        *_describe_surroundings(plan),
         ("restarts", f"at most {plan.restart.max_restarts}, each after {backoff.first_s:g} to {backoff.max_s:g} s"),
         ("node losses", _losses(plan)),
         ("health checks", _health(plan)),
@@ -108,6 +109,17 @@ def describe_plan(plan: LaunchPlan, *, default_time: str = "the partition's") ->
         *([("interface", plan.network.interface)] if plan.network.interface else []),
         ("run directory", plan.run_dir),
     ]
+
+
+def _describe_surroundings(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """Yield what is not the node's own: the code, the environment and the image; nothing where all of it is."""
+    if plan.snapshot is not None:
+        yield "code", f"a copy of what git tracks in {plan.snapshot.source}"
+    if plan.stage is not None:
+        yield "copied first", f"{plan.stage.source} to {plan.stage.target}"
+    if plan.container is not None:
+        what = " ".join(filter(None, (plan.container.command, plan.container.image)))
+        yield "container", f"{plan.container.runtime}: {what}"
 
 
 def _describe_roles(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
