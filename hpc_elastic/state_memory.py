@@ -1,16 +1,17 @@
 """Where a rank's training state lies in memory that outlives it: the layout that the rank and its agent share.
 
 Each local rank has a file in memory without a name, which the agent makes and keeps from attempt to attempt. Its first
-page is numbers of 64 bits: what the agent says, and a header for each of two slots. The slots themselves lie far
-apart in the file, at `SLOT_STRIDE`, so that each can grow; what is not written takes no memory.
+page is numbers of 64 bits: what the agent says, and a header for each slot. The slots themselves lie far
+apart in the file, at `SLOT_STRIDE`, so that each can grow; what is not written takes no memory. Two of them are used,
+and up to four where the states are copied to another node (`choose_slot`).
 
 A slot is written in this order: its header's `SEQUENCE` becomes 0, the state is copied, the header is filled, and
 `SEQUENCE`, the commit word, is written last. A rank that is killed at any point leaves a slot that is complete or that
 does not count. The checksum of the state follows when a thread has computed it (`CRC_OF` names the commit that it is
 for): it is there against damaged memory, not against torn writes.
 
-Of each number there is one writer: the agent of those before the slots, but for `PID`; the rank of the slots. The agent
-clears slots only while no worker runs.
+Of each number there is one writer: the agent of those before the slots, but for `PID` and `NO_COPIES`; the rank of the
+slots. The agent clears slots only while no worker runs.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 VARIABLE = "HPC_ELASTIC_STATE"  # OWN:NODE:WORLD, two descriptors and `world_name`; of `command:` entrypoints only
 MEMORY_NAME = "hpc-elastic-state"
-SLOTS = 2  # the newest state and the one before, of which the older is overwritten
+SLOTS = 4
+KEPT_COPIED = 2  # the newest states that are copied to another node are not overwritten
 SLOT_STRIDE = 1 << 40
 CONTROL_BYTES = 4096
 GROWS_BY = 2 * 1024 * 1024  # the size of a slot is a multiple of it
@@ -43,8 +45,10 @@ LIMIT = 5  # how many bytes this rank's slots may take together
 PERCENT = 6  # the share of the node's memory that the states of all its ranks may take
 TOTAL = 7  # the bytes of which that is a share
 LOCAL_RANK = 8
+COPY_EVERY = 9  # each how manieth save is copied to another node; 0: none. The keeper beside the agent raises it
+NO_COPIES = 10  # the rank has no room for states that are copied
 NOTHING, OWN, NODE = -1, 0, 1
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 
 # The numbers of a slot's header.
 FIRST_SLOT = 64
@@ -58,6 +62,7 @@ CHECK = 5  # the checksum of the numbers above
 CRC = 6  # of the state
 CRC_OF = 7  # the commit that `CRC` is for
 ALLOCATED = 8  # how many bytes of the slot are backed by memory
+ORDINAL = 9  # the how manieth save of the attempt this is, 0 for the state that it has begun with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,7 @@ class SlotState:
     length: int
     is_replicated: bool
     crc: int | None
+    ordinal: int = 0
 
     @property
     def version(self) -> tuple[int, int]:
@@ -153,9 +159,44 @@ def read_slots(numbers: memoryview) -> list[SlotState]:
                 length=header[LENGTH],
                 is_replicated=bool(header[IS_REPLICATED]),
                 crc=header[CRC] if header[CRC_OF] == sequence else None,
+                ordinal=header[ORDINAL],
             )
         )
     return sorted(found, key=lambda state: state.version, reverse=True)
+
+
+def is_copied(ordinal: int, every: int) -> bool:
+    """Return whether the state of an attempt's save of this number is copied to another node, of each `every`-th."""
+    return every > 0 and ordinal >= 0 and ordinal % every == 0
+
+
+def has_missed(ordinal: int, last: int | None, every: int) -> bool:
+    """Return whether the state of a save is passed over that should have been copied.
+
+    Args:
+        ordinal: the number of the newest save that is to be copied.
+        last: that of the one that was copied before it, None if there is none.
+        every: each how manieth is copied.
+    """
+    return last is not None and last % every == 0 and ordinal - last > every
+
+
+def choose_slot(held: Sequence[SlotState], with_memory: Collection[int], every: int) -> int:
+    """Return the slot into which the next state goes.
+
+    The newest state is never overwritten, and of those that are copied to another node not the two newest: a node that
+    is lost leaves a copy of the newest or of the one before, and all others must have the same step still.
+
+    Args:
+        held: the complete states, the newest first.
+        with_memory: the slots that have memory.
+        every: each how manieth save is copied; 0: none.
+    """
+    copied = [state.slot for state in held if is_copied(state.ordinal, every)]
+    kept = {state.slot for state in held[:1]}.union(copied[:KEPT_COPIED])
+    states = {state.slot: state.version for state in held}
+    free = [slot for slot in range(SLOTS) if slot not in kept]
+    return min(free, key=lambda slot: (slot not in with_memory, slot in states, states.get(slot, (0, 0)), slot))
 
 
 def reserve_slot(descriptor: int, slot: int, size: int) -> None:
@@ -190,11 +231,22 @@ def fill_slot(numbers: memoryview, descriptor: int, state: SlotState) -> Iterato
     header[ALLOCATED] = size
     yield lambda piece, offset: os.pwrite(descriptor, piece, slot_offset(state.slot) + offset)
     header[SAVED_IN], header[STEP], header[LENGTH] = state.attempt, state.step, state.length
-    header[IS_REPLICATED] = state.is_replicated
+    header[IS_REPLICATED], header[ORDINAL] = state.is_replicated, state.ordinal
     header[CHECK] = header_check(header, state.sequence)
     if state.crc is not None:
         header[CRC], header[CRC_OF] = state.crc, state.sequence
     header[SEQUENCE] = state.sequence
+
+
+def set_checksum(numbers: memoryview, state: SlotState, crc: int) -> None:
+    """Say what the checksum of a state is that `fill_slot` has put into a memory."""
+    header = slot_header(numbers, state.slot)
+    header[CRC], header[CRC_OF] = crc, state.sequence
+
+
+def is_held(numbers: memoryview, state: SlotState) -> bool:
+    """Return whether a slot still holds a state that `read_slots` has found there."""
+    return bool(slot_header(numbers, state.slot)[SEQUENCE] == state.sequence)
 
 
 def world_name() -> str:

@@ -90,7 +90,8 @@ AGENT_FLOORS = {
     "health": "system node",
     "records": "system node",
     "net": "system node",
-    "workers": "system node records",
+    "keeper": "system node",
+    "workers": "system node records keeper",
     "rendezvous": "system node records net",
     "drivers": "system policy node health records net workers rendezvous",
 }

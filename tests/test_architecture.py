@@ -109,8 +109,8 @@ def test_the_page_on_architecture_has_each_package_and_floor_and_only_paths_that
     assert told == {floor: below for floor, below in AGENT_FLOORS.items() if floor != "drivers"}
     everything = set(AGENT_FLOORS) - {"drivers"}
     assert (rows["drivers"].strip(), set(AGENT_FLOORS["drivers"].split())) == (
-        "all but `guard`",
-        everything - {"guard"},
+        "all but `guard` and `keeper`",
+        everything - {"guard", "keeper"},
     )
 
 

@@ -21,6 +21,7 @@ from hpc_elastic.agent.drivers.job_clock import TimeLeft
 from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.guard.link import GuardLink
 from hpc_elastic.agent.health.examination import examination_of
+from hpc_elastic.agent.keeper.link import KeeperLink, KeeperSettings
 from hpc_elastic.agent.net.listener import allow_connections
 from hpc_elastic.agent.net.transport import connection_factory
 from hpc_elastic.agent.node.binding import WorkerPlaces, announce_places, choose_places
@@ -38,7 +39,9 @@ from hpc_elastic.agent.workers.circumstances import Circumstances
 from hpc_elastic.agent.workers.group import LocalWorkers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.worker_start import WorkerStart
+from hpc_elastic.cgroup_memory import read_room
 from hpc_elastic.deadline import Deadline
+from hpc_elastic.errors import AllocationError
 from hpc_elastic.membership.actions import Leave, Level, Note
 from hpc_elastic.membership.authentication import Scope
 from hpc_elastic.membership.ports import port_sequence
@@ -78,9 +81,10 @@ class Supervisor:
         self._can_end_job = can_end_job
         self._gpus = GpuTool(self._say)
         self._health = examination_of(plan, allocation, os.environ)
-        scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
+        self._secret = secret
+        self._scope = Scope(run=plan.run, job_id=allocation.job_id, restart_count=allocation.restart_count)
         trace = (lambda text: self._say(text, "debug")) if plan.log_level == "debug" else None
-        self._make_connection = connection_factory(secret, scope, trace=trace)
+        self._make_connection = connection_factory(secret, self._scope, trace=trace)
         self._loop = asyncio.get_running_loop()
         self._disk = BackgroundThread("disk", self._loop)
         self._processes = BackgroundThread("processes", self._loop)
@@ -151,13 +155,22 @@ class Supervisor:
             ),
             on_broken=lambda reason: self._part.member.node_broke(reason),
             may_start=lambda: not self._deadline.has_passed,
+            keeper=self._open_keeper(report.address) if plan.state.replicas else None,
         )
         ports = port_sequence(plan.run, place.job_id, plan.network.port_range)
         # Names may resolve to another interface than the one published: listen on all of them.
         listener = listen_on_first(report.address if place.is_local else "", ports)
         own = Endpoint(address=report.address, port=listener.getsockname()[1])
-        port = self._group.store_port
-        join = describe_node(plan, place, report, ties, agent=own, store_port=port, unhealthy=unhealthy)
+        join = describe_node(
+            plan,
+            place,
+            report,
+            ties,
+            agent=own,
+            store_port=self._group.store_port,
+            unhealthy=unhealthy,
+            keeper_port=self._group.keeper_port,
+        )
         self._part = Participation(
             plan,
             place,
@@ -185,6 +198,24 @@ class Supervisor:
         )
         self._watch_workers()
         self._part.serve(self._group, signals, Circumstances(plan.run_dir), self._health.examine)
+
+    def _open_keeper(self, address: str) -> KeeperLink | None:
+        """Return the handle of this node's keeper, on whose port other nodes can dial from now on; None without one."""
+        plan, place = self._plan, self._place
+        key = f"{place.job_id}/keeper/{place.node_id}"
+        try:
+            listener = listen_on_first(address, port_sequence(plan.run, key, plan.network.port_range))
+        except AllocationError as error:
+            self._say(f"no copies of training states are kept on other nodes: {error.message}", "warning")
+            return None
+        settings = KeeperSettings(
+            package_dir=plan.package_dir,
+            secret=self._secret,
+            scope=self._scope,
+            rate=plan.state.rate,
+            most=read_room().total * plan.state.limit_percent // 100,
+        )
+        return KeeperLink(settings, listener, thread=self._processes, say=self._say)
 
     def _watch_workers(self) -> None:
         """Set up what looks at the workers beside their ends: stalls, stacks and samples."""

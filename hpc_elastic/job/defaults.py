@@ -56,7 +56,7 @@ DEFAULTS = JobDefaults(
         restart_grace=timedelta(seconds=5),
     ),
     requeue=RequeueSpec(max=5, on=("preempted", "time_limit", "node_loss")),
-    state=StateSpec(limit="40%", flush=("requeue", "failure", "cancel")),
+    state=StateSpec(limit="40%", replicas=0, rate="500M", flush=("requeue", "failure", "cancel")),
     start="auto",
     logs=LogsSpec(tee=(0,), redirects=ALL_STREAMS, prefix="[${node}:${rank}] "),
     log_level="info",

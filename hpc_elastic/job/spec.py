@@ -126,6 +126,8 @@ class StateSpec(Section):
     """Training states that are kept in memory."""
 
     limit: values.Percent | None = _key("the share of a node's memory that the states of all its ranks may take")
+    replicas: values.Replicas | None = _key("how many copies of each rank's states are kept on another node")
+    rate: values.Rate | None = _key("a node sends copies of its states with at most so many bytes a second, as 500M")
     flush: tuple[Literal["requeue", "failure", "cancel"], ...] | None = _key(
         "after which ends the newest state is written to the run directory: the job starts again, the run failed, a"
         " person ended it"

@@ -29,6 +29,7 @@ from hpc_elastic.plan.references import check_references
 from hpc_elastic.plan.std_streams import MAP_PATTERN, STD_PATTERN, LocalStreams
 from hpc_elastic.units import format_duration, format_slurm_memory, parse_duration, parse_size
 
+SLOWEST_RATE = 1024 * 1024  # bytes a second
 T = TypeVar("T")
 
 # Where text is expected, a number or a boolean of YAML is the text that its author typed.
@@ -196,6 +197,18 @@ def _percent(text: str) -> str:
     return f"{int(found[1])}%"
 
 
+def _replicas(value: object) -> int:
+    if isinstance(value, bool) or value not in (0, 1):
+        raise ValueError(f"expected 0 or 1, found {describe(value)}")
+    return int(value)
+
+
+def _rate(text: str) -> str:
+    if parse_size(text) < SLOWEST_RATE:
+        raise ValueError(f"expected at least 1M, found {text}")
+    return text
+
+
 def _memory(text: str) -> str:
     return "0" if text == "0" else format_slurm_memory(parse_size(text))
 
@@ -273,6 +286,8 @@ Memory = Annotated[
     PlainValidator(_text_first(_memory, "an amount of memory such as 64G")),
     WithJsonSchema({"anyOf": [_SIZE, {"const": 0}]}),
 ]
+Replicas = Annotated[int, PlainValidator(_replicas), WithJsonSchema({"enum": [0, 1]})]
+Rate = Annotated[str, PlainValidator(_text_first(_rate, "a size such as 500M")), WithJsonSchema(_SIZE)]
 LogSize = Annotated[
     int,
     PlainValidator(_text_first(parse_size, "a size such as 500M")),

@@ -316,7 +316,16 @@ class Head:
         self._barriers.begin(now)
         self._resume_at = -NEVER
         restarts, notice = judge.history.spend.restarts, self._notices.opened(now)
-        parts = assignments(world, world_digest, restarts, notice, judge.states)
+        parts = assignments(
+            world,
+            world_digest,
+            restarts,
+            notice,
+            judge.states,
+            judge.sources,
+            self._roster.keepers(),
+            self._settings.domains,
+        )
         sends = (SendToMember(node=node, message=part) for node, part in parts.items())
         told = [
             *opening(world, judge.because, judge.before, judge.told_of_states),

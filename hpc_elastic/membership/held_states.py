@@ -5,6 +5,9 @@ restart together, and share a store, begin with the same step, and each of their
 restarts alone, or whose failures are ignored, is chosen for by itself. A state that belongs to its ranks fits only
 a node that has the same part in a world of the same size; one that is the same on all ranks fits every node.
 
+A node that has not got the state can fetch it from another node's keeper: from the one that holds a copy of what its
+ranks had saved, wherever they were, or from any node of its role if the state is the same on all ranks.
+
 When the allocation ends, the newest common state is written, so that the next one can begin with it: each rank's by its
 node, one that is the same on all ranks by the first node that holds it.
 """
@@ -12,7 +15,8 @@ node, one that is the same on all ranks by the first node that holds it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import World, WorldNode
@@ -20,14 +24,20 @@ from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, ChosenState, Flush,
 
 KEPT = "was kept when the last allocation ended"
 Held = Mapping[str, tuple[HeldState, ...]]  # by node
+NO_KEEPERS: Mapping[str, str] = MappingProxyType({})
+MOST_HOLDERS = 3  # that a node asks for a state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChoice:
-    """What the roles that start begin with, and the lines that say so, or why there is none."""
+    """What the roles that start begin with, and the lines that say so, or why there is none.
+
+    `sources` are the nodes from which each node gets it that has not got it, the first to be asked first.
+    """
 
     states: tuple[ChosenState, ...]
     lines: tuple[str, ...]
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def part_of(assign: Assign) -> str:
@@ -56,6 +66,23 @@ def rank_places(assign: Assign) -> tuple[str, ...]:
     )
 
 
+def ranks_of(part: str) -> list[tuple[int, str]]:
+    """Return the ranks of a node's part of a world, and whose the state of each is in a file.
+
+    Raises:
+        ValueError: the text is no part.
+    """
+    ranks, role_ranks, role = part.split(" ", 2)
+    span, _, world_size = ranks.partition("/")
+    first, _, workers = span.partition("+")
+    first_role_rank, _, role_size = role_ranks.partition("/")
+    sizes = int(world_size), int(role_size)
+    return [
+        (int(first) + each, _place(int(first) + each, sizes[0], role, int(first_role_rank) + each, sizes[1]))
+        for each in range(int(workers))
+    ]
+
+
 def shared_place(role: str) -> str:
     """Return whose a state in a file is that is the same on all ranks of a role."""
     return f"* {role}"
@@ -68,6 +95,7 @@ def choose_states(
     *,
     distrusted: Iterable[StateVersion] = (),
     kept: Sequence[KeptState] = (),
+    keepers: Mapping[str, str] = NO_KEEPERS,
 ) -> StateChoice:
     """Return the states with which these roles of a world start.
 
@@ -77,16 +105,23 @@ def choose_states(
         held: the states that each node holds, by its name.
         distrusted: states after whose loading the same failure came again before any newer one was saved by all.
         kept: the states that the run directory has.
+        keepers: the roles of the nodes from which others can fetch what they hold, by name.
     """
     states, lines, starting, distrusted = [], [], set(roles), set(distrusted)
+    sources: dict[str, tuple[str, ...]] = {}
+    holders = _holders(held, keepers)
     for group in _groups(world):
         if not set(group) <= starting:
             continue
         nodes = [node for node in world.nodes if node.role in group]
-        if not kept and not any(held.get(node.node) for node in nodes):
+        here = {node.node: _versions(world, node, held.get(node.node, ())) for node in nodes}
+        elsewhere = {node.node: _fetchable(world, node, holders) for node in nodes}
+        if not kept and not any(held.get(node.node) or elsewhere[node.node] for node in nodes):
             continue
-        in_memory = set.intersection(*(_versions(world, node, held.get(node.node, ())) for node in nodes))
-        common = set.intersection(*(_versions(world, node, held.get(node.node, ()), kept) for node in nodes))
+        in_memory = set.intersection(*(here[node.node].union(elsewhere[node.node]) for node in nodes))
+        common = set.intersection(
+            *(_versions(world, node, (), kept).union(here[node.node], elsewhere[node.node]) for node in nodes)
+        )
         whose = "" if len(world.roles) == 1 else f" of {' and '.join(group)}"
         newest = max(common, default=None)
         if newest is None:
@@ -98,34 +133,127 @@ def choose_states(
             states.append(ChosenState(roles=group, attempt=newest.attempt, step=newest.step))
             files = "another run has kept" if newest.attempt == OF_ANOTHER_RUN else KEPT
             where = "is in memory" if newest in in_memory else files
-            lines.append(f"all ranks{whose} can go on at step {newest.step}, which {where}")
-    return StateChoice(states=tuple(states), lines=tuple(lines))
+            fetched = {
+                node.node: _some(elsewhere[node.node][newest], node)
+                for node in nodes
+                if newest not in here[node.node] and newest in elsewhere[node.node]
+            }
+            sources.update(fetched)
+            lines.append(f"all ranks{whose} can go on at step {newest.step}, which {where}{_from_where(fetched)}")
+    return StateChoice(states=tuple(states), lines=tuple(lines), sources=sources)
+
+
+def _holders(held: Held, keepers: Mapping[str, str]) -> dict[str, dict[StateVersion, list[str]]]:
+    """Return which nodes hold what others can fetch, by whose it is and by its version."""
+    found: dict[str, dict[StateVersion, list[str]]] = {}
+    for node, role in keepers.items():
+        for state in held.get(node, ()):
+            whose = shared_place(role) if state.part is None else state.part
+            found.setdefault(whose, {}).setdefault(state.version, []).append(node)
+    return found
+
+
+def _fetchable(
+    world: World, node: WorldNode, holders: Mapping[str, dict[StateVersion, list[str]]]
+) -> dict[StateVersion, list[str]]:
+    """Return the states that a node can fetch, and from which nodes."""
+    own, shared = holders.get(_part_in(world, node), {}), holders.get(shared_place(node.role), {})
+    return {**shared, **own}
+
+
+def _some(holders: list[str], node: WorldNode) -> tuple[str, ...]:
+    """Return a few of the nodes that hold a state, each for another node first, if many ask for the same one."""
+    first = node.first_rank % len(holders)
+    return tuple([*holders[first:], *holders[:first]][:MOST_HOLDERS])
+
+
+def _from_where(fetched: Mapping[str, tuple[str, ...]]) -> str:
+    if len(fetched) > 1:
+        return f"; {len(fetched)} nodes get it from others"
+    return "".join(f"; {node} gets it from {holders[0]}" for node, holders in fetched.items())
+
+
+def copy_targets(world: World, keepers: Iterable[str], domains: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return to which node each node of a world sends copies of its states: the next one of those that start with it.
+
+    Args:
+        world: the world.
+        keepers: the nodes that can send copies and take them.
+        domains: what can fail as a whole and has the node in it, such as a rack, by node. As far as possible the next
+            node in the order is one of another domain.
+    """
+    targets: dict[str, str] = {}
+    able = set(keepers)
+    for group in _groups(world):
+        ring = [node.node for node in world.nodes if node.role in group and node.node in able]
+        ring = _alternate(ring, domains or {})
+        if len(ring) > 1:
+            targets.update(zip(ring, [*ring[1:], ring[0]], strict=True))
+    return targets
+
+
+def _alternate(nodes: list[str], domains: Mapping[str, str]) -> list[str]:
+    """Return the nodes in an order in which neighbours are of different domains, as far as that is possible."""
+    by_domain: dict[str, list[str]] = {}
+    for node in nodes:
+        by_domain.setdefault(domains.get(node, ""), []).append(node)
+    largest_first = sorted(by_domain.values(), key=len, reverse=True)
+    in_turns = [node for each in largest_first for node in each]
+    # Every other place is filled first: two of a domain meet only if it has more than half of all nodes.
+    order: list[str] = [""] * len(nodes)
+    for place, node in zip([*range(0, len(nodes), 2), *range(1, len(nodes), 2)], in_turns, strict=True):
+        order[place] = node
+    return order if len(by_domain) > 1 else nodes
 
 
 def states_to_flush(world: World, held: Held, ended: int) -> dict[str, Flush]:
     """Return which state each node writes when the allocation ends, by node: the newest that the whole group holds.
+
+    A part whose node is lost is written by a node that has a copy of it.
 
     Args:
         world: the latest world.
         held: the states that each node holds, by its name; those of lost nodes are missing.
         ended: the latest attempt.
     """
-    flushes = {}
+    flushes: dict[str, Flush] = {}
+    copies = _copies(held)
     for group in _groups(world):
         nodes = {role: [node for node in world.nodes if node.role == role] for role in group}
-        newest = max(set.intersection(*(_whole(world, each, held) for each in nodes.values())), default=None)
+        newest = max(set.intersection(*(_whole(world, each, held, copies) for each in nodes.values())), default=None)
         if newest is None:
             continue
         for each in nodes.values():
             shared = [node for node in each if _has_shared(held.get(node.node, ()), newest)]
             for node in shared[:1] or each:
-                flushes[node.node] = Flush(ended=ended, state=newest)
+                part = _part_in(world, node)
+                is_here = bool(shared) or newest in _versions(world, node, held.get(node.node, ()))
+                writer = node.node if is_here else copies[part][newest]
+                before = flushes.get(writer, Flush(ended=ended, state=newest))
+                flushes[writer] = before if is_here else replace(before, copies=(*before.copies, part))
     return flushes
 
 
-def _whole(world: World, nodes: list[WorldNode], held: Held) -> set[StateVersion]:
-    """Return the states of a role of which these nodes have all parts."""
-    parts = set.intersection(*(_versions(world, node, held.get(node.node, ())) for node in nodes))
+def _copies(held: Held) -> dict[str, dict[StateVersion, str]]:
+    """Return which node has a copy of a part's state, by part and version."""
+    found: dict[str, dict[StateVersion, str]] = {}
+    for node, states in held.items():
+        for state in states:
+            if state.is_copy and state.part is not None:
+                found.setdefault(state.part, {}).setdefault(state.version, node)
+    return found
+
+
+def _whole(
+    world: World, nodes: list[WorldNode], held: Held, copies: Mapping[str, Mapping[StateVersion, str]]
+) -> set[StateVersion]:
+    """Return the states of a role of which these nodes have all parts, or others have copies of them."""
+    parts = set.intersection(
+        *(
+            _versions(world, node, held.get(node.node, ())).union(copies.get(_part_in(world, node), ()))
+            for node in nodes
+        )
+    )
     shared = (state.version for node in nodes for state in held.get(node.node, ()) if state.part is None)
     return parts.union(shared)
 
@@ -150,7 +278,7 @@ def _versions(
 ) -> set[StateVersion]:
     """Return the states with which a node can begin."""
     part, found = _part_in(world, node), {state.version for state in kept if _fits(world, node, state)}
-    return found.union(state.version for state in held if state.part in (None, part))
+    return found.union(state.version for state in held if state.part in (None, part) and not state.is_copy)
 
 
 def _fits(world: World, node: WorldNode, kept: KeptState) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc_elastic.errors import ExitCode
@@ -148,6 +148,7 @@ class Judge:
         self._has_failed_again = False  # the latest attempt ended as the one before it
         self.told_of_states: tuple[str, ...] = ()  # lines about what the next attempt begins with
         self.states: tuple[ChosenState, ...] = ()  # with which the roles that start begin
+        self.sources: Mapping[str, tuple[str, ...]] = {}  # the nodes from which each node gets it that has not got it
         self._claimed_states: tuple[ChosenState, ...] = ()  # of these, and of roles that run on
         self._kept = tuple(state for state in kept if state.ended == history.attempts)
         self._missing: set[StateVersion] = set()  # states that a node could not provide
@@ -367,7 +368,9 @@ class Judge:
         held = self._held()
         distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
         kept = [state for state in self._kept if state.version not in self._missing and not _has_newer(held, state)]
-        choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept)
+        keepers = {member.node: member.role for member in self._members.roster if member.join.keeper_port}
+        choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept, keepers=keepers)
+        self.sources = choice.sources
         self.told_of_states, self._has_failed_again = choice.lines, False
         running = (state for state in self.history.states if not set(state.roles) <= set(claim.roles))
         self.states, self._claimed_states = choice.states, (*choice.states, *running)

@@ -34,7 +34,8 @@ class Join:
     `unhealthy` says what this node's health checks found, if anything: it could be head, but is to have no workers.
     `can_end_job`: this agent can end the Slurm job; `is_launch_host`: srun runs on this node.
     `number`: how often this agent has asked to join; an older Join may arrive after a newer one, on another connection.
-    `held`: the training states in the memory of this node.
+    `held`: the training states in the memory of this node, its own and copies of other nodes'. `keeper_port`: on which
+    other nodes can fetch them, and send theirs; 0: they cannot.
     `gpus`: how many GPUs its workers see, None if nothing tells; `remarks`: what is odd about this node, for people.
     `clock_ns`: this node's clock as the message left, in nanoseconds since 1970; 0 if it is not told. Only what is told
     to people depends on it.
@@ -57,6 +58,7 @@ class Join:
     held: tuple[HeldState, ...] = ()
     gpus: int | None = None
     remarks: tuple[str, ...] = ()
+    keeper_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,8 @@ class Assign:
     `is_failure_ignored`: the role goes on without a worker that failed. `world_digest` is the
     SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far. `notice` is
     the one that stands, which the workers hear of at their first call. `state` is the training state in memory with
-    which the workers begin; None: with none.
+    which the workers begin; None: with none. `state_from` are the keepers of the nodes that have it, where this one has
+    not; `copies_to` is the keeper that gets copies of the states of this node.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -153,6 +156,8 @@ class Assign:
     restarts: int = 0
     notice: NoticeGiven | None = None
     state: StateVersion | None = None
+    state_from: tuple[Endpoint, ...] = ()
+    copies_to: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from itertools import chain
 from hpc_elastic.membership.lease import MemberLease
 from hpc_elastic.membership.messages import Ended, Finished, Join, Report, Started, Stopped
 from hpc_elastic.membership.ranks import Seat
-from hpc_elastic.rundir.records import World
+from hpc_elastic.rundir.records import Endpoint, World
 from hpc_elastic.rundir.state_records import HeldState
 
 NODES_NAMED = 8  # at most so many names in one line
@@ -157,6 +157,11 @@ class Roster:
     def healthy(self) -> int:
         """Return how many members may have workers."""
         return len(self._entries) - len(self._unhealthy)
+
+    def keepers(self) -> dict[str, Endpoint]:
+        """Return where the nodes that have joined take and give training states, by node, of those that do."""
+        agents = ((entry.node, entry.join.agent.address, entry.join.keeper_port) for entry in self._entries.values())
+        return {node: Endpoint(address=address, port=port) for node, address, port in agents if port}
 
     def expect(self, node: str) -> None:
         """Count a removed node among those that may join again."""

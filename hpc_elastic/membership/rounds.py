@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from hpc_elastic.failures.classes import FailureClass
 from hpc_elastic.failures.describe import describe_failure
 from hpc_elastic.failures.root_cause import has_waited
 from hpc_elastic.membership.actions import Action, Log, Note, SendToMember
 from hpc_elastic.membership.decisions import Finish, History, Ignore, RestartWorkers, Trigger
-from hpc_elastic.membership.held_states import state_for
+from hpc_elastic.membership.held_states import copy_targets, state_for
 from hpc_elastic.membership.messages import Assign, Stop
 from hpc_elastic.membership.notices import NoticeGiven
 from hpc_elastic.membership.ranks import NodeLimits, Seat, assign_worker_ranks, find_swaps, restart_roles
@@ -20,6 +21,7 @@ from hpc_elastic.membership.timing import AGENT, MOST_SPARES, Profile, Timing
 from hpc_elastic.rundir.records import (
     AttemptClaim,
     Charged,
+    Endpoint,
     FailureRecord,
     RootCause,
     RunResultRecord,
@@ -28,6 +30,10 @@ from hpc_elastic.rundir.records import (
     WorldSpare,
 )
 from hpc_elastic.rundir.state_records import ChosenState
+
+NOBODY: Mapping[str, Sequence[str]] = MappingProxyType({})
+NO_KEEPERS: Mapping[str, Endpoint] = MappingProxyType({})
+NO_DOMAINS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ class HeadSettings:
     role_max_nodes: Mapping[str, int] = field(default_factory=dict)  # the greatest number of nodes of each role
     may_predecessor_live: bool = False
     flush_after: tuple[str, ...] = ("requeue", "failure", "cancel")  # which ends training states are written
+    domains: Mapping[str, str] = field(default_factory=dict)  # the failure domain of each node, where it is known
     goes_on_after: str = ""  # why the start of the job before this one ended, for people
     has_silent_ends: bool = False
     profile: Profile = AGENT
@@ -274,12 +281,23 @@ def assignments(
     restarts: int = 0,
     notice: NoticeGiven | None = None,
     states: Sequence[ChosenState] = (),
+    sources: Mapping[str, Sequence[str]] = NOBODY,
+    keepers: Mapping[str, Endpoint] = NO_KEEPERS,
+    domains: Mapping[str, str] = NO_DOMAINS,
 ) -> dict[str, Assign]:
     """Return each starting node's own part of the world by node, in the order of the group ranks.
 
-    `restarts` is how many restarts the run has used; `notice` is the one that stands; `states` are the training states
-    in memory with which roles begin.
+    Args:
+        world: the world.
+        world_digest: the digest of its record.
+        restarts: how many restarts the run has used.
+        notice: the one that stands.
+        states: the training states in memory with which roles begin.
+        sources: the nodes from which each node gets that state which has not got it.
+        keepers: where nodes take and give copies of states.
+        domains: what fails as a whole and has the node in it, by node.
     """
+    targets = copy_targets(world, keepers, domains)
     roles = {role.role: role for role in world.roles}
     parts = {}
     for group_rank, node in enumerate(world.nodes):
@@ -304,6 +322,8 @@ def assignments(
             restarts=restarts,
             notice=notice,
             state=state_for(states, role.role),
+            state_from=tuple(keepers[holder] for holder in sources.get(node.node, ()) if holder in keepers),
+            copies_to=keepers[targets[node.node]] if node.node in targets else None,
         )
     return parts
 

@@ -56,7 +56,7 @@ from hpc_elastic.resolve.resources import remaining_options, resolve_resources, 
 from hpc_elastic.resolve.stage import check_stage, resolve_stage
 from hpc_elastic.site.config import NetworkConfig, SiteConfig
 from hpc_elastic.stage_variables import IN_STAGE, STAGE_VARIABLE
-from hpc_elastic.units import format_duration
+from hpc_elastic.units import format_duration, parse_size
 
 T = TypeVar("T")
 MOST_LOCAL_NODES = 252  # each has a loopback address of its own, 127.0.0.2 and on (`scheduler.allocation`)
@@ -128,7 +128,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         stall_timeout_s=_seconds(spec.stall_timeout),
         start_timeout_s=_seconds(spec.start_timeout),
         requeue=RequeuePlan(max=_known(_known(spec.requeue).max), on=_known(_known(spec.requeue).on), by=site.requeue),
-        state=_state(_known(spec.state), submission.job_dir),
+        state=_state(_known(spec.state), site, submission.job_dir),
         start=_known(spec.start),
         preload=spec.preload or (),
         logs=resolve_logs(asked, most_ranks=sum(role.nodes.max * role.most_workers_on_a_node for role in plans)),
@@ -293,9 +293,12 @@ def _node_path(path: str, job_dir: str) -> str:
     return joined if has_reference(path) else os.path.normpath(joined)
 
 
-def _state(state: StateSpec, job_dir: str) -> StatePlan:
+def _state(state: StateSpec, site: SiteConfig, job_dir: str) -> StatePlan:
     return StatePlan(
         limit_percent=int(_known(state.limit).removesuffix("%")),
+        replicas=1 if _known(state.replicas) else 0,
+        rate=parse_size(_known(state.rate)),
+        domains=site.failure_domains,
         flush=_known(state.flush),
         load_from=None if state.load_from is None else os.path.abspath(os.path.join(job_dir, state.load_from)),
     )

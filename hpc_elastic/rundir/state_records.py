@@ -21,12 +21,14 @@ class StateVersion:
 class HeldState:
     """A state that a node holds for all its ranks, complete and undamaged.
 
-    `part` is the node's part in the world, to which the state belongs; None for one that is the same on all ranks.
+    `part` is the part in the world to which the state belongs: the node's own, or, if it `is_copy`, that of another
+    node; None for one that is the same on all ranks.
     """
 
     attempt: int
     step: int
     part: str | None = None
+    is_copy: bool = False
 
     @property
     def version(self) -> StateVersion:
@@ -53,11 +55,13 @@ class Flush:
     """Which state is to be written to the run directory, for the next allocation; `ended` is the latest attempt.
 
     `within_s`: what is not written then is given up, for the job's script has to ask for another start before its end.
+    `copies` are the parts of lost nodes, of which this one has a copy that it writes beside its own.
     """
 
     ended: int
     state: StateVersion
     within_s: float | None = None
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, StrictStr, WithJsonSchema
 
+from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.job import values
 from hpc_elastic.job.sbatch_options import normalize_option
 from hpc_elastic.job.spec import JobDefaults, Section
@@ -66,6 +67,12 @@ def _host_pattern(text: str) -> str:
     return text.lower()
 
 
+def _host_list(text: str) -> str:
+    expand_hostlist(text)
+    return values.check_line(text)
+
+
+HostList = Annotated[StrictStr, AfterValidator(_host_list), WithJsonSchema({"type": "string"})]
 GpuRequest = Annotated[
     StrictStr,
     AfterValidator(_gpu_request),
@@ -131,6 +138,9 @@ class SiteConfig(Section):
     requeue: Literal["requeue", "chain"] = _key(
         "how a job is started again: scontrol requeue, or a new job that waits for its end, where requeue is forbidden",
         "requeue",
+    )
+    failure_domains: tuple[HostList, ...] = _key(
+        "lists of nodes that fail together, such as those of a rack: a copy of a training state goes to another one", ()
     )
     wait_all_nodes: values.Switch | None = _key("Slurm starts the job only when every node is booted")
     required: tuple[RequiredOption, ...] = _key(

@@ -1,9 +1,10 @@
 """Writes a rank's training state into the memory that its agent keeps, and reads the one that it is to go on with.
 
-Theory of operation. `hpc_elastic.state_memory` has the layout. A save overwrites the older of two states, and commits
-the new one when it is copied. Ranks that synchronise their gradients are never more than one save apart, so there is
-always a step that all of them hold: the one that the slowest saved last. The agents find it when the workers have
-ended, the head chooses it for the next attempt, and each rank is told in which slot its own lies.
+Theory of operation. `hpc_elastic.state_memory` has the layout. A save overwrites the older of two states, or the oldest
+that need not be kept for its copy on another node, and commits the new one when it is copied. Ranks that synchronise
+their gradients are never more than one save apart, so there is always a step that all of them hold: the one that the
+slowest saved last. The agents find it when the workers have ended, the head chooses it for the next attempt, and each
+rank is told in which slot its own lies.
 
 The checksum is computed by a thread after the commit, because it takes longer than the copy. A save never waits for
 another process. It waits for that thread only if it is to overwrite what the thread still reads.
@@ -20,6 +21,7 @@ import os
 import sys
 import threading
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from hpc_elastic.cgroup_memory import MemoryRoom, read_room
@@ -27,18 +29,22 @@ from hpc_elastic.state_memory import (
     ALLOCATED,
     ATTEMPT,
     CHECK,
+    COPY_EVERY,
     CRC,
     CRC_OF,
     GROWS_BY,
     IS_REPLICATED,
+    KEPT_COPIED,
     KEPT_FREE,
     LENGTH,
     LIMIT,
     LOAD_FROM,
     LOAD_SLOT,
     LOCAL_RANK,
+    NO_COPIES,
     NODE,
     NOTHING,
+    ORDINAL,
     PERCENT,
     PID,
     SAVED_IN,
@@ -47,6 +53,8 @@ from hpc_elastic.state_memory import (
     STEP,
     TOTAL,
     VARIABLE,
+    SlotState,
+    choose_slot,
     header_check,
     is_state_memory,
     map_control,
@@ -87,6 +95,8 @@ class RankState:
         self._lock = threading.RLock()
         self._is_saving = False
         self._has_complained = False
+        self._saves = 0
+        self._numbers[NO_COPIES] = 0
 
     def load(self) -> tuple[Any, int] | tuple[None, None]:
         """Return the state that the head chose for this attempt, and its step; (None, None) if it chose none."""
@@ -126,6 +136,7 @@ class RankState:
             raise ValueError(f"memory.save: found step {step}, expected one after {newest.step}, the latest")
         if newest is not None and step == newest.step:
             return
+        self._saves += 1
         if is_replicated and self._numbers[LOCAL_RANK] != 0:
             return
         encoded = encode_state(state)
@@ -136,17 +147,13 @@ class RankState:
 
     def _write(self, step: int, encoded: Encoded, *, is_replicated: bool) -> None:
         held = read_slots(self._numbers)
-        free = [slot for slot in range(SLOTS) if slot not in {each.slot for each in held}]
-        slot = free[0] if free else held[-1].slot
-        if (check := self._checks.pop(slot, None)) is not None:
-            check.join()
+        slot, address = self._take_slot(held, encoded.length, is_replicated=is_replicated)
         header = slot_header(self._numbers, slot)
         sequence = 1 + max((each.sequence for each in held), default=0)
-        address = self._reserve(slot, encoded.length)
         header[SEQUENCE] = header[CRC_OF] = 0  # a later save may have the number of one that the agent has cleared
         encoded.write(address)
         header[SAVED_IN], header[STEP], header[LENGTH] = self._numbers[ATTEMPT], step, encoded.length
-        header[IS_REPLICATED] = is_replicated
+        header[IS_REPLICATED], header[ORDINAL] = is_replicated, self._saves
         header[CHECK] = header_check(header, sequence)
         header[SEQUENCE] = sequence
         memory = memoryview(self._maps[slot][0])[: encoded.length]
@@ -156,6 +163,45 @@ class RankState:
         with contextlib.suppress(RuntimeError):  # the interpreter ends, or there can be no more threads
             check.start()
             self._checks[slot] = check
+
+    def _take_slot(self, held: Sequence[SlotState], length: int, *, is_replicated: bool) -> tuple[int, int]:
+        """Return the slot for a state of this length, and its address; nothing reads it any more.
+
+        Raises:
+            _DoesNotFitError: there is no room.
+        """
+        with_memory = [slot for slot in range(SLOTS) if slot_header(self._numbers, slot)[ALLOCATED]]
+        every = 0 if is_replicated or self._numbers[NO_COPIES] else self._numbers[COPY_EVERY]
+        slot = choose_slot(held, with_memory, every)
+        try:
+            if len(with_memory) > 1 and slot not in with_memory:
+                self._check_copies(length)
+            address = self._reserve(slot, length)
+        except _DoesNotFitError as error:
+            if not every:
+                raise
+            self._numbers[NO_COPIES] = 1
+            line = f"hpc-elastic: memory.save: {error}; training goes on without copies on another node"
+            print(line, file=sys.stderr, flush=True)
+            slot = choose_slot(held, with_memory, 0)
+            address = self._reserve(slot, length)
+        if (check := self._checks.pop(slot, None)) is not None:
+            check.join()
+        return slot, address
+
+    def _check_copies(self, length: int) -> None:
+        """Check that there is room for what copies need: states that wait for theirs, and those of another node here.
+
+        Raises:
+            _DoesNotFitError: there is not.
+        """
+        needed, limit = (SLOTS + KEPT_COPIED) * -(-length // GROWS_BY) * GROWS_BY, self._numbers[LIMIT]
+        if needed > limit:
+            share = f"{self._numbers[PERCENT]} % of {_mebibytes(self._numbers[TOTAL])}"
+            raise _DoesNotFitError(
+                f"with copies on another node a state of {_mebibytes(length)} can need {_mebibytes(needed)}, and this "
+                f"rank's part of the {share} that states may take is {_mebibytes(limit)}"
+            )
 
     def _reserve(self, slot: int, length: int) -> int:
         """Return the address of a slot that has at least `length` bytes of memory.

@@ -55,7 +55,7 @@ class FakeWorkers:
         self.attempt: int | None = None  # what runs
         self._ranks: tuple[int, ...] = ()
         self.told: list[str] = []
-        self.hurries = 0
+        self.hurries = self.looks = 0
 
     async def initialize_workers(self, assign: Assign) -> None:
         self.told.append(f"start {assign.attempt}")
@@ -75,6 +75,7 @@ class FakeWorkers:
         self.hurries += 1
 
     async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
+        self.looks += 1
         return ()
 
     def pids(self) -> dict[str, int]:

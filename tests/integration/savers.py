@@ -18,9 +18,10 @@ def train(
     more: str = "",
     time: str = "10m",
     site: str = "generic-slurm",
+    name: str = "state",
 ) -> tuple[Run, Path]:
     """Start a training that ends when it is told to; return its run, and the folder of its files."""
-    folder = door.folder / "state"
+    folder = door.folder / name
     folder.mkdir()
     arguments = json.dumps([str(folder), *options])
     door.write(

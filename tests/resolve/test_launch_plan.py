@@ -39,6 +39,9 @@ def test_states_in_memory_are_limited_written_and_taken_from_another_run_as_the_
     job = "state: {limit: 25 %, flush: [requeue], load_from: ../runs/before}"
     state = StatePlan(limit_percent=25, flush=("requeue",), load_from="/home/ada/runs/before")
     assert resolve(job).state == state
+    assert resolve("state: {replicas: 1, rate: 64M}").state == StatePlan(replicas=1, rate=64 * 1024**2)
+    racks = resolve(site="failure_domains: ['a[1-4]', 'a[5-8]']\ndefaults: {state: {replicas: 1}}\n").state
+    assert racks == StatePlan(replicas=1, domains=("a[1-4]", "a[5-8]"))
     site = "defaults: {state: {limit: 10%, flush: []}}\n"
     assert resolve(site=site).state == StatePlan(limit_percent=10, flush=())
 
@@ -47,6 +50,18 @@ def test_states_in_memory_are_limited_written_and_taken_from_another_run_as_the_
 def test_a_limit_that_is_no_share_is_refused(limit: str) -> None:
     with pytest.raises(JobError, match=r"state\.limit: expected a share"):
         resolve(f"state: {{limit: {limit}}}")
+
+
+@pytest.mark.parametrize("rate", ["500", "100K", "-1M", "fast", "0"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    with pytest.raises(JobError, match=r"state\.rate: expected (a size|at least 1M)"):
+        resolve(f"state: {{rate: {rate}}}")
+
+
+@pytest.mark.parametrize("replicas", ["2", "-1", "true", "one"])
+def test_more_than_one_copy_is_refused(replicas: str) -> None:
+    with pytest.raises(JobError, match=r"state\.replicas: expected "):
+        resolve(f"state: {{replicas: {replicas}}}")
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything", "roles"])

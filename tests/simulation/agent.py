@@ -24,6 +24,7 @@ from hpc_elastic.membership.messages import Join, Message, Refused, Welcome
 from hpc_elastic.membership.timing import DRIFT
 from hpc_elastic.rundir.records import Endpoint, RunResultRecord
 from tests.simulation.clock import NEVER, MachineClock
+from tests.simulation.copies import KEEPER_PORTS
 from tests.simulation.file_system import DiskThread
 from tests.simulation.guard import Guard
 from tests.simulation.network import Listener, SimulatedConnection, Socket
@@ -220,6 +221,7 @@ class Agent:
             can_end_job=True,
             is_launch_host=self.number == 0,
             unhealthy=unhealthy,
+            keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
         make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731

@@ -6,22 +6,26 @@ import random
 from dataclasses import replace
 
 from tests.simulation.draw import draw
+from tests.simulation.draw_copies import draw_copies
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.scenario import Scenario
 
 
 def draw_states(seed: int) -> Scenario:
-    """The scenario of a seed: what another drawing has for it, with ranks that save."""
+    """The scenario of a seed: what another drawing has for it, with ranks that save; each fourth one for copies."""
+    if seed % 4 == 3:
+        return draw_copies(seed)
     dice = random.Random(f"states/{seed}")
     scenario = (draw_spares if dice.random() < 0.4 else draw)(seed)
     roles = tuple(
         replace(role, work_s=max(role.work_s, 2.0), failure_chance=max(role.failure_chance, dice.choice([0.0, 0.3])))
         for role in scenario.roles
     )
-    return replace(
+    saving = replace(
         scenario,
         roles=roles,
         keeps_every_s=dice.choice([0.05, 0.2, 0.2, 1.0]),
         are_replicated=dice.random() < 0.5,
         damage_chance=dice.choice([0.0, 0.0, 0.1]),
     )
+    return replace(saving, copy_s=dice.choice([None, None, 0.02, 0.02, 0.1, 0.5]))

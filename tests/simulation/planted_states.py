@@ -10,9 +10,9 @@ from hpc_elastic.membership import judge as judge_module
 from hpc_elastic.membership.held_states import Held, StateChoice, choose_states
 from hpc_elastic.rundir.records import World
 from hpc_elastic.rundir.state_records import StateVersion
-from tests.simulation import states as states_module
+from hpc_elastic.state_memory import choose_slot
 from tests.simulation.plant import Plant
-from tests.simulation.states import NodeStates, Saved, version_of
+from tests.simulation.states import NodeStates, Saved, slot_states
 from tests.simulation.workers import Worker
 
 
@@ -42,9 +42,13 @@ def _only_the_step(self: NodeStates, worker: Worker, step: int) -> StateVersion:
     return StateVersion(attempt=1, step=step)
 
 
-def _overwrites_the_newest(self: NodeStates, slots: list[Saved | None]) -> int:
-    free = [number for number, each in enumerate(slots) if each is None]
-    return free[0] if free else max(range(len(slots)), key=lambda number: version_of(slots[number]))
+def _overwrites_the_newest(self: NodeStates, slots: list[Saved | None], touched: set[int]) -> int:
+    held = slot_states(slots)
+    return held[0].slot if len(held) > 1 else choose_slot(held, touched, 0)
+
+
+def _first_slot(self: NodeStates, slots: list[Saved | None], touched: set[int]) -> int:
+    return 0
 
 
 def _ignores_damage(self: NodeStates, saved: Saved) -> bool:
@@ -59,7 +63,7 @@ STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
         (NodeStates, "_forget", _forgets_nothing),
         (NodeStates, "_version", _only_the_step),
     ],
-    "one slot": [(states_module, "SLOTS", 1)],
+    "one slot": [(NodeStates, "_victim", _first_slot)],
     "the newest state is overwritten": [(NodeStates, "_victim", _overwrites_the_newest)],
     "checksums are ignored": [(NodeStates, "_is_found_damaged", _ignores_damage)],
 }

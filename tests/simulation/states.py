@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpc_elastic.errors import ExitCode
-from hpc_elastic.membership.held_states import part_of, rank_places, shared_place
+from hpc_elastic.membership.held_states import part_of, rank_places, ranks_of, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import AttemptClaim, World
 from hpc_elastic.rundir.state_records import Flush, HeldState, KeptState, StateVersion
+from hpc_elastic.state_memory import SLOTS, SlotState, choose_slot, is_copied
+from tests.simulation.copies import CopiesSeen, NodeCopies
 from tests.simulation.rules import require
 
 if TYPE_CHECKING:
@@ -23,19 +25,23 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import SimulatedRun
 
-SLOTS = 2
 COPY_S = 0.02
 TRIES_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What is in a slot. `rank` and `history` say whose it truly is: the attempts that led to it."""
+    """What is in a slot. `rank` of `world_size` and `history` say whose it truly is: the attempts that led to it.
+
+    `ordinal` is the how manieth save of its attempt it was, 0 for the state with which an attempt has begun.
+    """
 
     version: StateVersion
     rank: int
     history: tuple[int, ...]
     is_damaged: bool = False
+    ordinal: int = 0
+    world_size: int = 0
 
 
 class NodeStates:
@@ -46,8 +52,11 @@ class NodeStates:
         self._run = agent.run
         self._slots: dict[int, list[Saved | None]] = {}
         self._part = ""
+        self._before: tuple[str, dict[int, list[Saved | None]]] = "", {}
         self._loaded: dict[int, Saved] = {}
         self._assign: Assign | None = None
+        self._touched: dict[int, set[int]] = {}  # slots that have memory
+        self.copies = NodeCopies(agent, self)
 
     @property
     def _is_replicated(self) -> bool:
@@ -62,14 +71,47 @@ class NodeStates:
             return None
         sources = [0] if self._is_replicated else list(range(assign.workers))
         slots = [self._slots.get(source, []) for source in sources]
-        if all(any(each is not None and each.version == wanted for each in found) for found in slots):
+        is_same_part = self._is_replicated or part_of(assign) == self._part
+        self._before = self._part, {}
+        if is_same_part and all(any(each is not None and each.version == wanted for each in found) for found in slots):
             return None
         places = [shared_place(assign.role)] if self._is_replicated else rank_places(assign)
-        found = [self._run.kept.fetch(place, wanted) for place in places]
+        copied = self.copies.fetch(assign, wanted)
+        found = [self._run.kept.fetch(place, wanted) for place in places] if copied is None else copied
         if None in found:
             return wanted
-        self._slots = {source: [saved, None] for source, saved in zip(sources, found, strict=True)}
+        empty = [None] * (SLOTS - 1)
+        self._before = self._part, self._slots  # its keeper gives these for a while
+        self._slots = {source: [saved, *empty] for source, saved in zip(sources, found, strict=True)}
+        self._touched = {}
         return None
+
+    def own(self, part: str, shared: str, wanted: StateVersion) -> list[Saved] | None:
+        """As `agent.keeper.own_states.OwnStates.find`."""
+        role = self._assign.role if self._assign is not None else ""
+        if self._is_replicated:
+            memories = self._slots if shared == shared_place(role) else {}
+        else:
+            memories = {self._before[0]: self._before[1], self._part: self._slots}.get(part, {})
+        sources = [memories.get(0, [])] if self._is_replicated else list(memories.values())
+        if not sources:
+            return None
+        found = [
+            next((each for each in slots if each is not None and each.version == wanted), None) for slots in sources
+        ]
+        return [each for each in found if each is not None] if None not in found else None
+
+    def newest_copied(self) -> list[Saved] | None:
+        """As `agent.keeper.own_states.OwnStates.newest_copied`."""
+        if self._is_replicated or not self._slots:
+            return None
+        every = self.copies.every
+        found = [
+            {each.version: each for each in slots if each is not None and is_copied(each.ordinal, every)}
+            for slots in self._slots.values()
+        ]
+        version = max(set.intersection(*map(set, found)), default=None)
+        return None if version is None else [states[version] for states in found]
 
     def flush(self, flush: Flush) -> None:
         """As `LocalWorkers.flush_state`."""
@@ -80,6 +122,9 @@ class NodeStates:
             slots = self._slots.get(local_rank, [])
             saved = next((each for each in slots if each is not None and each.version == flush.state), None)
             if saved is not None:
+                self._run.kept.write(flush.ended, place, saved)
+        for part in flush.copies:
+            for (_, place), saved in zip(ranks_of(part), self.copies.copy_of(part, flush.state), strict=False):
                 self._run.kept.write(flush.ended, place, saved)
 
     def begin(self, assign: Assign) -> None:
@@ -94,6 +139,9 @@ class NodeStates:
             if found is not None:
                 self._loaded[local_rank] = found
         self._forget(assign.state)
+        for slots in self._slots.values():
+            slots[:] = [None if each is None else replace(each, ordinal=0) for each in slots]
+        self.copies.begin(assign, self._part)
         for local_rank in range(assign.workers):
             self._run.states.begins(assign, assign.first_rank + local_rank, self._loaded.get(local_rank))
 
@@ -105,7 +153,7 @@ class NodeStates:
         """As `RankStates.verify`."""
         for slots in self._slots.values():
             slots[:] = [None if each is not None and self._is_found_damaged(each) else each for each in slots]
-        return self._in_all(list(self._slots.values()))
+        return self._in_all(list(self._slots.values())) + self.copies.held()
 
     def _is_found_damaged(self, saved: Saved) -> bool:
         return saved.is_damaged
@@ -131,6 +179,7 @@ class NodeStates:
             loaded = self._loaded.get(worker.local_rank)
             step = loaded.version.step if loaded is not None else 0
             history = (*(loaded.history if loaded is not None else ()), worker.attempt)
+            self._first_step = step + 1
             self._save_later(worker, step + 1, history, every_s, dice)
 
     def _save_later(
@@ -142,11 +191,20 @@ class NodeStates:
     def _is_alive(self, worker: Worker) -> bool:
         return self._agent.workers.alive.get(worker.local_rank) is worker
 
+    def _are_others_reached(self, worker: Worker) -> bool:
+        """Whether a step that takes a collective can be made: else no rank gets so far that it saves."""
+        if self._run.scenario.copy_s is None:
+            return True
+        names = {node.node for node in self._run.disk.worlds[worker.attempt].nodes}
+        others = [self._run.peer(self._agent, name) for name in names if name != self._agent.name]
+        network = self._run.network
+        return all(network.is_open(self._agent, each) and network.is_open(each, self._agent) for each in others)
+
     def _save(self, worker: Worker, step: int, history: tuple[int, ...], dice: random.Random) -> None:
         every_s = self._run.scenario.keeps_every_s
         if not self._is_alive(worker) or every_s is None:
             return
-        if not self._run.states.may_save(worker, step):
+        if not self._run.states.may_save(worker, step) or not self._are_others_reached(worker):
             self._save_later(worker, step, history, TRIES_AGAIN_S, dice)
             return
         if self._is_replicated and worker.local_rank:
@@ -154,11 +212,13 @@ class NodeStates:
             self._save_later(worker, step + 1, history, every_s, dice)
             return
         slots = self._slots[worker.local_rank]
-        slot = self._victim(slots)
+        slot = self._victim(slots, self._touched.setdefault(worker.local_rank, set()))
         slots[slot] = None
+        self._touched[worker.local_rank].add(slot)
         is_damaged = dice.random() < self._run.scenario.damage_chance
         version = self._version(worker, step)
-        saved = Saved(version=version, rank=worker.rank, history=history, is_damaged=is_damaged)
+        world_size = len(self._run.disk.worlds[worker.attempt].ranks)
+        saved = Saved(version, worker.rank, history, is_damaged, step - self._first_step + 1, world_size)
 
         def commit() -> None:
             if self._is_alive(worker) and self._slots.get(worker.local_rank) is slots:
@@ -171,14 +231,30 @@ class NodeStates:
     def _version(self, worker: Worker, step: int) -> StateVersion:
         return StateVersion(attempt=worker.attempt, step=step)
 
-    def _victim(self, slots: list[Saved | None]) -> int:
-        """As `worker.rank_state`: a free slot, else the one with the older state."""
-        free = [number for number, each in enumerate(slots) if each is None]
-        return free[0] if free else min(range(len(slots)), key=lambda number: version_of(slots[number]))
+    def _victim(self, slots: list[Saved | None], touched: set[int]) -> int:
+        """As `worker.rank_state`."""
+        every = 0 if self._is_replicated else self.copies.every
+        with_memory = touched | {number for number, each in enumerate(slots) if each is not None}
+        return choose_slot(slot_states(slots), with_memory, every)
 
 
-def version_of(saved: Saved | None) -> StateVersion:
-    return StateVersion(attempt=0, step=0) if saved is None else saved.version
+def slot_states(slots: list[Saved | None]) -> list[SlotState]:
+    """As `state_memory.read_slots`."""
+    found = [
+        SlotState(
+            slot=number,
+            sequence=1,
+            attempt=saved.version.attempt,
+            step=saved.version.step,
+            length=1,
+            is_replicated=False,
+            crc=None,
+            ordinal=saved.ordinal,
+        )
+        for number, saved in enumerate(slots)
+        if saved is not None
+    ]
+    return sorted(found, key=lambda state: state.version, reverse=True)
 
 
 class StatesSeen:
@@ -189,6 +265,7 @@ class StatesSeen:
         self._last: dict[tuple[str, int], dict[int, int]] = {}  # by group and attempt: by rank, the latest step saved
         self._begun: dict[tuple[str, int], tuple[int, Saved | None]] = {}
         self.loads = 0  # attempts that began with a state in memory
+        self.copied = CopiesSeen(run)
 
     def _group(self, role: str) -> str:
         """Who begins with the same step: the roles that restart together, or one that does not."""
@@ -205,7 +282,7 @@ class StatesSeen:
             return
         require(not saved.is_damaged, f"rank {rank} begins with a damaged state")
         require((saved.version, saved.history) == (found.version, found.history), f"{what}: two steps")
-        is_its_own = saved.rank == rank or self._run.scenario.are_replicated
+        is_its_own = (saved.rank, saved.world_size) == (rank, assign.world_size) or self._run.scenario.are_replicated
         require(is_its_own, f"rank {rank} begins with the state of rank {saved.rank}")
 
     def may_save(self, worker: Worker, step: int) -> bool:
@@ -231,6 +308,10 @@ class StatesSeen:
             names = [node.node for node in world.nodes if self._group(node.role) == group]
             newest = max(self._common(head, world, names, before), default=None)
             found = next(chosen.get(role) for role in claim.roles if self._group(role) == group)
+            if self._run.scenario.copy_s is not None:
+                latest = 0 if before is None else before.attempt
+                self.copied.claimed(head, world, names, found, before, self._last.get((group, latest), {}))
+                continue
             is_given_up = found is None and newest in tried
             text = f"attempt {claim.attempt} begins {group} with {found}, and all its nodes hold {newest}"
             require(found == newest or is_given_up, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.draw_states import draw_states
+from tests.simulation.planted_copies import COPY_BUGS, PlantedCopy
 from tests.simulation.planted_states import STATE_BUGS, PlantedState
 from tests.simulation.rules import BrokenRuleError
 from tests.simulation.world import SimulatedRun
@@ -12,6 +13,13 @@ from tests.tiers import parts_of
 
 SEEDS = range(400)
 # Where a bug shows that many seeds pass by: it is tried first. What changes the schedules changes this.
+COPY_SEEN = {
+    "the older copy is given": 103,
+    "checksums of copies are ignored": 55,
+    "a copy of a world of another size is taken": 21,
+    "one place for the copies of a part": 3,
+    "what waits for its copy is overwritten": 3,
+}
 SEEN = {"a state is given to other ranks than its own": 28}
 
 
@@ -33,6 +41,23 @@ def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
 def shows(seed: int, bug: str) -> bool:
     try:
         SimulatedRun(draw_states(seed), PlantedState(bug)).play()
+    except BrokenRuleError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("bug", COPY_BUGS)
+def test_a_planted_bug_of_copies_is_found(bug: str) -> None:
+    seeds = (COPY_SEEN.get(bug, 0), *SEEDS)
+    assert any(shows_copied(seed, bug) for seed in seeds), f"no seed of {len(SEEDS)} shows that {bug}"
+
+
+def shows_copied(seed: int, bug: str) -> bool:
+    scenario = draw_states(seed)
+    if scenario.copy_s is None:
+        return False
+    try:
+        SimulatedRun(scenario, PlantedCopy(bug)).play()
     except BrokenRuleError:
         return True
     return False

@@ -1,11 +1,12 @@
 """What `saved_steps` trains: a model whose weights depend on each step, whose state is in memory after each of them.
 
-    saver.py FOLDER [--replicated] [--ddp]
+    saver.py FOLDER [--replicated] [--ddp] [--step-ms MILLISECONDS]
 
 FOLDER/end has the step after which it ends; FOLDER/saved.RANK gets each step that a rank has saved, FOLDER/begun a line
 for each rank and attempt, and FOLDER/weights.RANK a digest in the end. Gradients are averaged parameter by parameter,
 or by DistributedDataParallel (`--ddp`) with buckets that stay as they are: usually it arranges them anew after its
-first step, in another order, and then gloo adds the gradients of more than two ranks in another order too.
+first step, in another order, and then gloo adds the gradients of more than two ranks in another order too. A step takes
+`--step-ms` longer than its work.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ BALLAST = 2_000_000  # numbers of 4 bytes: else a random kill would hardly ever 
 def main() -> None:
     folder, options = Path(sys.argv[1]), sys.argv[2:]
     attempt = int(os.environ["HPC_ELASTIC_ATTEMPT"])
+    step_s = int(options[options.index("--step-ms") + 1]) / 1000 if "--step-ms" in options else 0.0
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1)
@@ -49,6 +52,7 @@ def main() -> None:
     done = first
     while not (folder / "end").exists() or done != int((folder / "end").read_text()):
         done += 1
+        time.sleep(step_s)  # what a larger model would compute
         batch = torch.randn(16, SIZE, generator=torch.Generator().manual_seed(done * 1000 + rank))
         optimizer.zero_grad()
         forward(batch).square().mean().backward()

@@ -38,7 +38,9 @@ def fetch(node: Node, layout: RunLayout) -> RankStates:
     """The agent's side of the same ranks in another allocation, with the state read from the run directory."""
     states = RankStates(node.said.append)
     try:
-        states.adopt(states.fetch(assign(4, STEP), layout), assign(4, STEP))
+        fetched = states.fetch(assign(4, STEP), layout)
+        assert fetched is not None
+        states.adopt(fetched, assign(4, STEP))
     except BaseException:
         states.close()
         raise
@@ -287,7 +289,9 @@ def begin_with(other: RunLayout, layout: RunLayout, order: Assign, node: Node) -
     """What the ranks load in a run at `layout` whose job names the run at `other`."""
     node.states.close()
     node.states = RankStates(node.said.append, other_run=other.root)
-    node.states.adopt(node.states.fetch(order, layout), order)
+    fetched = node.states.fetch(order, layout)
+    assert fetched is not None
+    node.states.adopt(fetched, order)
     node.files = node.states.begin(order)
     return node.run_both(LOAD)
 

@@ -14,6 +14,7 @@ from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.records.telemetry import Telemetry
 from hpc_elastic.agent.rendezvous.findings import Findings
 from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.hostlist import expand_hostlist
 from hpc_elastic.membership.decisions import Decide, History, SilentEnds
 from hpc_elastic.membership.head import Head
 from hpc_elastic.membership.messages import Join
@@ -174,8 +175,17 @@ class HeadStart:
             role_max_nodes={role.name: role.nodes.max for role in plan.roles},
             rejoin=plan.elastic.rejoin,
             flush_after=plan.state.flush,
+            domains=_domains(plan, place),
             goes_on_after=past.why_before,
             has_silent_ends=past.has_silent_ends,
             may_predecessor_live=is_first and past.opened is None and past.may_predecessor_live,
             profile=self._profile,
         )
+
+
+def _domains(plan: LaunchPlan, place: Allocation) -> dict[str, str]:
+    """Return which of the site's failure domains each node is in, for those that are in one."""
+    if not plan.state.replicas:
+        return {}
+    named = {node: domain for domain in plan.state.domains for node in expand_hostlist(domain)}
+    return {node: named[node] for node in place.nodes if node in named}

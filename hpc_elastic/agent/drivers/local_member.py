@@ -433,7 +433,8 @@ class LocalMember:
                 await retry(lambda: self._disk.call(write), say=self._warn)
             except RunDirectoryError as error:  # the head is told how the workers ended, and has a record of its own
                 self._warn(f"{error.message}; this node's record of attempt {action.result.attempt} is missing")
-        is_for_later = action.result.state is WorkerState.STOPPED and self._member.phase is MemberPhase.WORKING
+        is_of_now = action.result.attempt == self._member.attempt and self._member.phase is MemberPhase.WORKING
+        is_for_later = action.result.state is WorkerState.STOPPED and is_of_now  # else the next attempt's ranks save
         held = await self._group.held_states() if is_for_later else ()
         self._do(lambda _: self._member.node_result_written(action.result, held))
 

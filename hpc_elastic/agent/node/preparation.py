@@ -127,6 +127,7 @@ def describe_node(
     agent: Endpoint,
     store_port: int,
     unhealthy: str | None = None,
+    keeper_port: int = 0,
 ) -> Join:
     """Return the message with which this node joins a head; `unhealthy` is what its health checks found."""
     return Join(
@@ -143,6 +144,7 @@ def describe_node(
         unhealthy=unhealthy,
         gpus=report.gpus,
         remarks=report.remarks,
+        keeper_port=keeper_port,
     )
 
 

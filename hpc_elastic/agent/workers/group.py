@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from hpc_elastic.agent.keeper.link import KeeperLink
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.network import listen_on_first
 from hpc_elastic.agent.node.preparation import NodeReport
@@ -24,7 +25,7 @@ from hpc_elastic.agent.workers.log_destinations import choose_destinations
 from hpc_elastic.agent.workers.log_marks import LogMarks, follow_logs
 from hpc_elastic.agent.workers.log_pipes import LogPipes, start_pipes
 from hpc_elastic.agent.workers.notice_signal import NoticeSignal
-from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories
+from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError, close_memories, kept_attempt
 from hpc_elastic.agent.workers.spawn import SpawnedWorker, Starter, StartFailedError, WorkerOrder, spawn_workers
 from hpc_elastic.agent.workers.stalls import Stalls
 from hpc_elastic.agent.workers.state_files import write_states
@@ -38,6 +39,7 @@ from hpc_elastic.membership.ports import port_sequence
 from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.plan.roles import store_nodes
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import Flush, HeldState
 from hpc_elastic.scheduler.allocation import Allocation
 
@@ -66,6 +68,7 @@ class LocalWorkers:
         may_start: returns whether workers may run; called in the thread right before they start, because an agent
             that was paused before may have lost its head meanwhile. If they may not, the start is tried again, as
             after other trouble that may pass.
+        keeper: copies this node's training states to another node, and keeps those of others, if it is set.
         start_again_s: the pause after a failed start whose cause may pass, in seconds.
     """
 
@@ -82,6 +85,7 @@ class LocalWorkers:
         on_exit: Callable[[int, int, int, bool], None],
         on_broken: Callable[[str], None],
         may_start: Callable[[], bool] = lambda: True,
+        keeper: KeeperLink | None = None,
         start_again_s: float = START_AGAIN_S,
     ) -> None:
         self._plan = plan
@@ -100,7 +104,7 @@ class LocalWorkers:
             thread,
             marks=Marks(run_dir=plan.run_dir, node=allocation.node, agent=agent_id(os.getpid())),
             times=StopTimes(grace_s=plan.signals.grace_s, restart_grace_s=plan.signals.restart_grace_s),
-            spared=lambda: [*guard(), *self._start.pids(), *self._store.pids()],
+            spared=lambda: [*guard(), *self._start.pids(), *self._store.pids(), *(keeper.pids() if keeper else ())],
             on_exit=self._exited,
             saving=lambda: self.heartbeats.saving(),
         )
@@ -111,7 +115,8 @@ class LocalWorkers:
         )
         self.heartbeats = Heartbeats(notice_signal=int(self._notice_signal.number or 0))
         self.stalls: Stalls | None = None  # watches the heartbeats, if it is set
-        self._states = RankStates(say, percent=plan.state.limit_percent, other_run=plan.state.load_from)
+        self._keeper = keeper
+        self._states = _states_of(plan, report, keeper, say)
         self._copies: BackgroundThread | None = None  # reads and writes states, where that is done at all
         self._is_hurried = asyncio.Event()
         self._tee: Tee | None = None
@@ -130,8 +135,15 @@ class LocalWorkers:
         """The port on which the next attempt's store will listen; a socket of this agent already listens on it."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def keeper_port(self) -> int:
+        """The port on which other nodes fetch training states, and send theirs; 0: they cannot."""
+        return self._keeper.port if self._keeper is not None else 0
+
     async def warm_up(self) -> None:
-        """Start the store host while the agents still gather, if this node is likely to serve a store."""
+        """Start the keeper, and the store host if this node is likely to serve a store, as the agents still gather."""
+        if self._keeper is not None:
+            await self._keeper.start()
         if self._allocation.node_id in store_nodes(self._plan.roles, len(self._allocation.nodes)):
             await self._store.start()
 
@@ -184,12 +196,16 @@ class LocalWorkers:
         self._workers.hurry(spares_savers=spares_savers)
 
     async def held_states(self, *, is_quick: bool = False) -> tuple[HeldState, ...]:
-        """Return the training states in memory that all ranks of this node hold undamaged; no worker may run."""
+        """Return the training states in memory that all ranks of this node hold undamaged; no worker may run.
+
+        Copies of other nodes' states are among them.
+        """
+        copies = await self._keeper.copies() if self._keeper is not None else ()
         if not self._states.has_some:  # as in most runs, whose restarts wait for no other thread
-            return ()
+            return copies
         if is_quick:
-            return self._states.hold()
-        return await asyncio.get_running_loop().run_in_executor(None, self._states.verify)
+            return self._states.hold() + copies
+        return await asyncio.get_running_loop().run_in_executor(None, self._states.verify) + copies
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the latest attempt's workers, by global rank."""
@@ -225,7 +241,8 @@ class LocalWorkers:
             await self.stalls.close()
         self.heartbeats.close()
         self._states.close()
-        await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close))
+        closing = [self._keeper.close()] if self._keeper is not None else []
+        await asyncio.gather(self._store.close(), self._start.close(), self._thread.call(self._marks.close), *closing)
 
     async def flush_state(self, flush: Flush) -> str:
         """Write this node's part of a training state to the run directory; return a line about it, "" if it has none.
@@ -233,9 +250,14 @@ class LocalWorkers:
         No worker may run. It is given up after `FLUSHES_WITHIN_S` or the time of `flush`, and when a person hurries.
         """
         parts = self._states.parts_of(flush, self._layout)
-        if not parts:
+        if not parts and not flush.copies:
             return ""
-        writing = self._copying().call(lambda: write_states(self._layout, flush, parts))
+
+        def write() -> str:
+            every = [*parts, *self._states.copies_of(flush, self._layout)]
+            return write_states(self._layout, flush, every) if every else ""
+
+        writing = self._copying().call(write)
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         waited: set[asyncio.Future[Any]] = {writing, hurried}
         most_s = FLUSHES_WITHIN_S if flush.within_s is None else min(FLUSHES_WITHIN_S, flush.within_s)
@@ -267,6 +289,8 @@ class LocalWorkers:
         spawned = await self._start_all(orders)
         if not spawned:
             return
+        if self._keeper is not None:
+            await self._keeper.begin(kept_attempt(assign), self._states.descriptors)
         self._pids = {worker.order.local_rank: worker.pid for worker in spawned}
         if self.heartbeats.has_notice:
             self._notice_signal.begin()
@@ -293,7 +317,8 @@ class LocalWorkers:
         if not fetching.done():
             fetching.add_done_callback(close_memories)
             return False
-        self._states.adopt(fetching.result(), assign)
+        if (files := fetching.result()) is not None:
+            self._states.adopt(files, assign)
         return True
 
     def _copying(self) -> BackgroundThread:
@@ -407,3 +432,15 @@ class LocalWorkers:
         if ended.failing is not None:
             self._failing[order.local_rank] = ended.failing
         self._on_exit(order.attempt, order.local_rank, ended.exitcode, is_after_stop)
+
+
+def _states_of(
+    plan: LaunchPlan, report: NodeReport, keeper: KeeperLink | None, say: Callable[[str], None]
+) -> RankStates:
+    return RankStates(
+        say,
+        percent=plan.state.limit_percent,
+        other_run=plan.state.load_from,
+        dial=keeper.dial if keeper is not None else None,
+        keeper=Endpoint(address=report.address, port=keeper.port) if keeper is not None else None,
+    )

@@ -10,22 +10,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from hpc_elastic.agent.keeper.channel import Dial
+from hpc_elastic.agent.keeper.fetch import fetch_states
+from hpc_elastic.agent.keeper.link import KeptAttempt
+from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.workers.state_files import StateFileError, StatePart, read_states
 from hpc_elastic.cgroup_memory import read_room
 from hpc_elastic.errors import RunDirectoryError
-from hpc_elastic.membership.held_states import part_of, rank_places, shared_place
+from hpc_elastic.membership.held_states import part_of, rank_places, ranks_of, shared_place
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.layout import RunLayout
+from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, Flush, HeldState, StateVersion
 from hpc_elastic.state_memory import (
     ALLOCATED,
     ATTEMPT,
+    COPY_EVERY,
     LIMIT,
     LOAD_FROM,
     LOAD_SLOT,
     LOCAL_RANK,
     NODE,
     NOTHING,
+    ORDINAL,
     OWN,
     PERCENT,
     PID,
@@ -41,6 +48,7 @@ from hpc_elastic.state_memory import (
 )
 
 READ_BYTES = 1024 * 1024
+CHECKED_AT_ONCE = 2  # states: with the newest one that all ranks hold, as a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +70,25 @@ class RankStates:
         say: takes a line for the agent's log; may be called in any thread.
         percent: the share of the node's memory that the states of all its ranks may take.
         other_run: the run directory of the run whose states may be loaded, too.
+        dial: connects to a keeper; None: states are not copied between nodes.
+        keeper: where this node's own keeper listens.
     """
 
-    def __init__(self, say: Callable[[str], None], *, percent: int = 40, other_run: str | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        percent: int = 40,
+        other_run: str | None = None,
+        dial: Dial | None = None,
+        keeper: Endpoint | None = None,
+    ) -> None:
         self._say = say
         self._percent = percent
         self._other_run = other_run
+        self._dial = dial
+        self._keeper = keeper
+        self._unchecked: set[tuple[int, int]] = set()  # versions whose checksums are not compared yet
         self._files: list[int] = []  # by local rank
         self._numbers: list[memoryview] = []
         self._part = ""
@@ -85,16 +106,31 @@ class RankStates:
         is_here = bool(found and found[0] is not None and found[0].is_replicated) or (
             len(found) == assign.workers and None not in found and part_of(assign) == self._part
         )
-        return None if is_here else assign.state
+        is_checked = (assign.state.attempt, assign.state.step) not in self._unchecked
+        return None if is_here and is_checked else assign.state
 
-    def fetch(self, assign: Assign, layout: RunLayout) -> list[int]:
-        """Read the state that an attempt goes on with from the run directory; return new memories, by local rank.
+    def fetch(self, assign: Assign, layout: RunLayout) -> list[int] | None:
+        """Get the state that an attempt goes on with from another node or from the run directory.
+
+        Returns:
+            New memories, by local rank; None if it is in memory here, and only its checksums were to be compared.
 
         Raises:
             StateNotHereError: it is not there either, is damaged, or does not fit.
         """
         if assign.state is None:
             return []
+        if self._unchecked:
+            self._check_others()
+            if self.lacks(assign) is None:
+                return None
+        problem = ""
+        if self._dial is not None and assign.state_from:
+            parts = (part_of(assign), shared_place(assign.role))
+            try:
+                return fetch_states(self._dial, assign.state_from, parts, assign.state, assign.workers, self._most())
+            except TransferError as error:
+                problem = f"no other node has given it ({error}), and "
         try:
             if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
                 # An earlier allocation may have written it anew, and the other run's directory may be gone since.
@@ -104,11 +140,12 @@ class RankStates:
                 return read_states(other, assign, assign.state, self._most(), is_of_another_run=True)
             return read_states(layout, assign, assign.state, self._most())
         except (StateFileError, RunDirectoryError) as error:
-            raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {error}") from error
+            raise StateNotHereError(f"step {assign.state.step} cannot be loaded: {problem}{error}") from error
 
     def adopt(self, files: list[int], assign: Assign) -> None:
         """Take these memories, which `fetch` has filled for this attempt, in the place of those that there are."""
         self.close()
+        self._unchecked.clear()
         self._part = part_of(assign)
         self._files = files
         self._numbers = [map_control(file) for file in files]
@@ -116,7 +153,7 @@ class RankStates:
     def parts_of(self, flush: Flush, layout: RunLayout) -> list[StatePart]:
         """Return what this node has to write of a state; [] if it has no part of it."""
         assign, found = self._assign, self._of_version(flush.state)
-        if assign is None or not found:
+        if assign is None or not found or (flush.copies and not any(found)):
             return []
         if found[0] is not None and found[0].is_replicated:
             whose = [(layout.kept_of_all(assign.role), shared_place(assign.role))]
@@ -127,6 +164,27 @@ class RankStates:
             StatePart(name=name, place=place, descriptor=self._files[local_rank], state=found[local_rank])
             for local_rank, (name, place) in enumerate(whose)
         ]
+
+    def copies_of(self, flush: Flush, layout: RunLayout) -> list[StatePart]:
+        """Return what this node has to write of the states of lost nodes, out of their copies here.
+
+        What cannot be had is left out with a line: the state is not whole then, and does not count.
+        """
+        found: list[StatePart] = []
+        if self._dial is None or self._keeper is None:
+            return found
+        for part in flush.copies:
+            ranks = ranks_of(part)
+            try:
+                memories = fetch_states(self._dial, [self._keeper], [part], flush.state, len(ranks), self._most())
+            except TransferError as error:
+                self._say(f"the copy of step {flush.state.step} of a lost node cannot be written: {error}")
+                continue
+            for (rank, place), memory in zip(ranks, memories, strict=True):
+                (state,) = read_slots(map_control(memory))
+                name = layout.kept_of_rank(rank)
+                found.append(StatePart(name=name, place=place, descriptor=memory, state=state))
+        return found
 
     def begin(self, assign: Assign) -> list[StateFiles]:
         """Prepare the memories for an attempt, and return what each worker inherits; [] if there can be no memory.
@@ -154,8 +212,15 @@ class RankStates:
             numbers[LOCAL_RANK] = local_rank
             numbers[TOTAL], numbers[PERCENT] = self._memory, self._percent
             numbers[LIMIT] = most // assign.workers
+            every = numbers[COPY_EVERY] if self._dial is not None and assign.copies_to is not None else 0
+            numbers[COPY_EVERY] = 0 if self._dial is None or assign.copies_to is None else max(1, every // 2)
         self._choose(assign.state)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the memories, by local rank; they stay this object's."""
+        return list(self._files)
 
     def _have(self, workers: int) -> None:
         """Have as many memories as there are workers.
@@ -205,16 +270,27 @@ class RankStates:
     def verify(self) -> tuple[HeldState, ...]:
         """Return the states that all local ranks hold complete and undamaged; forget those that are damaged.
 
-        No worker may run. It reads every such state once, one thread a rank, and takes 0.35 s a GB.
+        No worker may run. It reads the two newest of them once, one thread a rank, and takes 0.35 s a GB. Older ones,
+        which are there for their copies on another node, are read when they are chosen.
         """
         if not self.has_some:
             return ()
-        if self._held():
-            with ThreadPoolExecutor(max_workers=min(len(self._files), os.cpu_count() or 1)) as threads:
-                list(threads.map(self._verify_rank, range(len(self._files))))
+        versions = sorted(((state.attempt, state.step) for state in self._held()), reverse=True)
+        self._unchecked = set(versions[CHECKED_AT_ONCE:])
+        if versions:
+            self._verify(lambda state: state.version not in self._unchecked)
         if not (held := self._held()):
             self._say("there is no step in memory that all ranks of this node hold")
         return held
+
+    def _check_others(self) -> None:
+        """Compare the checksums of those states, too, that `verify` has left out."""
+        unchecked, self._unchecked = self._unchecked, set()
+        self._verify(lambda state: state.version in unchecked)
+
+    def _verify(self, is_meant: Callable[[SlotState], bool]) -> None:
+        with ThreadPoolExecutor(max_workers=min(len(self._files), os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda local_rank: self._verify_rank(local_rank, is_meant), range(len(self._files))))
 
     def _states(self, local_rank: int) -> list[SlotState]:
         """Return what a rank says that it holds, unless it is more than its file has, or than it may have."""
@@ -239,6 +315,8 @@ class RankStates:
         for slot in range(SLOTS):
             if kept is None or slot != kept.slot:
                 slot_header(numbers, slot)[SEQUENCE] = 0
+            else:
+                slot_header(numbers, slot)[ORDINAL] = 0
             if not 0 <= _allocated(numbers, slot) <= max(0, size - slot_offset(slot)):
                 slot_header(numbers, slot)[ALLOCATED] = 0
         return kept
@@ -253,9 +331,9 @@ class RankStates:
                 held.append(HeldState(attempt=version[0], step=version[1], part=part))
         return tuple(held)
 
-    def _verify_rank(self, local_rank: int) -> None:
+    def _verify_rank(self, local_rank: int, is_meant: Callable[[SlotState], bool]) -> None:
         descriptor, numbers = self._files[local_rank], self._numbers[local_rank]
-        for state in self._states(local_rank):
+        for state in filter(is_meant, self._states(local_rank)):
             if state.crc is None:  # its rank was killed within moments of the copy
                 continue
             if _checksum(descriptor, state) != state.crc:
@@ -270,10 +348,21 @@ class RankStates:
         self._files, self._numbers = [], []
 
 
-def close_memories(fetching: asyncio.Future[list[int]]) -> None:
+def kept_attempt(assign: Assign) -> KeptAttempt:
+    """Return what the keeper of this node is told of an attempt."""
+    return KeptAttempt(
+        attempt=assign.attempt,
+        part=part_of(assign),
+        shared=shared_place(assign.role),
+        version=assign.state,
+        copies_to=assign.copies_to,
+    )
+
+
+def close_memories(fetching: asyncio.Future[list[int] | None]) -> None:
     """Close the memories that `fetch` has filled for an attempt that does not start any more."""
     if not fetching.cancelled() and fetching.exception() is None:
-        for descriptor in fetching.result():
+        for descriptor in fetching.result() or ():
             os.close(descriptor)
 
 

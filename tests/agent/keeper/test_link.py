@@ -1,0 +1,207 @@
+"""Keepers as processes: what one node's ranks save is copied to the other node's, and fetched from there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.agent.keeper.channel import ChannelError
+from hpc_elastic.agent.keeper.fetch import fetch_states
+from hpc_elastic.agent.keeper.link import KeeperLink, KeeperSettings, KeptAttempt
+from hpc_elastic.agent.keeper.transfer import TransferError
+from hpc_elastic.agent.system.background import BackgroundThread
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from tests.agent.conftest import PACKAGE
+from tests.agent.keeper.scene import PART, SCOPE, SECRET, a_memory, content_of, state_in
+
+OTHER = "0+2/4 0/4 default"
+SHARED = "* default"
+MEBIBYTE = 1024 * 1024
+
+
+class Node:
+    """A node with its keeper and the memories of two ranks."""
+
+    def __init__(self, part: str, *, most: int = 1 << 30) -> None:
+        self.part = part
+        self.said: list[str] = []
+        self.thread = BackgroundThread("processes", asyncio.get_running_loop())
+        settings = KeeperSettings(package_dir=str(PACKAGE), secret=SECRET, scope=SCOPE, rate=None, most=most)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.keeper = KeeperLink(settings, listener, thread=self.thread, say=self.said.append)
+        self.memories = [a_memory(), a_memory()]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(address="127.0.0.1", port=self.keeper.port)
+
+    async def begin(self, attempt: int, to: Node | None, version: StateVersion | None = None) -> None:
+        told = KeptAttempt(
+            attempt=attempt,
+            part=self.part,
+            shared=SHARED,
+            version=version,
+            copies_to=None if to is None else to.endpoint,
+        )
+        await self.keeper.begin(told, self.memories)
+
+    def save(self, step: int, *, size: int = MEBIBYTE + 7, is_replicated: bool = False) -> list[bytes]:
+        """Save a step on both ranks, or for all on the first."""
+        contents = [os.urandom(size) for _ in self.memories]
+        for memory, content in list(zip(self.memories, contents, strict=True))[: 1 if is_replicated else None]:
+            state_in(memory, step % 4, step, content, is_replicated=is_replicated)
+        return contents
+
+    async def until_it_holds(self, *steps: int, part: str = PART) -> None:
+        wanted = {HeldState(attempt=1, step=step, part=part, is_copy=True) for step in steps}
+        for _ in range(1000):
+            if wanted <= set(held := await self.keeper.copies()):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{held}; {self.said}")
+
+    def fetch(self, holder: Node, step: int, part: str = PART) -> list[int]:
+        version = StateVersion(attempt=1, step=step)
+        return fetch_states(self.keeper.dial, [holder.endpoint], [part, SHARED], version, 2, 1 << 30)
+
+    async def close(self) -> None:
+        await self.keeper.close()
+        for memory in self.memories:
+            os.close(memory)
+
+
+@contextlib.asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[Node, Node]]:
+    nodes = Node(PART), Node(OTHER)
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.close()
+
+
+def test_what_a_lost_node_had_saved_is_fetched_from_its_copy() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (lost, holder):
+            await holder.begin(1, lost)
+            await lost.begin(1, holder)
+            contents = {}
+            for step in (1, 2, 3):
+                contents[step] = lost.save(step)
+                await holder.until_it_holds(step)
+            os.kill(lost.keeper.pids()[0], signal.SIGKILL)
+            await holder.until_it_holds(2, 3)
+            for step in (2, 3):
+                fetched = await asyncio.to_thread(holder.fetch, holder, step)
+                assert [content_of(memory, step) for memory in fetched] == contents[step]
+                for memory in fetched:
+                    os.close(memory)
+            with pytest.raises(TransferError, match="has it not"):
+                await asyncio.to_thread(holder.fetch, holder, 1)
+            assert not holder.said
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_a_state_that_is_the_same_on_all_ranks_is_fetched_from_any_node() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, spare):
+            await node.begin(1, None)
+            (content, _) = node.save(4, is_replicated=True)
+            assert await node.keeper.copies() == ()  # an answer: it knows of the attempt
+            fetched = await asyncio.to_thread(spare.fetch, node, 4, OTHER)
+            assert [content_of(memory, 4) for memory in fetched] == [content, None]
+            for memory in fetched:
+                os.close(memory)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_a_copy_that_was_damaged_where_it_lies_is_not_given_to_a_worker() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (lost, holder):
+            await holder.begin(1, lost)
+            await lost.begin(1, holder)
+            lost.save(1)
+            await holder.until_it_holds(1)
+            for path in Path(f"/proc/{holder.keeper.pids()[0]}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    damage(path)
+            with pytest.raises(TransferError, match="it is damaged"):
+                await asyncio.to_thread(holder.fetch, holder, 1)
+
+    asyncio.run(scene())
+
+
+def damage(path: Path) -> None:
+    if "hpc-elastic-state" not in os.readlink(path):
+        return
+    descriptor = os.open(path, os.O_RDWR)
+    for slot in range(2):
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, b"damaged", (slot + 1 << 40) + 1000)
+    os.close(descriptor)
+
+
+@pytest.mark.long
+def test_a_keeper_that_was_killed_is_started_again_with_the_next_attempt() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, holder):
+            await holder.begin(1, node)
+            await node.begin(1, holder)
+            (first,) = node.keeper.pids()
+            os.kill(first, signal.SIGKILL)
+            assert await node.keeper.copies() == ()
+            await node.begin(1, holder)
+            assert node.keeper.pids() != [first]
+            node.save(1)
+            await holder.until_it_holds(1)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_who_does_not_know_the_secret_gets_no_state() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, stranger):
+            await node.begin(1, None)
+            node.save(1)
+            settings = KeeperSettings(package_dir="", secret=bytes(32), scope=SCOPE, rate=None, most=0)
+            listener = socket.create_server(("127.0.0.1", 0))
+            other = KeeperLink(settings, listener, thread=stranger.thread, say=print)
+            with pytest.raises(ChannelError):
+                await asyncio.to_thread(other.dial, "127.0.0.1", node.keeper.port)
+            await other.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_a_keeper_ends_with_its_agent_and_needs_little_memory() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, holder):
+            await holder.begin(1, node)
+            await node.begin(1, holder)
+            node.save(1, size=20 * MEBIBYTE)
+            await holder.until_it_holds(1)
+            pids = [*node.keeper.pids(), *holder.keeper.pids()]
+            for pid in pids:
+                (anonymous,) = [
+                    int(line.split()[1])
+                    for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                    if line.startswith("RssAnon:")
+                ]
+                assert anonymous < 20 * 1024
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+    asyncio.run(scene())

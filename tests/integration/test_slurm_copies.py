@@ -1,0 +1,161 @@
+"""Copies of training states on another node, on the real Slurm: a spare goes on with what a lost node had saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_elastic.state_memory import MEMORY_NAME, map_control, read_slots, slot_offset
+from tests.integration.conftest import Door, Run
+from tests.integration.savers import begun, finish, saved_in, train, wait_until_saved
+from tests.integration.slurm_jobs import assert_over, events
+from tests.slurm_sandbox.cluster import Cluster, wait_until
+from tests.tiers import variants
+
+pytestmark = pytest.mark.slurm
+
+COPIED = "spares: 1\nelastic: {lease: 3s}\nstate: {replicas: 1}"
+STEP = ("--step-ms", "400")  # so that copies keep up with saves, on a computer with two cores for all nodes
+
+
+def chosen(run: Run) -> list[str]:
+    return [event["message"] for event in events(run) if event["name"] == "state.chosen"]
+
+
+def weights(folder: Path) -> list[str]:
+    return [path.read_text() for path in sorted(folder.glob("weights.*"))]
+
+
+def power_off(slurm: Cluster, node: str) -> Callable[[], None]:
+    slurm.kill(node)
+    return lambda: slurm.boot(node)
+
+
+def cut(slurm: Cluster, node: str) -> Callable[[], None]:
+    slurm.cut(node)
+    return lambda: slurm.heal(node)
+
+
+@pytest.mark.parametrize(
+    ("lose", "lost", "options"),
+    [
+        pytest.param(power_off, "node2", (), id="sharded"),
+        *variants(
+            (power_off, "node2", ("--replicated",)),
+            (cut, "node3", ()),
+            (power_off, "node1", ()),
+            of="test_a_spare_goes_on_with_the_states_of_a_lost_node",
+            ids=["replicated", "cut", "batch host off"],
+        ),
+    ],
+)
+def test_a_spare_goes_on_with_the_states_of_a_lost_node(
+    slurm_door: Door,
+    slurm: Cluster,
+    lose: Callable[[Cluster, str], Callable[[], None]],
+    lost: str,
+    options: tuple[str, ...],
+) -> None:
+    """At the last save that all had made, or the one before; and the weights are those of an undisturbed training."""
+    run, folder = train(slurm_door, *STEP, *options, nodes="3", workers=1, more=COPIED)
+    wait_until_saved(run, folder, 1, 3, more=6)
+    mend = lose(slurm, lost)
+    try:
+        wait_until_saved(run, folder, 2, 3)
+        last = min(saved_in(folder, rank, 1) for rank in range(3))
+        (first,) = set(begun(folder, 2).values())
+        assert last - 1 <= first <= last + 1, run.story()
+        finish(run, folder, 3)
+        killed = [lost] if lose is power_off else []
+        assert assert_over(run, "SUCCEEDED", 0, killed=killed)["attempts"] == 2
+    finally:
+        mend()
+    (line,) = chosen(run)
+    assert line.startswith(
+        f"attempt 2: all ranks can go on at step {first}, which is in memory; node4 gets it from "
+    ), line
+    undisturbed, reference = train(slurm_door, *options, nodes="3", workers=1, name="undisturbed")
+    (reference / "end").write_text((folder / "end").read_text())
+    assert_over(undisturbed, "SUCCEEDED", 0)
+    assert weights(folder) == weights(reference) != []
+
+
+@pytest.mark.variant(of="test_a_spare_goes_on_with_the_states_of_a_lost_node")
+def test_the_next_start_of_the_job_goes_on_with_the_states_of_a_lost_node(slurm_door: Door, slurm: Cluster) -> None:
+    """There is no spare: the node with the copy writes it for the lost one."""
+    lossy = "elastic: {lease: 3s, join_timeout: 20s}\nstate: {replicas: 1}\nrequeue: {max: 1}"
+    run, folder = train(slurm_door, *STEP, nodes="3", workers=1, more=lossy)
+    wait_until_saved(run, folder, 1, 3, more=6)
+    slurm.kill("node2")
+    wait_until_saved(run, folder, 2, 3)
+    slurm.boot("node2")
+    last = min(saved_in(folder, rank, 1) for rank in range(3))
+    (first,) = set(begun(folder, 2).values())
+    assert last - 1 <= first <= last + 1, run.story()
+    finish(run, folder, 3)
+    assert run.wait_until_over()["state"] == "SUCCEEDED", run.story()
+    (line,) = chosen(run)
+    assert line == f"attempt 2: all ranks can go on at step {first}, which was kept when the last allocation ended"
+
+
+def keepers() -> list[int]:
+    """The process ids of the keepers on this computer, on which all nodes of the sandbox are."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"hpc_elastic.agent.keeper.process" in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def node_of(pid: int) -> str:
+    for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        if variable.startswith(b"SLURMD_NODENAME="):
+            return variable.partition(b"=")[2].decode()
+    return ""
+
+
+def damage_all(pid: int, but: set[int]) -> int:
+    """Change a byte in each state that a process keeps and others do not; return in how many."""
+    changed = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if MEMORY_NAME not in os.readlink(path) or path.stat().st_ino in but:
+            continue
+        descriptor = os.open(path, os.O_RDWR)
+        for state in read_slots(map_control(descriptor)):
+            (byte,) = os.pread(descriptor, 1, slot_offset(state.slot) + state.length - 1)
+            os.pwrite(descriptor, bytes([byte ^ 1]), slot_offset(state.slot) + state.length - 1)
+            changed += 1
+        os.close(descriptor)
+    return changed
+
+
+def memories_of(pid: int) -> set[int]:
+    paths = Path(f"/proc/{pid}/fd").iterdir()
+    return {path.stat().st_ino for path in paths if MEMORY_NAME in os.readlink(path)}
+
+
+@pytest.mark.variant(of="test_a_spare_goes_on_with_the_states_of_a_lost_node")
+def test_all_ranks_load_from_disk_if_the_copy_is_damaged(slurm_door: Door, slurm: Cluster) -> None:
+    run, folder = train(slurm_door, *STEP, nodes="2", workers=1, more=COPIED)
+    wait_until_saved(run, folder, 1, 2, more=4)
+    (keeper,) = [pid for pid in keepers() if node_of(pid) == "node1"]
+    own = memories_of(run.worker_pid(0))
+    slurm.kill("node2")
+    wait_until(lambda: damage_all(keeper, own) > 0, "there is a copy on node1", within_s=10)
+    wait_until_saved(run, folder, 3, 2)
+    assert begun(folder, 3) == {0: 0, 1: 0}
+    finish(run, folder, 2)
+    result = assert_over(run, "SUCCEEDED", 0, killed=["node2"])
+    slurm.boot("node2")
+    assert (result["attempts"], result["restarts"]) == (3, 0)
+    failed = [event["message"] for event in events(run) if event["name"] == "attempt.failed"]
+    assert len(failed) == 2
+    assert "no other node has given it" in failed[1]
+    assert "it is damaged" in failed[1]
