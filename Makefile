@@ -25,6 +25,9 @@
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
+# make docs    the documentation as a site, built strictly into build/site; make docs-serve shows it while you write
+# make reference   writes the pages that are made from the code: docs/reference/options.md
+# make release   a release up to its upload: checks, sdist and wheel built twice, their parts list, installed and tried; into dist/
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
@@ -51,7 +54,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots docs docs-serve reference release clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -177,6 +180,30 @@ bench-recovery: .venv/.installed
 plots: .venv-plots/.installed
 	.venv-plots/bin/python -m benchmarks.plots
 
+# An environment of its own: none of it is needed to run or to test.
+.venv-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-material
+	@touch $@
+
+# Its makers warn of version 2 of mkdocs, which is not asked for here.
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+docs-serve: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve
+
+reference: .venv/.installed
+	$(BIN)/python -m publish.options_page
+
+.venv-release/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --constraint constraints.txt build cyclonedx-bom hatchling twine
+	@touch $@
+
+release: .venv-release/.installed
+	.venv-release/bin/python -m publish.release $(OPTIONS)
+
 # Hydra pins what else would be newer, so it has an environment of its own, which sees all that is in the first one.
 .venv-hydra/.installed: pyproject.toml constraints.txt .venv/.installed
 	$(PYTHON) -m venv .venv-hydra
@@ -186,4 +213,4 @@ plots: .venv-plots/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-py* .venv-compat .venv-hydra .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-py* .venv-compat .venv-docs .venv-hydra .venv-plots .venv-release .hypothesis .mypy_cache .ruff_cache .pytest_cache build dist

@@ -23,6 +23,7 @@ from hpc_elastic.membership import discovery, member, messages, phases
 from hpc_elastic.observe.schemas import RECORD_NAMES
 from hpc_elastic.rundir.records import RESULT_REASONS
 from hpc_elastic.site.parse import parse_site
+from publish.options_page import PAGE, options_page
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("", "docs", "examples", "site-configs", "templates")
@@ -151,6 +152,10 @@ def test_the_table_of_exit_codes_is_that_of_the_code(name: str) -> None:
 
 def test_the_help_lists_every_exit_code() -> None:
     assert {int(code) for code in re.findall(r"(?:^| ) ?(\d+) ", EXIT_CODES, re.M)} == set(map(int, ExitCode))
+
+
+def test_the_page_of_options_is_what_the_parsers_have() -> None:
+    assert PAGE.read_text() == options_page(), "`make reference` writes it anew"
 
 
 def test_the_reference_lists_every_record_and_reason() -> None:
