@@ -17,9 +17,9 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "options.md"
 _HEAD = """\
 # Options of each verb
 
-Written by `make reference` from what `hpc-elastic VERB --help` prints. What programs build on (JSON, exit codes, which run
-is meant) is in [The command line](command-line.md). `hpc-elastic completion` has all of it for your shell, and so has
-`man hpc-elastic`.
+Written by `make reference` from what `hpc-elastic VERB --help` prints. What programs build on (JSON, exit codes, which
+run is meant) is in [The command line](command-line.md). `hpc-elastic completion` has all of it for your shell, and so
+has `man hpc-elastic`.
 """
 
 

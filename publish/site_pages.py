@@ -91,7 +91,7 @@ def swallowed_lists(html: str) -> list[str]:
 
 
 def bars_of_tables(html: str) -> str:
-    """Return a page on which code in a table has a bar where GitHub shows one: it is written `\\|` there."""
+    """Return a page on which code in a table has a bar where GitHub shows one, without its backslash."""
     return re.sub(r"<td[^>]*>.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.S)
 
 

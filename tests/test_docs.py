@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli.arguments import VerbParser
 from hpc_elastic.cli.verbs import EXIT_CODES, MODULES
-from hpc_elastic.errors import ExitCode
+from hpc_elastic.errors import ExitCode, UsageError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.membership import discovery, member, messages, phases
 from hpc_elastic.observe.schemas import RECORD_NAMES
@@ -64,13 +65,6 @@ def test_yaml_examples_are_accepted(page: Path) -> None:
             parse_job(text, file="job.yaml")
 
 
-@cache
-def options_of(verb: str) -> frozenset[str]:
-    parser = importlib.import_module(f"hpc_elastic.cli.{MODULES[verb]}").make_parser()
-    assert isinstance(parser, argparse.ArgumentParser)
-    return frozenset(option for action in parser._actions for option in action.option_strings)
-
-
 def commands(page: Path) -> list[list[str]]:
     """The command lines of ours on a page: from shell examples, transcripts and inline code."""
     lines = [line for text in fences(page, "bash") for line in text.splitlines()]
@@ -85,6 +79,16 @@ def commands(page: Path) -> list[list[str]]:
     return [words for words in found if words and words[0] not in ("VERB", "--version", "--help")]
 
 
+SHELL = {"|", "&&", "||", ";", ">", ">>", "<", "2>", "&"}
+SHORTENED = re.compile(r"\.\.\.|\[|^(?:RUN|DIR|NAME|FILE|SITE|NODE|OLD|SCRIPT|SHELL)$")  # a form, not a command to type
+
+
+def our_words(words: list[str]) -> list[str]:
+    """The words of a command line up to what the shell takes for itself."""
+    end = next((number for number, word in enumerate(words) if word in SHELL or word.startswith((">", "2>"))), None)
+    return [word.rstrip(";") for word in words[:end]]
+
+
 def our_options(verb: str, words: list[str]) -> list[str]:
     """The options of a command line, without those that belong to a script."""
     options = []
@@ -96,12 +100,47 @@ def our_options(verb: str, words: list[str]) -> list[str]:
     return options
 
 
+@cache
+def parser_of(verb: str) -> VerbParser:
+    parser = importlib.import_module(f"hpc_elastic.cli.{MODULES[verb]}").make_parser()
+    assert isinstance(parser, VerbParser)
+    return parser
+
+
 @every_page
 def test_commands_exist(page: Path) -> None:
     for verb, *words in commands(page):
         assert verb in MODULES, verb
-        for option in our_options(verb, words):
-            assert option in options_of(verb), f"hpc-elastic {verb} {option}"
+        known = {option for action in parser_of(verb)._actions for option in action.option_strings}
+        for option in our_options(verb, our_words(words)):
+            assert option in known, f"hpc-elastic {verb} {option}"
+
+
+def typed_commands(page: Path) -> list[list[str]]:
+    """The command lines of ours that can be typed as they stand; prose may leave out the job file."""
+    found = [[verb, *our_words(words)] for verb, *words in commands(page)]
+    return [words for words in found if not any(SHORTENED.search(word) for word in words)]
+
+
+PARTLY_SHOWN = re.compile("the following arguments are required|expected one argument")  # in prose: `run --nodes`
+
+
+def complaint_of(verb: str, words: list[str]) -> str:
+    """What the parser of a verb says of a command line, if it does not take it."""
+    parse = parser_of(verb).parse_args if verb == "run" else parser_of(verb).parse_intermixed_args
+    with contextlib.suppress(SystemExit):  # --help
+        try:
+            parse(words)
+        except UsageError as error:
+            return error.message
+    return ""
+
+
+@every_page
+def test_commands_are_taken_by_their_parsers(page: Path) -> None:
+    for verb, *words in typed_commands(page):
+        complaint = complaint_of(verb, words)
+        assert not complaint or PARTLY_SHOWN.search(complaint), f"hpc-elastic {verb} {shlex.join(words)}: {complaint}"
 
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -135,6 +174,11 @@ def test_programs_and_files_of_the_tests_that_pages_name_are_there(page: Path) -
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for name in re.findall(r"(?<![\w/.(])((?:tests|benchmarks|hpc_elastic)/[\w/]+\.\w+)", text):
         assert (REPOSITORY / name).exists(), name
+
+
+def test_pages_have_commands_that_can_be_typed() -> None:
+    """Else the test above would hold whatever the parsers take."""
+    assert sum(len(typed_commands(page)) for page in PAGES) > 150
 
 
 def test_the_readme_has_commands() -> None:
