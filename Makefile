@@ -5,6 +5,7 @@
 # make test-all   all: also the variants, what is mirrored on each version, libraries, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
 # make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
+# make test-torch TORCH='==2.2.*'   trainings, crashes and restarts on this machine with another torch than the pinned one; else the newest
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
 # OPTIONS=-v with one of these   options of pytest
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
@@ -44,6 +45,7 @@ STOPS ?= 100
 NOTICES ?= 50
 SEED ?= 0
 SLURM ?= own
+TORCH ?= >=2.2
 # Processor time is the limit; with more workers than cores tests of real agents get slow.
 WORKERS ?= 2
 BIN := .venv/bin
@@ -54,7 +56,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots docs docs-serve reference release clean
+.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots docs docs-serve reference release clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -86,6 +88,14 @@ test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
 test-pythons: .venv/.installed
 	$(BIN)/python -m tests.pythons $(RECORDED)
 	$(WRITTEN)
+
+# With another torch, what trains is tried, not what is held against the names and words of the pinned one.
+test-torch:
+	$(PYTHON) -m venv --clear .venv-torch
+	grep -v '^torch==' constraints.txt >.venv-torch/constraints.txt
+	.venv-torch/bin/python -m pip install --quiet --constraint .venv-torch/constraints.txt --editable '.[test]' 'torch$(TORCH)'
+	.venv-torch/bin/python -m pytest $(OPTIONS) -m "local and not variant" \
+		tests/integration/test_tutorials.py tests/integration/test_local_warm.py tests/integration/test_local_memory.py
 
 # An environment as users have it, for tests/compat: torch is that of .venv, and nothing of ours is in it. These
 # packages bring numpy, which would change what torch does in all other tests.
@@ -186,9 +196,9 @@ plots: .venv-plots/.installed
 	.venv-docs/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-material
 	@touch $@
 
-# Its makers warn of version 2 of mkdocs, which is not asked for here.
+# Its makers warn of version 2 of mkdocs, which is not asked for here. --quiet would make --strict count no warning.
 docs: .venv-docs/.installed
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 docs-serve: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve
@@ -213,4 +223,4 @@ release: .venv-release/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-py* .venv-compat .venv-docs .venv-hydra .venv-plots .venv-release .hypothesis .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .venv-py* .venv-compat .venv-docs .venv-hydra .venv-plots .venv-release .venv-torch .hypothesis .mypy_cache .ruff_cache .pytest_cache build dist
