@@ -45,7 +45,8 @@ LOGIN_COMMANDS: tuple[tuple[str, ...], ...] = (
     ("list",),
     ("logs",),
     ("nodes",),
-    ("cancel", "smoke"),
+    ("submit", "job.yaml", "--set", "name=long", "--set", "entrypoint.args=[600]"),
+    ("cancel", "long"),
 )
 
 
@@ -71,7 +72,7 @@ def do_login_commands(python: Path, folder: Path) -> None:
     """Run each command of a login node in a folder, with a Python that has no torch."""
     found = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True, check=False)
     assert "No module named 'torch'" in found.stderr, found.stderr
-    (folder / "train.py").write_text("print('no torch is needed for this', flush=True)\n")
+    (folder / "train.py").write_text("import sys, time\ntime.sleep(int(sys.argv[-1]) if len(sys.argv) > 1 else 0)\n")
     (folder / "job.yaml").write_text(_JOB)
     for words in LOGIN_COMMANDS:
         hpc_elastic(python, folder, *words)

@@ -72,7 +72,7 @@ def commands(page: Path) -> list[list[str]]:
     lines += [line.strip() for line in page.read_text().splitlines() if line.startswith("    hpc-elastic ")]
     lines += re.findall(r"`(hpc-elastic [^`\n]+)`", FENCE.sub("", page.read_text()))
     found = []
-    for line in (line for line in lines if "hpc-elastic" in line):
+    for line in (line for line in lines if "hpc-elastic" in line and not line.startswith("ln ")):
         words = shlex.split(line, comments=True)
         starts = [number for number, word in enumerate(words) if word.rpartition("/")[2] == "hpc-elastic"]
         found += [words[start + 1 :] for start in starts[:1]]
