@@ -38,14 +38,14 @@ LOGIN_COMMANDS: tuple[tuple[str, ...], ...] = (
     ("sites", "list"),
     ("templates", "list"),
     ("completion", "bash"),
-    ("submit", "job.yaml", "--wait"),
+    ("submit", "job.yaml", "--site", "local", "--wait"),
     ("status",),
     ("explain",),
     ("watch",),
     ("list",),
     ("logs",),
     ("nodes",),
-    ("submit", "job.yaml", "--set", "name=long", "--set", "entrypoint.args=[600]"),
+    ("submit", "job.yaml", "--site", "local", "--set", "name=long", "--set", "entrypoint.args=[600]"),
     ("cancel", "long"),
 )
 

@@ -53,7 +53,7 @@ _hpc_elastic() {{
             if [[ " $_valued" == *"$name"* ]]; then
                 takes=${{_valued#*"${{name# }}"}} takes=${{takes%% *}}
                 # bash gives `--site=x` as three words.
-                [[ ${{COMP_WORDS[number + 1]}} == = ]] && number=$((number + 1))
+                [[ ${{COMP_WORDS[number + 1]-}} == = ]] && number=$((number + 1))
                 number=$((number + 1))
             fi
         else

@@ -13,7 +13,7 @@ function __hpc_elastic_runs
     string match -q '/*' -- "$XDG_STATE_HOME"; and set index $XDG_STATE_HOME
     set index $index/hpc_elastic/runs.jsonl
     test -r $index; or return
-    tail -n 100 $index 2>/dev/null |
+    command tail -n 100 $index 2>/dev/null |
         string replace -rf '^.*"name": "([A-Za-z0-9._-]*)", "job_id": "([A-Za-z0-9._-]*)".*$' '$1\\n$2' |
         string split '\\n' | sort -u
     __fish_complete_directories
@@ -24,7 +24,7 @@ function __hpc_elastic_sites
     test -n "$XDG_CONFIG_HOME"; and set configuration $XDG_CONFIG_HOME
     set -l folders (string split : -- "$HPC_ELASTIC_SITE_PATH") site-configs /etc/hpc-elastic/sites
     for folder in $folders $configuration/hpc-elastic/sites
-        ls -- "$folder" 2>/dev/null | string replace -rf '^([A-Za-z0-9._-]*)\\.ya?ml$' '$1'
+        command ls -- "$folder" 2>/dev/null | string replace -rf '^([A-Za-z0-9._-]*)\\.ya?ml$' '$1'
     end
     string split ' ' '{sites}'
 end

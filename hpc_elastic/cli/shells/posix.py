@@ -7,21 +7,21 @@ from __future__ import annotations
 FUNCTIONS = """\
 _hpc_elastic_runs() {{
     local index=$HOME/.local/state
-    case $XDG_STATE_HOME in /*) index=$XDG_STATE_HOME ;; esac
+    case ${{XDG_STATE_HOME-}} in /*) index=$XDG_STATE_HOME ;; esac
     index=$index/hpc_elastic/runs.jsonl
     [ -r "$index" ] || return
-    tail -n 100 "$index" 2>/dev/null |
-        sed -n 's/^.*"name": "\\([A-Za-z0-9._-]*\\)", "job_id": "\\([A-Za-z0-9._-]*\\)".*$/\\1 \\2/p' |
+    command tail -n 100 "$index" 2>/dev/null |
+        command sed -n 's/^.*"name": "\\([A-Za-z0-9._-]*\\)", "job_id": "\\([A-Za-z0-9._-]*\\)".*$/\\1 \\2/p' |
         tr ' ' '\\n' | sort -u
 }}
 
 _hpc_elastic_sites() {{
     local folder
     {{
-        printf '%s\\n' "$HPC_ELASTIC_SITE_PATH" | tr ':' '\\n'
+        printf '%s\\n' "${{HPC_ELASTIC_SITE_PATH-}}" | tr ':' '\\n'
         printf '%s\\n' site-configs /etc/hpc-elastic/sites "${{XDG_CONFIG_HOME:-$HOME/.config}}/hpc-elastic/sites"
     }} | while read -r folder; do
-        ls -- "$folder" 2>/dev/null | sed -n 's/^\\([A-Za-z0-9._-]*\\)\\.ya\\{{0,1\\}}ml$/\\1/p'
+        command ls -- "$folder" 2>/dev/null | command sed -n 's/^\\([A-Za-z0-9._-]*\\)\\.ya\\{{0,1\\}}ml$/\\1/p'
     done | sort -u - <(printf '%s\\n' {sites})
 }}
 """

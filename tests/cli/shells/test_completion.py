@@ -23,6 +23,8 @@ from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 Capture = pytest.CaptureFixture[str]
 Complete = Callable[..., list[str]]
 _ASK = """
+set -u  # as some people have it in their shells
+shopt -s expand_aliases; alias ls='ls --classify' tail=false sed=false
 source "$1"; shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _hpc_elastic
