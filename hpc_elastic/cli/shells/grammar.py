@@ -94,7 +94,7 @@ def all_verbs() -> list[Verb]:
 
 def _verb(name: str, module: str, line: str) -> Verb:
     parser: argparse.ArgumentParser = importlib.import_module(f"hpc_elastic.cli.{module}").make_parser()
-    groups = [(group.title or "", tuple(_options(group._group_actions))) for group in parser._action_groups]
+    groups = [(group.title or "", tuple(options_of(parser, group._group_actions))) for group in parser._action_groups]
     return Verb(
         name=name,
         line=line,
@@ -106,14 +106,15 @@ def _verb(name: str, module: str, line: str) -> Verb:
     )
 
 
-def _options(actions: Sequence[argparse.Action]) -> Iterator[Option]:
+def options_of(parser: argparse.ArgumentParser, actions: Sequence[argparse.Action]) -> Iterator[Option]:
+    """Yield the options among a parser's actions that its help shows."""
     for action in actions:
         if not action.option_strings or action.help == argparse.SUPPRESS:
             continue
         metavar = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
         yield Option(
             names=tuple(action.option_strings),
-            help=action.help or "",
+            help=parser._get_formatter()._expand_help(action) if action.help else "",  # `%%` and `%(default)s`
             metavar=metavar,
             takes=_OF_OPTION.get(action.option_strings[-1]) or _OF_METAVAR.get(metavar, Takes.TEXT),
             choices=tuple(map(str, action.choices or ())),
