@@ -46,11 +46,13 @@ def share_of(symptom: str) -> float:
     return sum(covered) / len(symptom)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("symptom", SYMPTOMS)
 def test_a_symptom_is_what_the_package_prints(symptom: str) -> None:
     assert share_of(symptom) > ENOUGH, symptom
 
 
+@pytest.mark.long
 def test_a_message_that_nothing_prints_is_found() -> None:
     assert share_of("the flux capacitor of node3 has no 1.21 gigawatts") < ENOUGH
     assert share_of("2 of at least 4 nodes came within 600 s") < ENOUGH

@@ -81,6 +81,7 @@ def test_the_easybuild_recipe_brings_what_the_package_requires() -> None:
         assert all(re.fullmatch("[0-9a-f]{64}", checksum) for checksum in options["checksums"])
 
 
+@pytest.mark.long
 def test_lmod_loads_the_module(tmp_path: Path) -> None:
     lmod = Path("/usr/share/lmod/lmod/libexec/lmod")
     if not lmod.exists() or shutil.which("bash") is None:

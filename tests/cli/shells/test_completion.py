@@ -124,6 +124,7 @@ def test_every_shell_is_told_every_verb_and_option() -> None:
             assert f"-l {name[2:]} " in made("fish") or f"-s {name[1:]} " in made("fish"), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_verb_prints_a_script_that_the_shell_can_read(shell: str, tmp_path: Path, capsys: Capture) -> None:
     assert main(["completion", shell]) == 0
