@@ -37,6 +37,8 @@ LOGIN_COMMANDS: tuple[tuple[str, ...], ...] = (
     ("schema", "--record", "result.json"),
     ("sites", "list"),
     ("templates", "list"),
+    ("doctor", "--site", "local", "--nodes", "0"),
+    ("binding", "--here"),
     ("completion", "bash"),
     ("submit", "job.yaml", "--site", "local", "--wait"),
     ("status",),
