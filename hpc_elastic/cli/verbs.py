@@ -69,7 +69,7 @@ def help_text() -> str:
     lines = [f"usage: {PROGRAM} VERB ...", "", "Run PyTorch on Slurm so that it survives what clusters do.", ""]
     for title, verbs in GROUPS.items():
         lines.append(f"{title}:")
-        lines += [f"  {verb:<10} {line}" for verb, (_, line) in verbs.items()]
+        lines += [f"  {verb:<10}  {line}" for verb, (_, line) in verbs.items()]
         lines.append("")
     lines += ["Options:", "  -h, --help   show this", "  --version    show the version", "", _EXAMPLES, EXIT_CODES]
     return "\n".join(lines)
