@@ -5,6 +5,7 @@
 # make test-all   all: also the variants, what is mirrored on each version, libraries, and Slurm 26.05 where it can be had
 # make test-slurm SLURM=26.05   all Slurm tests on one version: own (this machine's), 22.05, 24.11 or 26.05
 # make test-pythons   the tests of make check without torch, on each of Python 3.10 to 3.13 that is here; says which is missing
+# make test-torch TORCH='==2.2.*'   trainings, crashes and restarts on this machine with another torch than the pinned one; else the newest
 # RECORD=1 with one of these   writes into the README, if nothing failed, on what they passed
 # OPTIONS=-v with one of these   options of pytest
 # make simulate   simulated runs by the ten thousand; make simulate FIRST=20000 N=1000000 for a night
@@ -25,6 +26,9 @@
 # make bench   the figures of docs/benchmarks, beside sbatch and torchrun; wants root, Slurm, strace, a quiet machine and over an hour
 # make bench-recovery   of these, restarts and starts beside torchrun alone: about 20 minutes
 # make plots   the pictures and tables of docs/benchmarks from the figures that are there
+# make docs    the documentation as a site, built strictly into build/site; make docs-serve shows it while you write
+# make reference   writes the pages that are made from the code: docs/reference/options.md
+# make release   a release up to its upload: checks, sdist and wheel built twice, their parts list, installed and tried; into dist/
 # make demo    train the digits example on this machine, as 2 nodes with 2 workers each
 PYTHON ?= python3
 N ?= 20000
@@ -41,6 +45,7 @@ STOPS ?= 100
 NOTICES ?= 50
 SEED ?= 0
 SLURM ?= own
+TORCH ?= >=2.2
 # Processor time is the limit; with more workers than cores tests of real agents get slow.
 WORKERS ?= 2
 BIN := .venv/bin
@@ -51,7 +56,7 @@ WRITTEN := $(if $(RECORD),$(BIN)/python -m tests.tested_on)
 # Hundreds of tests start a Python of their own, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check format test test-all test-slurm test-pythons demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots clean
+.PHONY: check format test test-all test-slurm test-pythons test-torch demo simulate explore mutate fuzz faults kills soak soak-local soak-restarts soak-guard soak-slurm soak-stops soak-limits soak-states soak-notices bench bench-recovery plots docs docs-serve reference release clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -83,6 +88,14 @@ test-slurm: .venv/.installed .venv-compat/.installed .venv-hydra/.installed
 test-pythons: .venv/.installed
 	$(BIN)/python -m tests.pythons $(RECORDED)
 	$(WRITTEN)
+
+# With another torch, what trains is tried, not what is held against the names and words of the pinned one.
+test-torch:
+	$(PYTHON) -m venv --clear .venv-torch
+	grep -v '^torch==' constraints.txt >.venv-torch/constraints.txt
+	.venv-torch/bin/python -m pip install --quiet --constraint .venv-torch/constraints.txt --editable '.[test]' 'torch$(TORCH)'
+	.venv-torch/bin/python -m pytest $(OPTIONS) -m "local and not variant" \
+		tests/integration/test_tutorials.py tests/integration/test_local_warm.py tests/integration/test_local_memory.py
 
 # An environment as users have it, for tests/compat: torch is that of .venv, and nothing of ours is in it. These
 # packages bring numpy, which would change what torch does in all other tests.
@@ -177,6 +190,30 @@ bench-recovery: .venv/.installed
 plots: .venv-plots/.installed
 	.venv-plots/bin/python -m benchmarks.plots
 
+# An environment of its own: none of it is needed to run or to test.
+.venv-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --constraint constraints.txt mkdocs-material
+	@touch $@
+
+# Its makers warn of version 2 of mkdocs, which is not asked for here. --quiet would make --strict count no warning.
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+docs-serve: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve
+
+reference: .venv/.installed
+	$(BIN)/python -m publish.options_page
+
+.venv-release/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --constraint constraints.txt build cyclonedx-bom hatchling twine
+	@touch $@
+
+release: .venv-release/.installed
+	.venv-release/bin/python -m publish.release $(OPTIONS)
+
 # Hydra pins what else would be newer, so it has an environment of its own, which sees all that is in the first one.
 .venv-hydra/.installed: pyproject.toml constraints.txt .venv/.installed
 	$(PYTHON) -m venv .venv-hydra
@@ -186,4 +223,4 @@ plots: .venv-plots/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-py* .venv-compat .venv-hydra .venv-plots .hypothesis .mypy_cache .ruff_cache .pytest_cache dist
+	rm -rf .venv .venv-py* .venv-compat .venv-docs .venv-hydra .venv-plots .venv-release .venv-torch .hypothesis .mypy_cache .ruff_cache .pytest_cache build dist

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 REPOSITORY = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-EXTRAS = ("bench", "compat", "hydra", "lint", "report", "test")
+EXTRAS = ("bench", "compat", "docs", "hydra", "lint", "release", "report", "test")
 
 
 def applies(requirement: Requirement, python: str) -> bool:

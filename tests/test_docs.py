@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -16,13 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from hpc_elastic.cli.arguments import VerbParser
 from hpc_elastic.cli.verbs import EXIT_CODES, MODULES
-from hpc_elastic.errors import ExitCode
+from hpc_elastic.errors import ExitCode, UsageError
 from hpc_elastic.job.parse import parse_job
 from hpc_elastic.membership import discovery, member, messages, phases
 from hpc_elastic.observe.schemas import RECORD_NAMES
 from hpc_elastic.rundir.records import RESULT_REASONS
 from hpc_elastic.site.parse import parse_site
+from publish.options_page import PAGE, options_page
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("", "docs", "examples", "site-configs", "templates")
@@ -63,13 +65,6 @@ def test_yaml_examples_are_accepted(page: Path) -> None:
             parse_job(text, file="job.yaml")
 
 
-@cache
-def options_of(verb: str) -> frozenset[str]:
-    parser = importlib.import_module(f"hpc_elastic.cli.{MODULES[verb]}").make_parser()
-    assert isinstance(parser, argparse.ArgumentParser)
-    return frozenset(option for action in parser._actions for option in action.option_strings)
-
-
 def commands(page: Path) -> list[list[str]]:
     """The command lines of ours on a page: from shell examples, transcripts and inline code."""
     lines = [line for text in fences(page, "bash") for line in text.splitlines()]
@@ -77,11 +72,21 @@ def commands(page: Path) -> list[list[str]]:
     lines += [line.strip() for line in page.read_text().splitlines() if line.startswith("    hpc-elastic ")]
     lines += re.findall(r"`(hpc-elastic [^`\n]+)`", FENCE.sub("", page.read_text()))
     found = []
-    for line in (line for line in lines if "hpc-elastic" in line):
+    for line in (line for line in lines if "hpc-elastic" in line and not line.startswith("ln ")):
         words = shlex.split(line, comments=True)
         starts = [number for number, word in enumerate(words) if word.rpartition("/")[2] == "hpc-elastic"]
         found += [words[start + 1 :] for start in starts[:1]]
     return [words for words in found if words and words[0] not in ("VERB", "--version", "--help")]
+
+
+SHELL = {"|", "&&", "||", ";", ">", ">>", "<", "2>", "&"}
+SHORTENED = re.compile(r"\.\.\.|\[|^(?:RUN|DIR|NAME|FILE|SITE|NODE|OLD|SCRIPT|SHELL)$")  # a form, not a command to type
+
+
+def our_words(words: list[str]) -> list[str]:
+    """The words of a command line up to what the shell takes for itself."""
+    end = next((number for number, word in enumerate(words) if word in SHELL or word.startswith((">", "2>"))), None)
+    return [word.rstrip(";") for word in words[:end]]
 
 
 def our_options(verb: str, words: list[str]) -> list[str]:
@@ -95,12 +100,47 @@ def our_options(verb: str, words: list[str]) -> list[str]:
     return options
 
 
+@cache
+def parser_of(verb: str) -> VerbParser:
+    parser = importlib.import_module(f"hpc_elastic.cli.{MODULES[verb]}").make_parser()
+    assert isinstance(parser, VerbParser)
+    return parser
+
+
 @every_page
 def test_commands_exist(page: Path) -> None:
     for verb, *words in commands(page):
         assert verb in MODULES, verb
-        for option in our_options(verb, words):
-            assert option in options_of(verb), f"hpc-elastic {verb} {option}"
+        known = {option for action in parser_of(verb)._actions for option in action.option_strings}
+        for option in our_options(verb, our_words(words)):
+            assert option in known, f"hpc-elastic {verb} {option}"
+
+
+def typed_commands(page: Path) -> list[list[str]]:
+    """The command lines of ours that can be typed as they stand; prose may leave out the job file."""
+    found = [[verb, *our_words(words)] for verb, *words in commands(page)]
+    return [words for words in found if not any(SHORTENED.search(word) for word in words)]
+
+
+PARTLY_SHOWN = re.compile("the following arguments are required|expected one argument")  # in prose: `run --nodes`
+
+
+def complaint_of(verb: str, words: list[str]) -> str:
+    """What the parser of a verb says of a command line, if it does not take it."""
+    parse = parser_of(verb).parse_args if verb == "run" else parser_of(verb).parse_intermixed_args
+    with contextlib.suppress(SystemExit):  # --help
+        try:
+            parse(words)
+        except UsageError as error:
+            return error.message
+    return ""
+
+
+@every_page
+def test_commands_are_taken_by_their_parsers(page: Path) -> None:
+    for verb, *words in typed_commands(page):
+        complaint = complaint_of(verb, words)
+        assert not complaint or PARTLY_SHOWN.search(complaint), f"hpc-elastic {verb} {shlex.join(words)}: {complaint}"
 
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -136,6 +176,11 @@ def test_programs_and_files_of_the_tests_that_pages_name_are_there(page: Path) -
         assert (REPOSITORY / name).exists(), name
 
 
+def test_pages_have_commands_that_can_be_typed() -> None:
+    """Else the test above would hold whatever the parsers take."""
+    assert sum(len(typed_commands(page)) for page in PAGES) > 150
+
+
 def test_the_readme_has_commands() -> None:
     """Else the test above would hold whatever the pages say."""
     verbs = {words[0] for words in commands(REPOSITORY / "README.md")}
@@ -151,6 +196,10 @@ def test_the_table_of_exit_codes_is_that_of_the_code(name: str) -> None:
 
 def test_the_help_lists_every_exit_code() -> None:
     assert {int(code) for code in re.findall(r"(?:^| ) ?(\d+) ", EXIT_CODES, re.M)} == set(map(int, ExitCode))
+
+
+def test_the_page_of_options_is_what_the_parsers_have() -> None:
+    assert PAGE.read_text() == options_page(), "`make reference` writes it anew"
 
 
 def test_the_reference_lists_every_record_and_reason() -> None:

@@ -29,6 +29,7 @@ WHOLLY_VARIANTS = {
     "integration/test_slurm_survival_surroundings.py",
     "integration/test_slurm_word.py",
     "integration/test_training.py",
+    "integration/test_tutorials.py",
 }
 
 

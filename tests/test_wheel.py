@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -10,9 +11,15 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from hpc_elastic.cli.completion import completion
+from publish.smoke import do_login_commands, requirements
 
 REPOSITORY = Path(__file__).parent.parent
 # Not among the unit tests of `make check`: building takes seconds.
@@ -105,6 +112,76 @@ def test_the_wheel_says_where_torchrun_finds_its_backend(wheel: Path) -> None:
     parser = configparser.ConfigParser()
     parser.read_string(archive.read(name).decode())
     assert dict(parser["torchrun.handlers"]) == {"hpc-elastic": "hpc_elastic.integrations.torchrun.entry:get_handler"}
+
+
+def test_the_wheel_brings_the_manual_page_and_completions(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    shared = {name.partition("/share/")[2]: name for name in archive.namelist() if ".data/data/share/" in name}
+    assert set(shared) == {
+        "bash-completion/completions/hpc-elastic",
+        "fish/vendor_completions.d/hpc-elastic.fish",
+        "man/man1/hpc-elastic.1",
+        "zsh/site-functions/_hpc-elastic",
+    }
+    assert archive.read(shared["bash-completion/completions/hpc-elastic"]).decode() == completion("bash")
+
+
+def test_a_wheel_is_the_same_from_the_checkout_and_from_the_sdist(unpacked: Path, tmp_path: Path) -> None:
+    """Byte by byte, with other times and modes of the files."""
+    for path in unpacked.rglob("*"):
+        if path.is_file():
+            os.utime(path, (0, 0))
+            path.chmod(0o600)
+    built = [build(source, tmp_path / name, "wheel") for name, source in (("a", REPOSITORY), ("b", unpacked))]
+    assert built[0].name == built[1].name
+    assert built[0].read_bytes() == built[1].read_bytes()
+
+
+def test_an_sdist_is_the_same_when_it_is_built_again(sdist: Path, tmp_path: Path) -> None:
+    assert build(REPOSITORY, tmp_path / "again", "sdist").read_bytes() == sdist.read_bytes()
+
+
+def test_the_login_command_works_without_torch(sdist: Path, unpacked: Path, tmp_path: Path) -> None:
+    """In an environment with what the package requires but torch; `make release` installs that for real."""
+    here = {distribution.metadata["Name"].lower(): distribution for distribution in importlib.metadata.distributions()}
+    wheel = build(unpacked, tmp_path / "wheel", "wheel")
+    venv.create(tmp_path / "login", with_pip=False)
+    python = tmp_path / "login" / "bin" / "python"
+    (site_packages,) = (tmp_path / "login").glob("lib/python3*/site-packages")
+    for name in needed_by(requirements(wheel, without=("torch",)), here):
+        for file in here[name].files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (site_packages / top).exists():
+                (site_packages / top).symlink_to(str(here[name].locate_file(top)))
+    # pip writes the command with the Python that it runs in; a script of three lines does the same.
+    install = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, "--target", str(site_packages), str(wheel)], check=True)
+    command = python.with_name("hpc-elastic")
+    command.write_text(f"#!{python}\nfrom hpc_elastic.cli.main import run\nrun()\n")
+    command.chmod(0o755)
+    do_login_commands(python, tmp_path / "login")
+
+
+def needed_by(lines: list[str], here: Mapping[str, importlib.metadata.Distribution]) -> set[str]:
+    """The names of what some requirements need, theirs included, of what is installed here."""
+    found: set[str] = set()
+    waiting = [Requirement(line) for line in lines]
+    while waiting:
+        requirement = waiting.pop()
+        name = requirement.name.lower()
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        known = next((other for other in here if canonicalize_name(other) == canonicalize_name(name)), None)
+        if applies and known is not None and known not in found:
+            found.add(known)
+            waiting += [Requirement(line) for line in here[known].requires or ()]
+    return found
+
+
+def test_the_page_about_installing_names_what_is_needed_without_torch(wheel: Path) -> None:
+    page = (REPOSITORY / "docs/how-to/install.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("~/hpc-elastic/bin/pip install cloudpickle")]
+    named = line.partition(" #")[0].split()[2:]
+    assert named == sorted(Requirement(line).name for line in requirements(wheel, without=("torch",)))
 
 
 def test_the_sdist_holds_what_a_developer_needs(unpacked: Path) -> None:

@@ -34,6 +34,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("stop", "tell a run's workers, let them save, and end it"),
         "cancel": ("cancel", "stop a run gracefully"),
     },
+    "For your shell": {
+        "completion": ("completion", "print the completion of bash, zsh or fish"),
+    },
 }
 MODULES = {verb: module for verbs in GROUPS.values() for verb, (module, _) in verbs.items()}
 
@@ -66,7 +69,7 @@ def help_text() -> str:
     lines = [f"usage: {PROGRAM} VERB ...", "", "Run PyTorch on Slurm so that it survives what clusters do.", ""]
     for title, verbs in GROUPS.items():
         lines.append(f"{title}:")
-        lines += [f"  {verb:<9} {line}" for verb, (_, line) in verbs.items()]
+        lines += [f"  {verb:<10}  {line}" for verb, (_, line) in verbs.items()]
         lines.append("")
     lines += ["Options:", "  -h, --help   show this", "  --version    show the version", "", _EXAMPLES, EXIT_CODES]
     return "\n".join(lines)

@@ -157,7 +157,7 @@ def _container(spec: JobSpec, site: SiteConfig, submission: SubmissionContext) -
     if spec.container is None or not is_contained(spec):
         return None
     textfile = _textfile(spec.metrics, submission.job_dir)
-    other = _state(_known(spec.state), submission.job_dir).load_from
+    other = _state(_known(spec.state), site, submission.job_dir).load_from
     files = [*([os.path.dirname(textfile)] if textfile else []), *([quote_dollars(other)] if other else [])]
     own = list(
         own_mounts(
