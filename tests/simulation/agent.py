@@ -51,6 +51,9 @@ class AgentProcess(Process):
     ) -> tuple[SimulatedConnection, SimulatedConnection]:
         return self._made(protocol_factory, sock)
 
+    def takes_turn(self) -> None:
+        self.agent.run.contracts.turns(self.agent)
+
     def _made(
         self, make: Callable[[], SimulatedConnection], socket: Socket
     ) -> tuple[SimulatedConnection, SimulatedConnection]:

@@ -16,6 +16,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
     """The fault happens now, if there is something for it to happen to."""
     agent = run.earlier[fault.node] if fault.is_old else _target(run, fault.node)
     run.trace("fault", fault)
+    run.foretold.happens(fault, agent)
     run.trouble(agent, fault.lasts_s)
     if fault.what in _ENDS:
         _end_worker(run, agent, _ENDS[fault.what])

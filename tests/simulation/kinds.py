@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_flapping import draw_flapping
+from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
@@ -21,6 +22,7 @@ from tests.simulation.scenario import Scenario
 DRAWN_ANYHOW = "any"
 KINDS: Mapping[str, Callable[[int], Scenario]] = {
     DRAWN_ANYHOW: draw,
+    "foretold": draw_foretold,
     "alone": draw_alone,
     "starts": draw_second_start,
     "machines": draw_machines,

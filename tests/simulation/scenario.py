@@ -89,6 +89,7 @@ class Scenario:
     keeps_every_s: float | None = None  # how often the ranks save their states in memory; None: never
     are_replicated: bool = False  # these states
     damage_chance: float = 0.0  # that a state is damaged after it was saved
+    is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 
     @property

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent.drivers import coordinator, head_start, head_watch, local_member, participation
+from hpc_elastic.agent.drivers import coordinator, head_side, head_start, head_watch, local_member, participation
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
@@ -17,6 +17,7 @@ from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import journal, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
+from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
@@ -170,7 +171,14 @@ class Headquarters(Coordinator):
         return self._is_closed
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
+        contracts = self.agent.run.contracts
+        if not self._is_closed and step != self._head.tick:
+            contracts.calls(self.agent, self._head)
         super()._do(step)
+        if self._is_closed:
+            contracts.is_over(self._head)
+        else:
+            contracts.called(self.agent, self._head)
         if not self._is_closed:
             self.agent.run.head_moved(self.agent, self._head.phase.value)
         elif self.agent.headquarters is self:
@@ -212,6 +220,12 @@ class Here(LocalMember):
     def _agent(self) -> Agent:
         return cast(SimulatedJournal, self._journal).agent
 
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        contracts = self._agent.run.contracts
+        contracts.calls(self._agent, self._member)
+        super()._do(step)
+        contracts.called(self._agent, self._member)
+
     def received(self, message: Message) -> None:
         self._agent.heard(message)
         super().received(message)
@@ -219,6 +233,24 @@ class Here(LocalMember):
     def leaves(self, exit_code: int, cause: str) -> None:
         self._agent.hears_result(cause)
         super().leaves(exit_code, cause)
+
+
+class Searching(Successor):
+    """The shipped one, which shows the rules how it drives its machine."""
+
+    def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
+        super().__init__(*arguments, journal=journal, **more)
+        self._agent = journal.agent
+        steps = ("read", "read_failed", "answered", "not_answered")
+        self._agent.run.contracts.watch(self._agent, self._discovery, steps)
+
+    def _set_timer(self) -> None:
+        super()._set_timer()
+        self._agent.run.contracts.called(self._agent, self._discovery)
+
+    def stop(self) -> None:
+        super().stop()
+        self._agent.run.contracts.is_over(self._discovery)
 
 
 CURRENT = SimpleNamespace(run=cast(Any, None))  # the run that is being played
@@ -254,6 +286,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),
         (participation, "LocalMember", Here),
+        (head_side, "Successor", Searching),
         *plant.places(),
     ]
     with contextlib.ExitStack() as stack:

@@ -16,10 +16,12 @@ from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
 from tests.simulation.clock import Clock
 from tests.simulation.conduct import Conduct
+from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
+from tests.simulation.foretold import Foretold
 from tests.simulation.kept import Kept
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
@@ -61,6 +63,8 @@ class SimulatedRun:
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)
+        self.contracts = Contracts(self)
+        self.foretold = Foretold(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
@@ -232,6 +236,7 @@ class SimulatedRun:
 
     def _watch(self) -> None:
         self.progress.watch()
+        self.foretold.watch()
         self.requested.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
