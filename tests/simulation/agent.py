@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from hpc_elastic.agent.departure import Departure
+from hpc_elastic.agent.drivers.job_clock import TimeLeft
 from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.net.transport import ConnectionFactory
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -225,6 +226,7 @@ class Agent:
             unhealthy=unhealthy,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
+        is_timed = run.scheduler.is_played
         make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731
         self.part = Participation(
             run.plan,
@@ -243,10 +245,12 @@ class Agent:
                 say=self._say,
             ),
             profile=run.scenario.profile,
+            time_left=TimeLeft(run.plan, run.place(self), self.now) if is_timed else None,
         )
         signals = AgentSignals(
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
+        self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
         examine = self.examine if self.is_examined else None
         self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
         self._tasks.run(self.part.heads.find())
@@ -355,6 +359,7 @@ class Agent:
         if message.KIND != "echo":
             self.run.trace(self, message)
         self.run.conduct.hears(self, message)
+        self.run.limits.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:
             self.run.promptness.welcomed(self)
         if isinstance(message, Welcome):

@@ -73,7 +73,7 @@ class Conduct:
         elif isinstance(message, ONCE):
             if isinstance(message, messages.Finished):
                 self._finished.add((agent.name, message.attempt))
-                self._finishes(agent, message.attempt)
+                self._finishes(agent, message)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
         elif isinstance(message, messages.Failed):
             failure = message.failure
@@ -82,12 +82,16 @@ class Conduct:
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
 
-    def _finishes(self, agent: Agent, attempt: int) -> None:
+    def _finishes(self, agent: Agent, message: messages.Finished) -> None:
         """A node is finished when all its workers have exited 0, or have ended where failures are ignored."""
+        attempt = message.attempt
         world, role = self._run.disk.worlds[attempt], self._run.scenario.role(agent.role)
         ranks = {rank.rank for rank in world.ranks if rank.node == agent.name}
         well = self._run.witness.ended_well.get((role.name, attempt), set())
-        is_finished = role.restart == "ignore" or ranks <= well
+        again = self._run.witness.took_notice.get((role.name, attempt), set()) & ranks
+        told = {*parse_ranks(message.again)} if message.again else set()
+        require(told == again, f"{agent.name} says that {told} are to go on later, not {again}")
+        is_finished = role.restart == "ignore" or ranks <= well | again
         require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
     def _beat(self, agent: Agent) -> None:

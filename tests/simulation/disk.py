@@ -47,6 +47,7 @@ class Disk:
             self._run.promptness.ended(result)
             self._run.requested.ended(result)
             self._run.foretold.ended(result)
+            self._run.causes.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record

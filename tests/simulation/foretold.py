@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
-from tests.simulation.rules import require
+from tests.simulation.rules import SPREAD, require
 from tests.simulation.scenario import Fault
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SOON_S = 0.45  # messages, a stop, some files
 LOOKS_S = 1.0  # a head into the run directory
 SPARES_S = 1.0  # a successor that has room waits so long for more nodes
-SPREAD = 1.25  # of the pause before a restart, so that runs do not restart together
+
 SETTLES_S = 0.25  # a worker's TERM may be one for all
 FENCED_S = 0.1 + 0.15 + 0.25  # of a lost head: the agent, the guard, the kill
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
+from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_requests import draw_requests
@@ -22,8 +24,10 @@ from tests.simulation.scenario import Scenario
 DRAWN_ANYHOW = "any"
 KINDS: Mapping[str, Callable[[int], Scenario]] = {
     DRAWN_ANYHOW: draw,
+    "failures": draw_failures,
     "foretold": draw_foretold,
     "alone": draw_alone,
+    "limits": draw_limits,
     "starts": draw_second_start,
     "machines": draw_machines,
     "spares": draw_spares,

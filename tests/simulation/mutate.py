@@ -74,6 +74,7 @@ TRIED = 12  # seeds of each kind, to see which lines they run
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
 EQUIVALENT: dict[str, str] = {}
 REACH = "reach.json"
+VERDICT_WIDTH = 110  # of the first column of the output
 NAMES = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
 
 
@@ -351,6 +352,18 @@ def _copy_checkout(to: str) -> Path:
     return Path(to)
 
 
+def _key(place: str, source: str) -> tuple[str, str, str]:
+    """A mutation, without its line."""
+    module, _, what = place.split(":", 2)
+    return module, what, source
+
+
+def _survivors(output: str) -> set[tuple[str, str, str]]:
+    """The survivors in what a campaign has printed; code may have moved since."""
+    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith(SURVIVES)]
+    return {_key(place, source) for place, _, source in (line.partition(": ") for line in lines)}
+
+
 def _verdict_of(mutation: Mutation, count: int, servers: SimpleQueue[Server]) -> str:
     server = servers.get()
     try:
@@ -367,6 +380,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--replay", default="", metavar="MODULE:LINE:EDIT", help="that one, if no draw is wanted")
+    parser.add_argument(
+        "--again", type=Path, metavar="OUTPUT", help="those that survived in what an earlier call printed"
+    )
     parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
     parser.add_argument(
         "--reach", type=Path, help="a file that keeps which seeds run which lines; made if it is absent"
@@ -394,7 +410,12 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.only in each.name and each.place.startswith(arguments.replay)
     ]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
-    if arguments.n and not (arguments.only or arguments.replay):
+    if arguments.again is not None:
+        survived = _survivors(arguments.again.read_text())
+        numbers = [
+            number for number in numbers if _key(everything[number].place, everything[number].source) in survived
+        ]
+    elif arguments.n and not (arguments.only or arguments.replay):
         numbers = random.Random(arguments.draw).sample(numbers, min(arguments.n, len(numbers)))
     began = time.monotonic()
     verdicts: Counter[str] = Counter()
@@ -411,7 +432,7 @@ def main(words: Sequence[str] | None = None) -> int:
         results = pool.map(lambda each: _verdict_of(each, arguments.count, servers), drawn)
         for each, result in zip(drawn, results, strict=True):
             verdicts[next((end for end in (SURVIVES, NOT_LOADED) if result.startswith(end)), "caught")] += 1
-            print(f"{result[:110]:110} {each.place}: {each.source}", flush=True)
+            print(f"{result[:VERDICT_WIDTH]:{VERDICT_WIDTH}} {each.place}: {each.source}", flush=True)
         for _ in range(arguments.at_once):
             servers.get().close()
     counted = len(numbers) - verdicts[NOT_LOADED]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RESTART_GRACE_S = 5.0
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
+SPREAD = 1.25  # of the pauses before restarts
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
 LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these an attempt needs no failure
 
@@ -42,6 +43,7 @@ class Rules:
         self._run = run
         self._assigns: dict[str, Assign] = {}
         self._ports: set[tuple[str, int]] = set()
+        self._at_work: dict[tuple[int, str], list[str]] = {}  # by attempt and head, whose workers lived as it decided
 
     # Of every moment.
 
@@ -80,6 +82,13 @@ class Rules:
     def asks_for(self, claim: AttemptClaim) -> None:
         """A head wants to open an attempt."""
         run, witness = self._run, self._run.witness
+        run.disk.asks.setdefault((claim.attempt, claim.head), run.clock.now)
+        self._at_work[claim.attempt, claim.head] = [
+            f"rank {worker.rank} of attempt {worker.attempt} on {agent.name}"
+            for agent in run.everybody
+            for worker in agent.workers.alive.values()
+            if worker.role in claim.roles and worker.attempt < claim.attempt and not worker.is_unkillable
+        ]
         if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
             return
         require(
@@ -88,13 +97,14 @@ class Rules:
         incidents = witness.unanswered()
         require(bool(incidents), f"no failure explains attempt {claim.attempt}")
         before = run.disk.claims[max(run.disk.claims)]
-        pause = min(60.0, run.scenario.backoff_first_s * 2**before.spend.restarts)
+        # A quarter more or less comes to it, but it is never longer than a minute.
+        pause = min(60.0 / SPREAD, run.scenario.backoff_first_s * 2**before.spend.restarts)
         waited = run.clock.now - min(incident.moment for incident in incidents)
         require(
             waited * (1 + DRIFT) >= pause - 1e-6,
             f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}",
         )
-        allowed = max(pause, 0.0) + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
+        allowed = pause * SPREAD + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
         if not witness.kinds and not witness.unkillable and len(incidents) == 1 and not run.is_disturbed:
             require(waited <= allowed, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
         for incident in incidents:
@@ -128,6 +138,14 @@ class Rules:
             self._check_health(agent, world)
         run.returns.claimed(claim, world, before)
         run.requested.claimed(claim, world, before)
+        run.causes.claimed(claim, world, before)
+        self._check_gone(claim)
+
+    def _check_gone(self, claim: AttemptClaim) -> None:
+        """When a head decides to open an attempt, no worker is left of those whose place its workers take."""
+        left = self._at_work.get((claim.attempt, claim.head), ())
+        is_excused = self._run.witness.unkillable or any(each.process.has_ever_frozen for each in self._run.everybody)
+        require(not left or is_excused, f"attempt {claim.attempt} is opened, and {left} are at work")
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""

@@ -63,8 +63,8 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             exit_timeout_s=scenario.exit_timeout_s,
             rejoin=cast(Any, scenario.rejoin),
         ),
-        requeue=RequeuePlan(max=0, on=()),
-        signals=SignalsPlan(notice="", lead_s=0, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
+        requeue=RequeuePlan(max=scenario.requeue_max, on=scenario.requeue_on),
+        signals=SignalsPlan(notice="", lead_s=scenario.lead_s, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
     )
 
 
@@ -85,6 +85,8 @@ class Questions:
         return None
 
     def outlook(self, job_id: str) -> JobOutlook | None:
+        if self._run.scheduler.is_played:
+            return self._run.scheduler.outlook()
         is_requeued = self.is_requeued(job_id, 0)
         # A job has at most two starts here, and it is asked about the first one.
         return None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=2 * int(is_requeued))
@@ -199,7 +201,6 @@ class Headquarters(Coordinator):
             run.conduct.head_acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
-            run.disk.asks.setdefault((action.claim.attempt, agent.name), run.clock.now)
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
         elif isinstance(action, do.Note):
