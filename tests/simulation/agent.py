@@ -54,6 +54,7 @@ class AgentProcess(Process):
 
     def takes_turn(self) -> None:
         self.agent.run.contracts.turns(self.agent)
+        self.agent.run.foretold.turns(self.agent)
 
     def _made(
         self, make: Callable[[], SimulatedConnection], socket: Socket

@@ -53,7 +53,7 @@ class Contracts:
     def called(self, agent: Agent, machine: Machine) -> None:
         """The driver has carried out what the machine wanted."""
         now, due = agent.now, machine.next_tick()
-        self._due[id(machine)] = machine, due
+        self._due[id(machine)] = machine, max(due, now)
         last, count = self._same.get(id(machine), (-1.0, 0))
         count = count + 1 if now == last and due <= now else 0
         self._same[id(machine)] = now, count

@@ -48,6 +48,7 @@ class Disk:
             self._run.requested.ended(result)
             self._run.foretold.ended(result)
             self._run.causes.ended(result)
+            self._run.large.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record
@@ -64,6 +65,7 @@ class Disk:
         self._run.rules.claimed(agent, claim, world, before)
         self._run.promptness.claimed(claim, world, before)
         self._run.foretold.claimed(claim, world)
+        self._run.large.claimed(claim)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

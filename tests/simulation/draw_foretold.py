@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.simulation.scenario import HEAD, Fault, Role, Scenario
+from tests.simulation.scenario import HEAD, SECOND, Fault, Role, Scenario
 
 THINGS = (
     *("kill_worker", "exit_worker", "term_worker", "kill_agent", "kill_agent", "power_off", "power_off"),
-    *("partition", "ask_restart", "ask_drain", "nothing"),
+    *("partition", "partition", "pause", "ask_restart", "ask_drain", "nothing"),
 )
 ENDS = ("none", "none", "stop", "ask_stop", "too_many_failures", "too_few_nodes")
 
@@ -47,12 +47,16 @@ def draw_foretold(seed: int) -> Scenario:
         node = dice.choice([HEAD] * (thing != "ask_drain") + [*range(scenario.nodes)])
         if thing == "ask_drain" and (faults or scenario.nodes == role.nodes_min):  # others may be too few
             thing = "ask_restart"
-        if thing == "partition" and any(fault.what == thing for fault in faults):
+        if thing in ("partition", "pause") and any(fault.what == thing for fault in faults):
             thing = "kill_worker" if end != "too_many_failures" else "nothing"
         fault = Fault(what=thing, node=node, at=round(at, 3))
         if thing == "partition":
-            fault = replace(fault, side=(node,), lasts_s=2.2 * lease_s)
+            fault = replace(fault, side=(node,), lasts_s=dice.choice([1.5, 2.2]) * lease_s)
+        if thing == "pause":
+            fault = replace(fault, node=HEAD, lasts_s=dice.choice([0.3, 0.85, 2.2]) * lease_s)
         faults += [] if thing == "nothing" else [fault]
+        if thing == "power_off" and fault.node == HEAD and members > 2 and dice.random() < 0.5:
+            faults.append(replace(fault, node=SECOND))
         at += gap_s
     if end == "ask_stop":
         faults.append(Fault(what=end, at=round(at, 3), lasts_s=dice.choice([0.0, 5.0])))

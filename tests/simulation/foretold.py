@@ -23,6 +23,11 @@ SOON_S = 0.45  # messages, a stop, some files
 LOOKS_S = 1.0  # a head into the run directory
 SPARES_S = 1.0  # a successor that has room waits so long for more nodes
 
+BACK_S = 5.0  # who was cut off dials again within that
+ANY = "*"  # as a cause
+CALM_S = 4.0  # after which all is at work
+ASKS_PER_S = 6  # of a head
+TURNS_PER_LEASE = 40  # of a member, and of a head for each
 SETTLES_S = 0.25  # a worker's TERM may be one for all
 FENCED_S = 0.1 + 0.15 + 0.25  # of a lost head: the agent, the guard, the kill
 
@@ -50,12 +55,14 @@ class Foretold:
         self._here = set(names)
         self._head = names[0]
         self._members = set[str]()  # of the attempt before
+        self._before_loss, self._lost_head = list(self._places), self._head
         self._before = ""  # the head of the attempt before
         self._attempt = self._restarts = self._losses = 0
         self._drained: set[str] = set()
         self._away: dict[str, float] = {}  # nodes that are cut off, and until when
         self._next: Next | None = Next("the first attempt", 0.0, 2.0 + 1.5 + SOON_S)
-        self._over: float | None = None
+        self._calm_at = 0.0  # when something happened last
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}  # in this second
         self._is_finished = False
 
     # What happens.
@@ -65,6 +72,7 @@ class Foretold:
         if not self.is_played or self._is_finished or self._run.disk.results:
             return
         self.watch()
+        self._calm_at = self._run.clock.now
         now, name, what = self._run.clock.now, agent.name, fault.what
         if what.endswith("_worker"):
             self._fails(name, now, SETTLES_S if what == "term_worker" else 0.0)
@@ -72,6 +80,8 @@ class Foretold:
             self._dies(name, now, is_silent=what == "power_off")
         elif what == "partition":
             self._is_cut_off(name, now, fault.lasts_s)
+        elif what == "pause":
+            self._stands_still(name, now, fault.lasts_s)
         elif what == "ask_restart":
             self._expect("a restart that was asked for", now, 0.0, LOOKS_S)
         elif what == "ask_drain":
@@ -103,7 +113,26 @@ class Foretold:
         longest_s = settles_s + pause_s * SPREAD
         self._expect(f"a restart after a failure on {name}", now, settles_s + pause_s, longest_s, name)
 
+    def _die_together(self, name: str, now: float) -> None:
+        """The head has fallen silent just now, and so does one who would have come to the next one."""
+        coming, lease_s = self._next, self._run.scenario.lease_s
+        self._here.discard(name)
+        self._losses += 1
+        assert coming is not None
+        if len(self._usable) < self._run.scenario.min_nodes or (successor := self._successor(self._lost_head)) is None:
+            self.is_played = False
+            return
+        self._head = successor
+        self._places = self._before_loss
+        self._fill()
+        earliest_s = 2 * lease_s - lease_s / 6 + FENCED_S - 0.01
+        self._next = Next(coming.what, now + earliest_s, now + 2 * lease_s + FENCED_S + 2 * SOON_S, cause=ANY)
+
     def _dies(self, name: str, now: float, *, is_silent: bool) -> None:
+        if self._next is not None and self._next.what.startswith("an attempt without") and name in self._places:
+            self._die_together(name, now)
+            return
+        self._before_loss, self._lost_head = list(self._places), self._head
         self._here.discard(name)
         is_head, scenario, lease_s = name == self._head, self._run.scenario, self._run.scenario.lease_s
         if name not in self._places and not is_head:
@@ -143,9 +172,10 @@ class Foretold:
         others = there - self._drained
         return others if len(others) >= self._run.scenario.min_nodes else there
 
-    def _successor(self) -> str | None:
+    def _successor(self, lost: str = "") -> str | None:
         """Who comes first: in the middle of those that are left, after the first, at the quarters, and so on."""
-        others = sorted((name for name in self._places if name != self._head), key=self._run.scenario.names.index)
+        lost, places = lost or self._head, self._before_loss if lost else self._places
+        others = sorted((name for name in places if name != lost), key=self._run.scenario.names.index)
         bits = max(len(others) - 1, 1).bit_length()
         turns = [int(f"{turn:0{bits}b}"[::-1], 2) for turn in range(2**bits)]
         order = [others[turn] for turn in turns if turn < len(others)]
@@ -160,8 +190,30 @@ class Foretold:
         while spares and len(self._places) < self._run.scenario.max_nodes:
             self._places.append(spares.pop(0))
 
+    def _stands_still(self, name: str, now: float, lasts_s: float) -> None:
+        """The head is frozen: within its lease that costs nothing, and after it another one takes its place."""
+        scenario = self._run.scenario
+        if lasts_s < scenario.lease_s * 2 / 3:
+            return
+        if lasts_s < scenario.lease_s:  # the others have stopped, come back, and nobody is lost
+            if len(self._places) > 1:
+                self._expect("an attempt after a pause of the head", now + lasts_s, 0.0, BACK_S, ANY)
+            return
+        if len(self._usable - {name}) < scenario.min_nodes:
+            self.is_played = False
+            return
+        self._dies(name, now, is_silent=True)
+        self._here.add(name)
+        self._away[name] = now + lasts_s
+
     def _is_cut_off(self, name: str, now: float, lasts_s: float) -> None:
-        if name == self._head or name not in self._here or len(self._usable - {name}) < self._run.scenario.min_nodes:
+        scenario = self._run.scenario
+        is_short = len(self._here - self._away.keys() - {name}) < scenario.min_nodes
+        if is_short and name in self._places and name != self._head and lasts_s < 1.6 * scenario.lease_s:
+            self._losses += 1  # the head waits for it, and so does it for the head
+            self._expect(f"an attempt with {name}, which is back", now + lasts_s, 0.0, BACK_S, name)
+            return
+        if name == self._head or name not in self._here or is_short:
             self._is_finished = True  # two sides: that is for other scenarios
             self._next = None
             self.is_played = False
@@ -187,10 +239,48 @@ class Foretold:
         for name, until in list(self._away.items()):
             if now >= until and self._next is None and not self._is_finished:
                 del self._away[name]
+                self._calm_at = now + 2 * CALM_S
                 is_wanted = len(self._places) < scenario.max_nodes and scenario.rejoin == "immediately"
                 if is_wanted and name in self._here and name not in self._drained:
                     self._fill()
-                    self._expect(f"an attempt with {name}, which is back", until, 0.0, 5.0)
+                    self._expect(f"an attempt with {name}, which is back", until, 0.0, BACK_S)
+
+    # What it costs to be at work.
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether all is known to be at work, and nothing is to be done but to send beats and to look for requests."""
+        is_calm = self._next is None and not self._is_finished and not self._away
+        is_at_work = self._attempt > 0 and not self._run.witness.first_end and not self._run.disk.results
+        return self.is_played and is_calm and is_at_work and self._run.clock.now > self._calm_at + CALM_S
+
+    def asks(self, agent: Agent) -> None:
+        """An agent asks the file server something."""
+        if self._is_quiet:
+            require(agent.name == self._head, f"{agent.name} asks the file server, and is no head")
+            self._often(agent, "asks the file server", ASKS_PER_S)
+
+    def turns(self, agent: Agent) -> None:
+        """An agent's event loop takes a turn."""
+        if self._is_quiet:
+            members = len(self._here)
+            most = TURNS_PER_LEASE * (members if agent.name == self._head else 1) / self._run.scenario.lease_s
+            self._often(agent, "takes turns", int(most) + 10)
+
+    def sends(self, agent: Agent, kind: str) -> None:
+        """An agent sends a message to another one."""
+        is_usual = kind in ("beat", "echo", "dropped") or any(
+            fault.what == "partition" for fault in self._run.scenario.faults
+        )
+        require(is_usual or not self._is_quiet, f"{agent.name} sends {kind}, at {self._run.clock.now:.3f}")
+
+    def _often(self, agent: Agent, what: str, most: int) -> None:
+        second = int(self._run.clock.now)
+        key = agent.name, what
+        last, count = self._counts.get(key, (second, 0))
+        count = count + 1 if last == second else 1
+        self._counts[key] = second, count
+        require(count <= most, f"{agent.name} {what} {count} times in a second, and all are at work")
 
     # What is seen.
 
@@ -208,6 +298,7 @@ class Foretold:
         if not self.is_played:
             return
         self._return()
+        self._calm_at = self._run.clock.now
         coming, self._next = self._next, None
         attempt, now = claim.attempt, self._run.disk.asked_at[claim.attempt]
         require(coming is not None and not coming.reason, f"attempt {attempt} comes, and {coming} was to")
@@ -237,6 +328,8 @@ class Foretold:
 
     def _check_cause(self, what: str, claim: AttemptClaim, coming: Next) -> None:
         cause = claim.root_cause
+        if coming.cause == ANY:
+            return
         if not coming.cause:
             require(cause is None, f"{what} names the cause {cause}, and there is none")
             return

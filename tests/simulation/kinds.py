@@ -10,6 +10,7 @@ from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
+from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
@@ -28,6 +29,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "alone": draw_alone,
     "limits": draw_limits,
+    "large": draw_large,
     "starts": draw_second_start,
     "machines": draw_machines,
     "spares": draw_spares,

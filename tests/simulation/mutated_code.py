@@ -7,6 +7,8 @@ Left out, each class by its rule:
   raised; a choice between two texts; a local name that is only read where something is said, and statements that only
   make such a name or say something; a function whose text is only said, and one that makes only log lines and events;
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
+- a default of a keyword that every call in the code that is played names (`_is_always_named`);
+- a constant of a module that only words are made of;
 - methods in whose place the simulation has its own (`replaced`);
 - functions that no name leads to from what the simulation plays (`reached`): those of other hosts, as torchrun.
 """
@@ -39,7 +41,11 @@ def nodes(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
     decorators = set(getattr(node, "decorator_list", ()))
+    if isinstance(node, Function):
+        decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node.name, name)}
     for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.Module) and _is_only_read_to_say(child):
+            continue
         if child in decorators or _is_of_words(child, said) or isinstance(child, (ast.AnnAssign, ast.arg)):
             continue
         if isinstance(child, Function):
@@ -50,6 +56,37 @@ def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
         else:
             yield child
             yield from _within(child, said)
+
+
+def _keyword_defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if default is not None:
+            yield argument.arg, default
+
+
+@lru_cache(maxsize=1)
+def _keywords_of_calls() -> dict[str, list[frozenset[str | None]]]:
+    """By the name of what is called, the keywords of each call; None is one of a mapping's."""
+    found: dict[str, list[frozenset[str | None]]] = {}
+    for tree in _trees():
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call):
+                found.setdefault(_name_of(call), []).append(frozenset(each.arg for each in call.keywords))
+    return found
+
+
+def _is_always_named(function: str, keyword: str) -> bool:
+    """Whether each call gives a value for this keyword, and the function is only called."""
+    calls = _keywords_of_calls().get(function, [])
+    return bool(calls) and all(keyword in each for each in calls) and function not in _named_by_simulation()
+
+
+def _is_only_read_to_say(statement: ast.AST) -> bool:
+    """Whether a statement of a module makes a constant that only words are made of."""
+    if not isinstance(statement, ast.Assign) or not all(isinstance(each, ast.Name) for each in statement.targets):
+        return False
+    names = {each.id for each in statement.targets if isinstance(each, ast.Name)}
+    return names.isdisjoint(_read_unsaid()) and names.isdisjoint(_named_by_simulation())
 
 
 def _is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -258,6 +295,13 @@ def _only_said() -> frozenset[str]:
     """Functions whose result is only said: a text, or a number in one."""
     texts = {each.name for each in _functions() if not _has_effect(each) and each.returns is not None}
     texts -= {each.name for each in _functions() if _text(each.returns or ast.Constant(None)) == "None"}
+    called = {name for tree in _trees() for name in _names_in(tree)}  # by the package, and by nobody else
+    return frozenset((texts & called) - _read_unsaid() - _named_by_simulation())
+
+
+@lru_cache(maxsize=1)
+def _read_unsaid() -> frozenset[str]:
+    """Names that are read where nothing is said."""
     used: set[str] = set()
     for tree in _trees():
         for function in ast.walk(tree):
@@ -265,5 +309,4 @@ def _only_said() -> frozenset[str]:
                 for each in _unsaid(function, _said_names(function)):
                     used |= {each.id} if isinstance(each, ast.Name) else set()
                     used |= {each.attr} if isinstance(each, ast.Attribute) else set()
-    called = {name for tree in _trees() for name in _names_in(tree)}  # by the package, and by nobody else
-    return frozenset((texts & called) - used - _named_by_simulation())
+    return frozenset(used)

@@ -88,6 +88,7 @@ class Rules:
             for agent in run.everybody
             for worker in agent.workers.alive.values()
             if worker.role in claim.roles and worker.attempt < claim.attempt and not worker.is_unkillable
+            if agent.is_running or run.clock.now > agent.gone_at + BOOTS_S  # else they are being killed just now
         ]
         if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
             return
@@ -151,6 +152,8 @@ class Rules:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""
         for node in world.nodes:
             agent = self._run.peer(head, node.node)
+            is_fit = agent.problem is None and agent.versions == self._run.peer(head, head.name).versions
+            require(is_fit, f"{node.node} is in attempt {world.attempt}, and is not fit for it")
             if agent.found_at is None or not agent.is_running:
                 continue
             since_s = self._run.clock.now - agent.found_at

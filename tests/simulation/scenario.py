@@ -97,6 +97,7 @@ class Scenario:
     heeds_notice: bool = False  # whether ranks save and exit 75 when they hear of a notice
     requeue_max: int = 0
     requeue_on: tuple[str, ...] = ()
+    is_large: bool = False  # and one thing happens, of which `large` says what it may cost
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 

@@ -91,4 +91,5 @@ class JobScheduler:
             if agent.is_running:
                 run.witness.terminated.add(agent.name)
                 run.clock.after(run.dice.uniform(0, 0.02), agent.terminate)
+                run.clock.after(1.0 + run.dice.uniform(0, 0.02), agent.terminate)  # a person asks again
             run.clock.after(KILLS_AFTER_S, agent.die)

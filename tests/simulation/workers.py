@@ -20,6 +20,7 @@ from hpc_elastic.membership.messages import Assign, StopManner
 from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState
+from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
 from tests.simulation.states import NodeStates
 
@@ -214,9 +215,10 @@ class Workers:
             self._notice = (attempt, WAIT)
         await asyncio.sleep(POLLS_SETTLE_S)
         polls = max((worker.shown for worker in self._latest if worker.attempt == attempt), default=0)
-        return NoticeCounts(polls=polls, beats=0)
+        return NoticeCounts(polls=polls, beats=3 * polls)
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        require(first.beats - 1 == 3 * (first.polls - 1), f"beats are named otherwise than polls: {first}")
         if self._notice == (attempt, WAIT):
             self._notice = (attempt, first.polls)
 

@@ -24,6 +24,7 @@ from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
 from tests.simulation.kept import Kept
+from tests.simulation.large import Large
 from tests.simulation.limits import Limits
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
@@ -71,6 +72,7 @@ class SimulatedRun:
         self.scheduler = JobScheduler(self)
         self.limits = Limits(self)
         self.causes = Causes(self)
+        self.large = Large(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
