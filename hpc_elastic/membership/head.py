@@ -367,9 +367,11 @@ class Head:
             actions += self._check_barriers(now)
             if self._held is not None and now >= self._held_until:
                 actions += self._observe(self._held, now)
-        if self.phase is HeadPhase.GATHERING and now >= self._opens_at:
-            self._opens_at = -NEVER
-            actions += [*self.gathering.reminder(now), *self._gather(now)]
+        if self.phase is HeadPhase.GATHERING:
+            if now >= self._opens_at:
+                self._opens_at = -NEVER
+                actions += self.gathering.reminder(now)
+            actions += self._gather(now)
         elif self.phase is HeadPhase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
             actions += self._gather(now)

@@ -152,6 +152,7 @@ class Agent:
         self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
         self.workers = Workers(self)
         self.troubled_until = 0.0
+        self.contact_at = 0.0  # when it heard a head elsewhere last
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
 
@@ -359,6 +360,8 @@ class Agent:
         """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
+        if self.headquarters is None:
+            self.contact_at = self.run.clock.now
         self.run.conduct.hears(self, message)
         self.run.limits.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:

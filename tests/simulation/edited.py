@@ -1,9 +1,9 @@
 """Puts an edited function in the place of one that is loaded, and bounds what a run with it may take.
 
-Theory of operation. A function that is loaded is known by where it was compiled: its file, its qualified name, its
-line. The edited module is compiled, and the code of the outermost function that the edit is in takes the place of the
-loaded one's: all that hold the function, by whatever name, have the edit. What runs once, as the module is loaded
-(constants, defaults, decorators), cannot be edited so.
+Theory of operation. A function that is loaded is known by where it was compiled: its file, its name, its line. The
+edited module is compiled, and the code of the outermost function that the edit is in takes the place of the loaded
+one's: all that hold the function, by whatever name, have the edit. What runs once, as the module is loaded (constants,
+defaults, decorators), cannot be edited so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 
-Key = tuple[str, str, int]  # of a function: its file, its qualified name, its line
+Key = tuple[str, str, int]  # of a function: its file, its name, its line
 Functions = Mapping[Key, list[FunctionType]]
 
 
@@ -24,7 +24,7 @@ class EndlessError(BaseException):
 
 
 def _key(code: CodeType) -> Key:
-    return code.co_filename, code.co_qualname, code.co_firstlineno
+    return code.co_filename, code.co_name, code.co_firstlineno
 
 
 def loaded_functions() -> Functions:

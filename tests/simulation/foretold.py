@@ -56,6 +56,7 @@ class Foretold:
         self._head = names[0]
         self._members = set[str]()  # of the attempt before
         self._before_loss, self._lost_head = list(self._places), self._head
+        self._rivals = set[str]()  # that this head has lost, and that may be alive
         self._before = ""  # the head of the attempt before
         self._attempt = self._restarts = self._losses = 0
         self._drained: set[str] = set()
@@ -135,6 +136,8 @@ class Foretold:
         self._before_loss, self._lost_head = list(self._places), self._head
         self._here.discard(name)
         is_head, scenario, lease_s = name == self._head, self._run.scenario, self._run.scenario.lease_s
+        if is_silent and not is_head:
+            self._rivals.add(name)
         if name not in self._places and not is_head:
             return  # a spare is not missed
         self._losses += name in self._places
@@ -147,22 +150,30 @@ class Foretold:
             if is_silent:
                 earliest_s += lease_s * 5 / 6 + FENCED_S - 0.01
                 latest_s += lease_s + FENCED_S
+        if is_head:
+            self._rivals = set()
         if len(self._usable) < scenario.min_nodes:
             self._fall_short(name, now, earliest_s, latest_s, is_silent=is_silent)
             return
-        if is_head and (successor := self._successor()) is None:
+        successor = self._successor() if is_head else self._head
+        if successor is None:
             self.is_played = False  # spares, which take a silent head's place only when they know more
             return
-        if is_head:
-            self._head = successor
+        self._head = successor
         self._fill()
         self._expect(f"an attempt without {name}", now, earliest_s, latest_s, name)
 
     def _fall_short(self, name: str, now: float, earliest_s: float, latest_s: float, *, is_silent: bool) -> None:
         """Too few are left; those that are only silent may go on by themselves, or come back."""
-        lease_s = self._run.scenario.lease_s
-        if is_silent or name == self._head:
-            latest_s += 4 * lease_s + 2
+        scenario, lease_s = self._run.scenario, self._run.scenario.lease_s
+        if name == self._head:
+            others = set(scenario.names) - self._here - {name}  # a new head does not know that they are dead
+            if is_silent or others:
+                earliest_s = 3 * lease_s + 1 - (lease_s / 6 if is_silent else 0.0) - 0.05
+                latest_s = 3 * lease_s + 1 + SOON_S
+        elif is_silent:  # they may be enough to go on without this head, or can only come back
+            waits_s = 3 * lease_s + 1 if len(self._rivals) >= scenario.min_nodes else 2 * lease_s
+            earliest_s, latest_s = earliest_s + waits_s, latest_s + waits_s
         self._end(f"the end without {name}", now, earliest_s, latest_s, "node_lost", name)
 
     @property

@@ -166,7 +166,8 @@ class Limits:
             return
         reason, results = self._reason, run.disk.results
         if reason is None and run.scenario.heeds_notice and self._noticed:
-            reason = {"preemption": "preempted"}.get(word := next(iter(self._noticed.values()))[1].notice.reason, word)
+            word: str = next(iter(self._noticed.values()))[1].notice.reason
+            reason = {"preemption": "preempted"}.get(word, word)
         if reason is None:
             return
         lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 RESTART_GRACE_S = 5.0
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
+FENCES_S = 0.1  # that an agent has to kill its workers, before its guard's delay begins
+KILL_S = 0.25  # that a guard takes
+SILENT = frozenset(  # faults after which no kernel speaks for an agent that lives
+    ("power_off", "partition", "pause", "kill_agent", "kill_worker", "exit_worker", "term_worker")
+)
 SPREAD = 1.25  # of the pauses before restarts
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
 LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these an attempt needs no failure
@@ -141,12 +146,36 @@ class Rules:
         run.requested.claimed(claim, world, before)
         run.causes.claimed(claim, world, before)
         self._check_gone(claim)
+        if before is not None and before.allocation == claim.allocation:
+            self._check_waits(agent, claim, before)
+
+    def _check_waits(self, head: Agent, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """Who may be at work without a word has had the time to fence, by the slowest way: that of its guard."""
+        run, decided_at = self._run, self._run.disk.asked_at[claim.attempt]
+        if not {fault.what for fault in run.scenario.faults} <= SILENT:
+            return
+        profile, lease_s = run.scenario.profile, run.scenario.lease_s
+        if claim.head != before.head:
+            lost = run.peer(head, before.head)
+            is_silent = not lost.was_killed and lost.exit_code is None and lost.parted_at < lost.contact_at
+            fenced_at = head.contact_at + lease_s + FENCES_S + profile.guard_s + KILL_S
+            what = f"{head.name} takes the place of {before.head}"
+            require(not is_silent or decided_at >= fenced_at - 1e-3, f"{what} at {decided_at:.3f}, not {fenced_at:.3f}")
+            return
+        for name in set(before.members) - set(claim.members):
+            lost, heard_at = run.peer(head, name), run.heard_at.get((head.name, name), (0.0, True))
+            if lost.was_killed or heard_at[1]:
+                continue
+            patience_s = lease_s * 2 / 3 - profile.hurries_s
+            fenced_at = heard_at[0] + patience_s + profile.guard_s + KILL_S
+            what = f"{head.name} goes on without {name}, which it has heard at {heard_at[0]:.3f}"
+            require(decided_at >= fenced_at - 1e-3, f"{what}, at {decided_at:.3f}, not {fenced_at:.3f}")
 
     def _check_gone(self, claim: AttemptClaim) -> None:
         """When a head decides to open an attempt, no worker is left of those whose place its workers take."""
         left = self._at_work.get((claim.attempt, claim.head), ())
         is_excused = self._run.witness.unkillable or any(each.process.has_ever_frozen for each in self._run.everybody)
-        require(not left or is_excused, f"attempt {claim.attempt} is opened, and {left} are at work")
+        require(not left or bool(is_excused), f"attempt {claim.attempt} is opened, and {left} are at work")
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""

@@ -21,7 +21,7 @@ from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.messages import Echo, Join, Message
+from hpc_elastic.membership.messages import Dropped, Echo, Join, Message
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
@@ -190,6 +190,9 @@ class Headquarters(Coordinator):
         run = self.agent.run
         if message.KIND != "beat":
             run.trace("head", f"{self.agent.name} gets {message}")
+        join = self._joins.get(connection)
+        if join is not None:
+            run.heard_at[self.agent.name, join.node] = run.clock.now, isinstance(message, Dropped)
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)

@@ -91,6 +91,9 @@ class SimulatedRun:
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
         self.events: list[tuple[float, str, object]] = []
+        self.heard_at: dict[
+            tuple[str, str], tuple[float, bool]
+        ] = {}  # by head and node: when, and whether it said goodbye
         self._phases: dict[str, str] = {}
         self._failures_seen = 0
         self._entered: dict[str, int] = {}
