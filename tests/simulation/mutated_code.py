@@ -8,7 +8,7 @@ Left out, each class by its rule:
   make such a name or say something; a function whose text is only said, and one that makes only log lines and events;
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
 - a default of a keyword that every call in the code that is played names (`_is_always_named`);
-- a constant of a module that only words are made of;
+- a constant of a module that only words are made of, and what is stored where nothing reads it but to say it;
 - methods in whose place the simulation has its own (`replaced`);
 - functions that no name leads to from what the simulation plays (`reached`): those of other hosts, as torchrun.
 """
@@ -45,6 +45,8 @@ def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
         decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node.name, name)}
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.Module) and _is_only_read_to_say(child):
+            continue
+        if _is_stored_in_vain(child):
             continue
         if child in decorators or _is_of_words(child, said) or isinstance(child, (ast.AnnAssign, ast.arg)):
             continue
@@ -87,6 +89,27 @@ def _is_only_read_to_say(statement: ast.AST) -> bool:
         return False
     names = {each.id for each in statement.targets if isinstance(each, ast.Name)}
     return names.isdisjoint(_read_unsaid()) and names.isdisjoint(_named_by_simulation())
+
+
+def _is_stored_in_vain(statement: ast.AST) -> bool:
+    """Whether a statement only stores something in attributes that nothing reads but to say it."""
+    if not isinstance(statement, ast.Assign) or any(isinstance(each, ast.Call) for each in ast.walk(statement.value)):
+        return False
+    names = {each.attr for each in statement.targets if isinstance(each, ast.Attribute)}
+    return len(names) == len(statement.targets) and names.isdisjoint(_attributes_read() | _named_by_simulation())
+
+
+@lru_cache(maxsize=1)
+def _attributes_read() -> frozenset[str]:
+    """Names of attributes that are read where more than words is made of them."""
+    found: set[str] = set()
+    for function in _functions():
+        if function.name not in replaced():
+            inside = _unsaid(function, _said_names(function))
+            found |= {
+                each.attr for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
+            }
+    return frozenset(found)
 
 
 def _is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
