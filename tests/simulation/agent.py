@@ -299,6 +299,7 @@ class Agent:
         """No worker is left; a head stays until everybody has gone."""
         self.run.trace(self, f"leaves with {exit_code}: {cause}")
         self.run.rules.leaves(self, exit_code)
+        self.run.joins.left(self, exit_code)
         claim = self.run.disk.latest_claim
         if exit_code == ExitCode.NODES_MISSING and claim is not None and self.name in claim.members:
             self.run.witness.see("loss")  # it gave up just before it heard that it was let in

@@ -66,6 +66,7 @@ class Disk:
         self._run.promptness.claimed(claim, world, before)
         self._run.foretold.claimed(claim, world)
         self._run.large.claimed(claim)
+        self._run.joins.claimed(claim)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

@@ -23,6 +23,7 @@ from tests.simulation.draw import draw
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
 from tests.simulation.foretold import Foretold
+from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
 from tests.simulation.large import Large
 from tests.simulation.limits import Limits
@@ -73,6 +74,7 @@ class SimulatedRun:
         self.limits = Limits(self)
         self.causes = Causes(self)
         self.large = Large(self)
+        self.joins = Joins(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
