@@ -68,4 +68,8 @@ def draw_foretold(seed: int) -> Scenario:
         faults += [Fault(what=what, node=node, at=round(at + number * gap_s, 3)) for number, node in enumerate(order)]
     elif end != "none":
         faults.append(Fault(what=end, at=round(at, 3)))
+    if dice.random() < 0.15 and scenario.nodes > role.nodes_min and end != "too_few_nodes":
+        what, last = dice.choice(["other_version", "unfit"]), scenario.nodes - 1
+        faults = [fault for fault in faults if fault.node != last and fault.what != "ask_drain"]
+        faults.append(Fault(what=what, node=last))
     return replace(scenario, faults=tuple(faults))

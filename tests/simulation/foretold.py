@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpc_elastic.rundir.records import AttemptClaim, RunResultRecord, World
 from tests.simulation.rules import SPREAD, require
-from tests.simulation.scenario import Fault
+from tests.simulation.scenario import JOINS, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -50,7 +50,8 @@ class Foretold:
         self._run = run
         self.is_played = run.scenario.is_foretold
         scenario = run.scenario
-        names = list(scenario.names)
+        absent = {f"node{fault.node}" for fault in scenario.faults if fault.what in JOINS}
+        names = [name for name in scenario.names if name not in absent]
         self._places = names[: scenario.max_nodes]
         self._here = set(names)
         self._head = names[0]

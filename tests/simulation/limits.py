@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LEAST_RESERVE_S, MOST_RESERVE_S = 1.0, 10.0  # for the last records, before the scheduler kills
 WITHIN_S = 1.5  # of a moment that is known
 ASKS_S = 11.0  # for the answer of a scheduler that gives none
+FRESH_S = 5.0  # of an answer, on which something is done
 NEAR_S = 15.0  # a TERM so soon before the time limit is that of the time limit
 REQUEUE, NODE_LOST, STOPPED = 75, 7, 10
 ON = {"time_limit": "time_limit", "preempted": "preempted", "node_lost": "node_loss"}
@@ -151,6 +152,7 @@ class Limits:
             require(self._alive(), f"no workers run at {now:.1f} s, and their time is not over")
         self._ends(reason, now)
         self._run.clock.after(WITHIN_S, self._are_stopped)
+        self._run.clock.after(WITHIN_S, self._has_asked)
 
     def _alive(self) -> bool:
         return any(agent.workers.alive for agent in self._run.agents)
@@ -158,6 +160,18 @@ class Limits:
     def _are_stopped(self) -> None:
         if not any(role.patience_s for role in self._run.scenario.roles):
             require(not self._alive(), f"workers run {self._run.clock.now - self._since:.1f} s after they were to stop")
+
+    def _has_asked(self) -> None:
+        """Nothing is done on an old answer; and while the end is far, the scheduler is asked rarely."""
+        scheduler, now = self._run.scheduler, self._run.clock.now
+        if now < scheduler.silent_until or self._run.scenario.heeds_notice:
+            return
+        latest = max(scheduler.asked, default=0.0)
+        require(
+            latest > now - FRESH_S - 2 * WITHIN_S, f"workers are stopped at {now:.1f} s by an answer of {latest:.1f} s"
+        )
+        most = 8 + now / 30
+        require(len(scheduler.asked) <= most, f"the scheduler is asked {len(scheduler.asked)} times in {now:.0f} s")
 
     def check_end(self) -> None:
         """When nobody runs any more."""

@@ -42,7 +42,7 @@ def nodes(tree: ast.Module) -> Iterator[ast.AST]:
 def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
     decorators = set(getattr(node, "decorator_list", ()))
     if isinstance(node, Function):
-        decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node.name, name)}
+        decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node, name)}
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.Module) and _is_only_read_to_say(child):
             continue
@@ -67,20 +67,22 @@ def _keyword_defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Itera
 
 
 @lru_cache(maxsize=1)
-def _keywords_of_calls() -> dict[str, list[frozenset[str | None]]]:
-    """By the name of what is called, the keywords of each call; None is one of a mapping's."""
-    found: dict[str, list[frozenset[str | None]]] = {}
+def _keywords_of_calls() -> dict[tuple[str, bool], list[frozenset[str | None]]]:
+    """By the name of what is called, and whether it is of an object, the keywords of each call; None: a mapping's."""
+    found: dict[tuple[str, bool], list[frozenset[str | None]]] = {}
     for tree in _trees():
         for call in ast.walk(tree):
             if isinstance(call, ast.Call):
-                found.setdefault(_name_of(call), []).append(frozenset(each.arg for each in call.keywords))
+                key = _name_of(call), isinstance(call.func, ast.Attribute)
+                found.setdefault(key, []).append(frozenset(each.arg for each in call.keywords))
     return found
 
 
-def _is_always_named(function: str, keyword: str) -> bool:
-    """Whether each call gives a value for this keyword, and the function is only called."""
-    calls = _keywords_of_calls().get(function, [])
-    return bool(calls) and all(keyword in each for each in calls) and function not in _named_by_simulation()
+def _is_always_named(function: ast.FunctionDef | ast.AsyncFunctionDef, keyword: str) -> bool:
+    """Whether each call gives a value for this keyword."""
+    is_method = bool(function.args.args) and function.args.args[0].arg == "self"
+    calls = _keywords_of_calls().get((function.name, is_method), [])
+    return bool(calls) and all(keyword in each for each in calls) and function.name not in _named_by_simulation()
 
 
 def _is_only_read_to_say(statement: ast.AST) -> bool:
