@@ -1,11 +1,13 @@
 """`python -m tests.simulation.mutate`: changes the shipped code in one place at a time; the simulation has to notice.
 
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
-turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module
-in the place of the shipped one and plays seeds until one breaks a rule: those of every kind of schedule that run the
-edited line (`reach`) first. What no seed notices survives, and is printed: a rule or a fault is missing, or the edit
-changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit
-is no mutation.
+turned round, a statement left out, a bound changed. It is tried in a child of a process that has all loaded, in which
+the edited function takes the place of the shipped one (`edited`), or in a new process that loads the edited module,
+where the edit is of what runs only then. There seeds are played until one breaks a rule: those of every kind of
+schedule that run the edited line (`reach`) first. A seed is bounded by its steps and by its own processor time, not by
+the time of a machine that others use. What no seed notices survives, and is printed: a rule or a fault is missing, or
+the edit changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with
+its edit is no mutation.
 
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
@@ -68,7 +70,7 @@ DRIVERS = (
     *("records.chain", "records.journal", "records.retries"),
     *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
-PLAYED = 300
+PLAYED = 60
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
 TRIED = 8  # seeds of each kind, to see which lines they run
 SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
