@@ -134,6 +134,7 @@ class Agent:
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
         self.found_at: float | None = None  # when its checks found that it is unhealthy, None if they did not
+        self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
         self.versions = VERSIONS
         self.is_refused = False
@@ -207,6 +208,7 @@ class Agent:
             return "scratch: the disk is full"
         if self.found_at is not None and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
+        self.well_since = now if self.found_at is not None else self.well_since
         self.found_at, self.was_well = None, True
         return None
 
