@@ -39,6 +39,7 @@ def main(words: Sequence[str] | None = None, plant: Plant | None = None) -> int:
     parser.add_argument("--limits", action="store_true", help="scenarios in which the scheduler ends the job")
     parser.add_argument("--large", action="store_true", help="scenarios of large worlds that lose their head")
     parser.add_argument("--search", action="store_true", help="scenarios in which a node cannot reach the first head")
+    parser.add_argument("--disks", action="store_true", help="scenarios in which a run directory refuses for a while")
     parser.add_argument("--requests", action="store_true", help="scenarios in which a person asks for something")
     parser.add_argument("--first", type=int, default=0, help="the first seed, without --seed")
     parser.add_argument("--count", type=int, default=10_000, help="how many, without --seed")

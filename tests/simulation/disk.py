@@ -49,6 +49,7 @@ class Disk:
             self._run.foretold.ended(result)
             self._run.causes.ended(result)
             self._run.large.ended(result)
+            self._run.refused_disks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record
@@ -67,6 +68,7 @@ class Disk:
         self._run.foretold.claimed(claim, world)
         self._run.large.claimed(claim)
         self._run.joins.claimed(claim)
+        self._run.refused_disks.claimed(claim)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
@@ -29,6 +30,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
     "search": draw_search,
+    "disks": draw_disks,
     "limits": draw_limits,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,

@@ -99,6 +99,7 @@ class Scenario:
     requeue_on: tuple[str, ...] = ()
     is_large: bool = False  # and one thing happens, of which `large` says what it may cost
     is_search: bool = False  # and one node is cut off from the start, which is all that happens
+    is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker
     is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 

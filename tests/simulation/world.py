@@ -33,6 +33,7 @@ from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
+from tests.simulation.refused_disks import RefusedDisks
 from tests.simulation.requested import REQUESTS, Requested
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
@@ -75,6 +76,7 @@ class SimulatedRun:
         self.causes = Causes(self)
         self.large = Large(self)
         self.joins = Joins(self)
+        self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
