@@ -238,7 +238,8 @@ def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    reached = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
+    found = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
+    reached = [(kind, seed) for kind, seed in dict.fromkeys(map(tuple, found))]
     for kind, seed in schedules(reached, list(KINDS), TRIED, count):
         try:
             with bounded(SEED_CPU_S):

@@ -47,6 +47,7 @@ class Progress:
         run, now = self._run, self._run.clock.now
         self._check_exit_barrier()
         self._check_recovered()
+        self._check_old_start()
         if run.disk.results:
             self._check_leaving()
         elif any(agent.workers.alive for agent in run.everybody) or self._gathers_first():
@@ -109,6 +110,20 @@ class Progress:
                         first_end, worker.started_at
                     )  # a role may have ended in an older attempt
                     require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
+
+    def _check_old_start(self) -> None:
+        """Agents of the job's start before leave when they can read that there is another one."""
+        run, now = self._run, self._run.clock.now
+        since = min((at for number, at in run.promptness.allocated_at.items() if number > 1), default=now)
+        if not run.earlier or any(run.disk.allocations[0].restart_count for _ in run.earlier[:1]):
+            return
+        for agent in run.earlier:
+            is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
+            late_s = now - max(since, agent.troubled_until) - self.bound_s - GRACE_S
+            require(
+                not (is_calm and late_s > 0),
+                f"{agent.name} of the old start is there {now - since:.1f} s after the new",
+            )
 
     def _check_recovered(self) -> None:
         """Where nodes rejoin immediately, one that is healthy again is taken in soon, if there is room."""

@@ -36,7 +36,7 @@ class Promptness:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._allocated_at = 0.0
-        self._allocated: dict[int, float] = {}  # by allocation, when it was claimed
+        self.allocated_at: dict[int, float] = {}  # by allocation, when it was claimed
 
     def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk."""
@@ -65,7 +65,7 @@ class Promptness:
     def allocated(self, agent: Agent, claim: AllocationClaim) -> None:
         """The claim of an allocation is on disk: the first node makes it, or another one that has waited for that."""
         scenario, number = self._run.scenario, agent.number
-        self._allocated_at = self._allocated[claim.allocation] = self._run.clock.now
+        self._allocated_at = self.allocated_at[claim.allocation] = self._run.clock.now
         if claim.allocation > 1 or number == 0:
             return
         latest_s = scenario.join_timeout_s * (0.5 + 0.25 * number / scenario.nodes)
@@ -108,7 +108,7 @@ class Promptness:
         if not has_left:
             timing = Timing(lease_s=scenario.lease_s, profile=scenario.profile)
             waits_s = max(STARTS_AGAIN_AFTER_S, timing.succeeds_after_contact_s)
-            waited_s = (now - self._allocated[claim.allocation]) * (1 + DRIFT)
+            waited_s = (now - self.allocated_at[claim.allocation]) * (1 + DRIFT)
             require(
                 waited_s >= waits_s - 0.01, f"a new start waits {waited_s:.2f} s for the old one, not {waits_s:.2f} s"
             )
