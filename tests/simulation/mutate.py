@@ -239,7 +239,7 @@ def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
     found = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
-    reached = [(kind, seed) for kind, seed in dict.fromkeys(map(tuple, found))]
+    reached = list(dict.fromkeys((kind, seed) for kind, seed in found))
     for kind, seed in schedules(reached, list(KINDS), TRIED, count):
         try:
             with bounded(SEED_CPU_S):
