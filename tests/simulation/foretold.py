@@ -50,7 +50,7 @@ class Foretold:
         self._run = run
         self.is_played = run.scenario.is_foretold
         scenario = run.scenario
-        absent = {f"node{fault.node}" for fault in scenario.faults if fault.what in JOINS}
+        absent = {f"node{fault.node}" for fault in scenario.faults if fault.what in JOINS and self.is_played}
         names = [name for name in scenario.names if name not in absent]
         self._places = names[: scenario.max_nodes]
         self._here = set(names)
@@ -170,7 +170,7 @@ class Foretold:
         if name == self._head:
             others = set(scenario.names) - self._here - {name}  # a new head does not know that they are dead
             if is_silent or others:
-                earliest_s = 3 * lease_s + 1 - (lease_s / 6 if is_silent else 0.0) - 0.05
+                earliest_s = 3 * lease_s + 1 - lease_s / 6 - 0.05  # from the last beat that was answered
                 latest_s = 3 * lease_s + 1 + SOON_S
         elif is_silent:  # they may be enough to go on without this head, or can only come back
             waits_s = 3 * lease_s + 1 if len(self._rivals) >= scenario.min_nodes else 2 * lease_s

@@ -152,7 +152,8 @@ class Rules:
     def _check_waits(self, head: Agent, claim: AttemptClaim, before: AttemptClaim) -> None:
         """Who may be at work without a word has had the time to fence, by the slowest way: that of its guard."""
         run, decided_at = self._run, self._run.disk.asked_at[claim.attempt]
-        if not {fault.what for fault in run.scenario.faults} <= SILENT:
+        is_told = not {fault.what for fault in run.scenario.faults} <= SILENT
+        if is_told or head.process.has_ever_frozen:  # what came while it was frozen is heard later
             return
         profile, lease_s = run.scenario.profile, run.scenario.lease_s
         if claim.head != before.head:
