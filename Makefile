@@ -109,6 +109,7 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --failures --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --limits --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --large --first $(FIRST) --count $$(($(N) / 100))
 
 explore: .venv/.installed
