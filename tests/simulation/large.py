@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
-DIALS = 15  # of an agent until it has a head again, in the mean, where half of the others may be dead
+DIALS = 15  # of an agent until it has a head again, in the mean, and two for each that is dead
 READS = 4  # of the whole roster
 
 
@@ -61,7 +61,7 @@ class Large:
         require(waited_s <= most_s, f"the next attempt comes after {waited_s:.2f} s, not within {most_s:.2f} s")
         counts = sorted(self._dials.values())[:-1]  # who gathers asks again and again
         mean = sum(counts) / max(1, len(counts))
-        most = DIALS + len(lost) + 2 * max(0.0, waited_s - 5)
+        most = DIALS + 2 * len(lost) + 2 * max(0.0, waited_s - 5)
         require(mean <= most, f"each agent has asked {mean:.1f} others for their head")
 
     def ended(self, result: RunResultRecord) -> None:
