@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.world import SimulatedRun
 
-DIALS = 15  # of an agent until it has a head again, in the mean, and two for each that is dead
+DIALS = 25  # of an agent until it has a head again, in the mean, and two for each that is dead
 READS = 4  # of the whole roster
 
 
