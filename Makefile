@@ -34,6 +34,7 @@ PYTHON ?= python3
 N ?= 20000
 FIRST ?= 0
 MUTATIONS ?= 120
+DRAW ?= 1
 DEPTH ?= 1
 MINUTES ?= 60
 FAULTS ?= 200
@@ -117,6 +118,12 @@ simulate: .venv/.installed
 	$(BIN)/python -m tests.simulation --spares --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --states --first $(FIRST) --count $$(($(N) / 10))
 	$(BIN)/python -m tests.simulation --requests --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --foretold --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --failures --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --limits --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --search --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --disks --first $(FIRST) --count $$(($(N) / 10))
+	$(BIN)/python -m tests.simulation --large --first $(FIRST) --count $$(($(N) / 100))
 
 explore: .venv/.installed
 	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES)
@@ -124,7 +131,7 @@ explore: .venv/.installed
 	$(BIN)/python -m tests.simulation.explore --depth $(DEPTH) --minutes $(MINUTES) --starts
 
 mutate: .venv/.installed
-	$(BIN)/python -m tests.simulation.mutate -n $(MUTATIONS)
+	$(BIN)/python -m tests.simulation.mutate -n $(MUTATIONS) --draw $(DRAW)
 
 fuzz: .venv/.installed
 	$(BIN)/python -m tests.scheduler.slurm.fuzz --first $(FIRST) --count $(COUNT)

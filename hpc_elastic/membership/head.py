@@ -128,7 +128,8 @@ class Head:
         if self.phase is HeadPhase.RUNNING:
             times += [self._barriers.next_tick(), self._held_until]
         if self.phase is HeadPhase.GATHERING:
-            times += [max(self.gathering.next_tick(), self._opens_at), self._unfit.next_tick]
+            opens_at = self.gathering.next_tick() if self._opens_at == -NEVER else self._opens_at
+            times += [opens_at, self._unfit.next_tick]
         if self.phase in (HeadPhase.PAUSING, HeadPhase.AWAITING_QUORUM):
             times.append(self._resume_at)
         return min(times)
@@ -376,7 +377,10 @@ class Head:
             if self._held is not None and now >= self._held_until:
                 actions += self._observe(self._held, now)
         if self.phase is HeadPhase.GATHERING:
-            actions += [*self.gathering.reminder(now), *self._gather(now)]
+            if now >= self._opens_at:
+                self._opens_at = -NEVER
+                actions += self.gathering.reminder(now)
+            actions += self._gather(now)
         elif self.phase is HeadPhase.PAUSING and now >= self._resume_at:
             self._start_gathering(now)
             actions += self._gather(now)

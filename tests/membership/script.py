@@ -151,6 +151,7 @@ class HeadScript:
         join_timeout_s: float = 600,
         allocation: int = 1,
         kept: Sequence[KeptState] = (),
+        may_predecessor_live: bool = False,
     ) -> None:
         self.settings = settings = HeadSettings(
             run="run",
@@ -167,6 +168,7 @@ class HeadScript:
             role_nodes=role_nodes or {},
             role_max_nodes=role_max_nodes or {},
             rejoin=rejoin,
+            may_predecessor_live=may_predecessor_live,
         )
         policy = Policy(
             restart=restart or a_restart_plan(), roles=restarts or {}, after_exit_timeout=after_exit_timeout

@@ -699,3 +699,11 @@ def test_each_of_many_members_that_fall_silent_together_is_told_once_to_kill_its
     told = Counter(send.node for send in stops if send.message.manner is StopManner.FENCE)  # type: ignore[union-attr]
     assert len(told) > 60
     assert max(told.values()) == 1
+
+
+def test_a_new_start_opens_its_attempt_as_soon_as_no_old_agent_has_workers() -> None:
+    script = HeadScript(2, lease_s=LEASE_S, may_predecessor_live=True)
+    opens_at = Timing(lease_s=LEASE_S).starts_again_after_s
+    assert not of_kind(script.join(0, 1), ClaimAttempt)
+    assert not of_kind(script.pass_time(opens_at - 0.001), ClaimAttempt)
+    assert of_kind(script.pass_time(0.002), ClaimAttempt), "and not at the next look at the leases"

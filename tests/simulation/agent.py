@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from hpc_elastic.agent.departure import Departure
+from hpc_elastic.agent.drivers.job_clock import TimeLeft
 from hpc_elastic.agent.drivers.participation import Participation, Surroundings
 from hpc_elastic.agent.net.transport import ConnectionFactory
 from hpc_elastic.agent.records.telemetry import Telemetry
@@ -51,6 +52,10 @@ class AgentProcess(Process):
         self, protocol_factory: Callable[[], SimulatedConnection], sock: Socket
     ) -> tuple[SimulatedConnection, SimulatedConnection]:
         return self._made(protocol_factory, sock)
+
+    def takes_turn(self) -> None:
+        self.agent.run.contracts.turns(self.agent)
+        self.agent.run.foretold.turns(self.agent)
 
     def _made(
         self, make: Callable[[], SimulatedConnection], socket: Socket
@@ -130,6 +135,7 @@ class Agent:
         self.is_examined = any(fault.what == "unhealthy" for fault in run.scenario.faults)
         self.unhealthy: list[tuple[float, float]] = []  # from when, until when
         self.found_at: float | None = None  # when its checks found that it is unhealthy, None if they did not
+        self.well_since: float | None = None  # after its checks had found something
         self.was_well = False  # its checks once found nothing
         self.versions = VERSIONS
         self.is_refused = False
@@ -148,6 +154,7 @@ class Agent:
         self.disk = DiskThread(self, run.scenario.disk_s, random.Random(f"{run.scenario.seed}/{number}/disk{again}"))
         self.workers = Workers(self)
         self.troubled_until = 0.0
+        self.contact_at = 0.0  # when it heard a head elsewhere last
         self.parted_at = -1.0  # from a head, by whichever side
         self._worker_count = workers
 
@@ -202,6 +209,7 @@ class Agent:
             return "scratch: the disk is full"
         if self.found_at is not None and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
+        self.well_since = now if self.found_at is not None else self.well_since
         self.found_at, self.was_well = None, True
         return None
 
@@ -224,6 +232,7 @@ class Agent:
             keeper_port=self.port + KEEPER_PORTS if run.scenario.copy_s is not None else 0,
         )
         journal = SimulatedJournal(self, run.plan, run.place(self))
+        is_timed = run.scheduler.is_played
         make = lambda side, receiver: SimulatedConnection(self, side, receiver)  # noqa: E731
         self.part = Participation(
             run.plan,
@@ -242,10 +251,12 @@ class Agent:
                 say=self._say,
             ),
             profile=run.scenario.profile,
+            time_left=TimeLeft(run.plan, run.place(self), self.now) if is_timed else None,
         )
         signals = AgentSignals(
             self.process, is_local=False, stop=self.part.member.got_signal, escalate=self.workers.hurry, say=self._say
         )
+        self.part.member.furthest_step = lambda: run.workers_step(self.workers.attempt)
         examine = self.examine if self.is_examined else None
         self.part.serve(cast(NodeWorkers, self.workers), signals, examine=examine)
         self._tasks.run(self.part.heads.find())
@@ -292,6 +303,7 @@ class Agent:
         """No worker is left; a head stays until everybody has gone."""
         self.run.trace(self, f"leaves with {exit_code}: {cause}")
         self.run.rules.leaves(self, exit_code)
+        self.run.joins.left(self, exit_code)
         claim = self.run.disk.latest_claim
         if exit_code == ExitCode.NODES_MISSING and claim is not None and self.name in claim.members:
             self.run.witness.see("loss")  # it gave up just before it heard that it was let in
@@ -353,7 +365,10 @@ class Agent:
         """The member is about to hear its head."""
         if message.KIND != "echo":
             self.run.trace(self, message)
+        if self.headquarters is None:
+            self.contact_at = self.run.clock.now
         self.run.conduct.hears(self, message)
+        self.run.limits.hears(self, message)
         if isinstance(message, Welcome) and self.name not in self.run.witness.joined:
             self.run.promptness.welcomed(self)
         if isinstance(message, Welcome):

@@ -26,6 +26,7 @@ DIALS = 25  # of an agent by another in that time, at most
 AT_ONCE = 2  # dials of an agent: the one of a search that is over may still be under way
 DIAL = ("Successor._dial", "Successor._ask", "create_connection")  # it ends by itself
 LINES = 40
+STOPS = 3  # of one manner, that a head sends to a member: for a decision, for a loss meanwhile, and for the end
 LATE_S = 0.01  # of a beat, besides what the clock and a pause do
 ONCE = (messages.Started, messages.Finished, messages.Ended, messages.Stopped)  # of an attempt
 
@@ -40,6 +41,7 @@ class Conduct:
         self._dialling: Counter[Agent] = Counter()
         self._beats: dict[Agent, float] = {}
         self._finished: set[tuple[str, int]] = set()  # nodes that have told their head so, and in which attempt
+        self._stops: Counter[tuple[object, ...]] = Counter()
         self._noted: set[tuple[str, int]] = set()  # events of a head, and their attempts
         self._knows_size: set[Agent] = set()  # of its head's world
         self._knows_loss: dict[Agent, bool] = {}  # whether its records have the loss that it searches for
@@ -73,8 +75,10 @@ class Conduct:
         elif isinstance(message, ONCE):
             if isinstance(message, messages.Finished):
                 self._finished.add((agent.name, message.attempt))
-                self._finishes(agent, message.attempt)
+                self._finishes(agent, message)
             self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, message.attempt)
+        elif isinstance(message, messages.Terminated):
+            self._once(f"{agent.name} reports {message.KIND}", agent, message.KIND, agent.member.attempt)
         elif isinstance(message, messages.Failed):
             failure = message.failure
             what = f"{agent.name} reports the failure of rank {failure.rank}"
@@ -82,12 +86,16 @@ class Conduct:
         elif isinstance(message, (messages.Join, messages.Dropped)):
             self._beats.pop(agent, None)
 
-    def _finishes(self, agent: Agent, attempt: int) -> None:
+    def _finishes(self, agent: Agent, message: messages.Finished) -> None:
         """A node is finished when all its workers have exited 0, or have ended where failures are ignored."""
+        attempt = message.attempt
         world, role = self._run.disk.worlds[attempt], self._run.scenario.role(agent.role)
         ranks = {rank.rank for rank in world.ranks if rank.node == agent.name}
         well = self._run.witness.ended_well.get((role.name, attempt), set())
-        is_finished = role.restart == "ignore" or ranks <= well
+        again = self._run.witness.took_notice.get((role.name, attempt), set()) & ranks
+        told = {*parse_ranks(message.again)} if message.again else set()
+        require(told == again, f"{agent.name} says that {told} are to go on later, not {again}")
+        is_finished = role.restart == "ignore" or ranks <= well | again
         require(is_finished, f"{agent.name} says that it has finished attempt {attempt}, and {ranks - well} have not")
 
     def _beat(self, agent: Agent) -> None:
@@ -117,6 +125,12 @@ class Conduct:
             message = action.message
             number = message.attempt if isinstance(message, messages.Assign) else 0
             self._once(f"{agent.name} sends {message.KIND} to {action.node}", head, message.KIND, number, action.node)
+        elif isinstance(action, SendToMember) and isinstance(action.message, messages.Stop):
+            stop = action.message
+            what = f"{agent.name} sends {stop.KIND} ({stop.manner.value}) to {action.node}"
+            key = (head, stop.attempt, stop.manner, action.node)
+            self._stops[key] += 1
+            require(self._stops[key] <= STOPS, f"{what} for the {self._stops[key]}th time")
         elif isinstance(action, HeadOver):
             self._once(f"{agent.name} ends as head", head, "over")
         elif isinstance(action, Note) and action.name in ("attempt.started", "rendezvous.timeout"):

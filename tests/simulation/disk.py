@@ -46,6 +46,10 @@ class Disk:
             self._run.conduct.ended(agent, result)
             self._run.promptness.ended(result)
             self._run.requested.ended(result)
+            self._run.foretold.ended(result)
+            self._run.causes.ended(result)
+            self._run.large.ended(result)
+            self._run.refused_disks.ended(result)
         elif path.startswith(LAYOUT.attempts) and "/nodes/" in path:
             record = from_json(NodeResult, self._read(path))
             self.node_results[record.attempt, record.node] = record
@@ -61,6 +65,10 @@ class Disk:
             self._valid.append(claim.attempt)
         self._run.rules.claimed(agent, claim, world, before)
         self._run.promptness.claimed(claim, world, before)
+        self._run.foretold.claimed(claim, world)
+        self._run.large.claimed(claim)
+        self._run.joins.claimed(claim)
+        self._run.refused_disks.claimed(claim)
 
     def _read(self, path: str) -> object:
         return json.loads(self._run.files.content[path][0])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.requested import REQUESTS
 from tests.simulation.scenario import HEAD, Fault
+from tests.simulation.scheduler import ENDS
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
@@ -16,6 +17,7 @@ def strike(run: SimulatedRun, fault: Fault) -> None:
     """The fault happens now, if there is something for it to happen to."""
     agent = run.earlier[fault.node] if fault.is_old else _target(run, fault.node)
     run.trace("fault", fault)
+    run.foretold.happens(fault, agent)
     run.trouble(agent, fault.lasts_s)
     if fault.what in _ENDS:
         _end_worker(run, agent, _ENDS[fault.what])
@@ -67,7 +69,11 @@ def _ask(run: SimulatedRun, fault: Fault) -> None:
     run.requested.ask(fault)
 
 
-_OF_ALL = {"heal": _heal, "late": _postpone, **dict.fromkeys(REQUESTS, _ask)}
+def _tell_scheduler(run: SimulatedRun, fault: Fault) -> None:
+    run.scheduler.happens(fault)
+
+
+_OF_ALL = {"heal": _heal, "late": _postpone, **dict.fromkeys(ENDS, _tell_scheduler), **dict.fromkeys(REQUESTS, _ask)}
 _ENDS = {"kill_worker": -9, "exit_worker": 1, "term_worker": -15, "bus_worker": -7}
 
 
@@ -109,6 +115,7 @@ def _lose(run: SimulatedRun, agent: Agent, what: str) -> None:
             link.reset_both()
     else:
         agent.die(is_power_off=what == "power_off")
+        run.limits.dies(agent)
         run.is_dirty = True
 
 

@@ -155,6 +155,7 @@ class DiskThread:
         """Does it on the server, some time from now, and goes on when the answer is there."""
         thread, agent = getcurrent(), self.agent
         clock, process = agent.run.clock, agent.process
+        agent.run.foretold.asks(agent)
         takes_s = self._dice.choice(self._latencies_s) / STEPS
         outcome: list[Any] = []
 
@@ -216,6 +217,7 @@ class DiskThread:
     def look(self, path: str) -> bytes | None:
         """What a name has, as this node sees it."""
         files, agent = self.agent.run.files, self.agent
+        agent.run.large.reads(path)
         directory, name = os.path.split(path)
         until, names = self._names.get(directory, (-1.0, set()))
         if agent.run.clock.now < until and name not in names:

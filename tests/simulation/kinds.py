@@ -6,30 +6,43 @@ from collections.abc import Callable, Mapping
 
 from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
+from tests.simulation.draw_disks import draw_disks
+from tests.simulation.draw_failures import draw_failures
 from tests.simulation.draw_flapping import draw_flapping
+from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
+from tests.simulation.draw_large import draw_large
+from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
 from tests.simulation.draw_saves import draw_saves
+from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
 from tests.simulation.scenario import Scenario
 
 DRAWN_ANYHOW = "any"
+# Those of whose runs the rules can say most come first, and the long ones last: edits are played in this order.
 KINDS: Mapping[str, Callable[[int], Scenario]] = {
+    "foretold": draw_foretold,
+    "failures": draw_failures,
+    "search": draw_search,
+    "disks": draw_disks,
+    "limits": draw_limits,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "starts": draw_second_start,
-    "machines": draw_machines,
+    "requests": draw_requests,
     "spares": draw_spares,
     "health": draw_health,
     "notices": draw_notices,
     "states": draw_states,
-    "flapping": draw_flapping,
     "requeues": draw_requeues,
-    "requests": draw_requests,
     "saves": draw_saves,
+    "machines": draw_machines,
+    "large": draw_large,
+    "flapping": draw_flapping,
 }

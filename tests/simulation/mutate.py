@@ -1,11 +1,13 @@
 """`python -m tests.simulation.mutate`: changes the shipped code in one place at a time; the simulation has to notice.
 
 Theory of operation. A mutation is an edit of the syntax tree of one module of membership or of its drivers: a condition
-turned round, a statement left out, a bound changed. It is tried in a process of its own, which loads the changed module
-in the place of the shipped one and plays seeds until one breaks a rule: those of every kind of schedule that run the
-edited line (`reach`) first. What no seed notices survives, and is printed: a rule or a fault is missing, or the edit
-changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with its edit
-is no mutation.
+turned round, a statement left out, a bound changed. It is tried in a child of a process that has all loaded, in which
+the edited function takes the place of the shipped one (`edited`), or in a new process that loads the edited module,
+where the edit is of what runs only then. There seeds are played until one breaks a rule: those of every kind of
+schedule that run the edited line (`reach`) first. A seed is bounded by its steps and by its own processor time, not by
+the time of a machine that others use. What no seed notices survives, and is printed: a rule or a fault is missing, or
+the edit changes nothing that matters, which `EQUIVALENT` then says with the reason. A module that cannot be loaded with
+its edit is no mutation.
 
 `mutated_code` says which code is edited: what only people read is not, nor what the simulation does not play.
 
@@ -24,6 +26,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -34,30 +37,46 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from tests.simulation.edited import Functions, bounded, loaded_functions, replace_function
 from tests.simulation.mutated_code import ROOT, nodes
 from tests.simulation.reach import Reach, measure, schedules, sources
 
 SURVIVES = "survives"
 NOT_LOADED = "does not load"
+CRASHED = "the trial itself failed"
 MODULES = (
-    *("allegiance", "barriers", "closing", "exits", "gathering", "head", "judge", "lease", "leases", "losses"),
-    *("member", "members", "roster", "rounds", "discovery", "succession", "timing", "verdict"),
+    *(
+        "admission",
+        "allegiance",
+        "aside",
+        "barriers",
+        "closing",
+        "exits",
+        "gathering",
+        "head",
+        "held_states",
+        "job_end",
+    ),
+    *("judge", "lease", "leases", "losses", "member", "members", "notice_rounds", "operator_stop", "ports", "ranks"),
+    *("reports", "requeue", "roster", "rounds", "discovery", "succession", "tally", "timing", "verdict"),
 )
 DRIVERS = (
-    *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch"),
-    *("drivers.local_member", "drivers.participation", "policy"),
+    *("drivers.coordinator", "drivers.head_side", "drivers.head_start", "drivers.head_watch", "drivers.job_clock"),
+    *("drivers.local_member", "drivers.participation", "drivers.requeue", "policy"),
     *("records.chain", "records.journal", "records.retries"),
     *("rendezvous.head_link", "rendezvous.search", "rendezvous.successor"),
 )
-PLAYED = 300
+PLAYED = 60
 AS_IT_IS = 33  # that the code as it is has to survive first; the tests play more
-TRIED = 12  # seeds of each kind, to see which lines they run
-PATIENCE_S = 300.0
+TRIED = 8  # seeds of each kind, to see which lines they run
+SEED_CPU_S = 20.0  # of the processor, not of the wall: a seed takes a tenth of a second
 EQUIVALENT: dict[str, str] = {}
 REACH = "reach.json"
+VERDICT_WIDTH = 110  # of the first column of the output
 NAMES = [f"hpc_elastic.membership.{name}" for name in MODULES] + [f"hpc_elastic.agent.{name}" for name in DRIVERS]
 
 
@@ -181,12 +200,16 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        mutation = self._mutation
-        tree = ast.parse(_path(mutation.module).read_text())
-        node = list(ast.walk(tree))[mutation.node]
-        edit = dict(_edits(node))[mutation.what]
-        changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
-        exec(compile(ast.fix_missing_locations(changed), str(_path(mutation.module)), "exec"), vars(module))
+        exec(compile(_edited(self._mutation), str(_path(self._mutation.module)), "exec"), vars(module))
+
+
+def _edited(mutation: Mutation) -> ast.Module:
+    """The tree of its module with the edit."""
+    tree = ast.parse(_path(mutation.module).read_text())
+    node = list(ast.walk(tree))[mutation.node]
+    edit = dict(_edits(node))[mutation.what]
+    changed: ast.Module = _Replace(node, edit).visit(tree)  # type: ignore[assignment]
+    return ast.fix_missing_locations(changed)
 
 
 class _Replace(ast.NodeTransformer):
@@ -201,36 +224,109 @@ class _Replace(ast.NodeTransformer):
 
 
 def play(mutation: Mutation | None, count: int, reach: Reach) -> str:
-    """Plays seeds with it, in a process that has not loaded the module yet; the verdict, as it is printed.
+    """Play seeds with a mutation, in a process of its own; return the verdict, as it is printed.
 
     Args:
         mutation: None for the code as it is.
         count: how many seeds.
         reach: which seeds run which line.
     """
-    if mutation is not None:
+    if mutation is not None and "hpc_elastic.membership" not in sys.modules:
         sys.meta_path.insert(0, _Loader(mutation))
     try:
         from tests.simulation.kinds import KINDS
         from tests.simulation.world import SimulatedRun
     except Exception as error:
         return f"{NOT_LOADED}: {type(error).__name__}: {error}"
-    reached = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
+    found = reach.get(f"{mutation.module}:{mutation.line}", ()) if mutation is not None else ()
+    reached = list(dict.fromkeys((kind, seed) for kind, seed in found))
     for kind, seed in schedules(reached, list(KINDS), TRIED, count):
         try:
-            SimulatedRun(KINDS[kind](seed)).play()
+            with bounded(SEED_CPU_S):
+                SimulatedRun(KINDS[kind](seed)).play()
         except Exception as error:
             return f"{kind} {seed}: {type(error).__name__}: {error}".splitlines()[0]
-    return SURVIVES if reached or mutation is None else f"{SURVIVES}, of no line that runs"
+    if mutation is None:
+        return SURVIVES
+    return f"{SURVIVES} {count} seeds; {len(reached)} of {TRIED * len(KINDS)} run the line"
+
+
+def serve() -> None:
+    """Try each mutation that comes in by its own line, with a number of seeds, in a child of this process.
+
+    The child has the shipped code already, and the functions of the edit are changed in it: a new process has to load
+    all again, which takes longer than most verdicts. What runs when a module is loaded needs one all the same.
+    """
+    from tests.simulation import kinds, world  # noqa: F401
+
+    reach, functions = _kept_reach(), loaded_functions()
+    for line in sys.stdin:
+        word, count = json.loads(line)
+        mutation = None if word is None else Mutation(**word)
+        print(_in_child(lambda: _play_edited(mutation, count, reach, functions)), flush=True)  # noqa: B023
+
+
+def _play_edited(mutation: Mutation | None, count: int, reach: Reach, functions: Functions) -> str | None:
+    """The verdict; None if the edit is of what runs as the module is loaded."""
+    if mutation is not None:
+        source = _path(mutation.module).read_text()
+        changed = _edited(mutation)
+        if not replace_function(str(_path(mutation.module)), ast.parse(source), changed, mutation.node, functions):
+            return None
+    return play(mutation, count, reach)
+
+
+def _in_child(work: Callable[[], str | None]) -> str:
+    """What it returns, as a line."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            text = json.dumps(work())
+        except BaseException as error:
+            text = json.dumps(f"{CRASHED}: {type(error).__name__}: {error}")
+        os.write(theirs, text.encode()[:4000])
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said.decode() or json.dumps(f"{CRASHED}: the process died")
+
+
+class Server:
+    """A process that has a checkout loaded, and tries one mutation after the other."""
+
+    def __init__(self, checkout: Path) -> None:
+        self._checkout = checkout
+        command = [sys.executable, "-m", "tests.simulation.mutate", "--serve"]
+        self._process = subprocess.Popen(
+            command, cwd=checkout, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def verdict(self, mutation: Mutation | None, count: int) -> str:
+        """Try one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        word = None if mutation is None else asdict(mutation)
+        self._process.stdin.write(json.dumps([word, count]) + "\n")
+        self._process.stdin.flush()
+        said: str | None = json.loads(self._process.stdout.readline())
+        if said is not None and said.startswith(CRASHED):
+            raise RuntimeError(f"{mutation}: {said}")
+        return _try(mutation, count, self._checkout) if said is None else said
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def _try(mutation: Mutation | None, count: int, checkout: Path) -> str:
     word = "null" if mutation is None else json.dumps(asdict(mutation))
     command = [sys.executable, "-m", "tests.simulation.mutate", "--play", word, "--count", str(count)]
-    try:
-        ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"seed ?: no turn of a process ends within {PATIENCE_S:.0f} s"
+    ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr[-2000:]}")
     return ended.stdout.splitlines()[-1]
@@ -259,6 +355,26 @@ def _copy_checkout(to: str) -> Path:
     return Path(to)
 
 
+def _key(place: str, source: str) -> tuple[str, str, str]:
+    """A mutation, without its line."""
+    module, _, what = place.split(":", 2)
+    return module, what, source
+
+
+def _survivors(output: str) -> set[tuple[str, str, str]]:
+    """The survivors in what a campaign has printed; code may have moved since."""
+    lines = [line[VERDICT_WIDTH + 1 :] for line in output.splitlines() if line.startswith(SURVIVES)]
+    return {_key(place, source) for place, _, source in (line.partition(": ") for line in lines)}
+
+
+def _verdict_of(mutation: Mutation, count: int, servers: SimpleQueue[Server]) -> str:
+    server = servers.get()
+    try:
+        return server.verdict(mutation, count)
+    finally:
+        servers.put(server)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
     parser.add_argument("-n", type=int, default=120, help="how many, drawn among all; 0: all")
@@ -267,16 +383,25 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument("--replay", default="", metavar="MODULE:LINE:EDIT", help="that one, if no draw is wanted")
+    parser.add_argument(
+        "--again", type=Path, metavar="OUTPUT", help="those that survived in what an earlier call printed"
+    )
     parser.add_argument("--least", type=float, default=0.0, help="fails below this share, in percent")
     parser.add_argument(
         "--reach", type=Path, help="a file that keeps which seeds run which lines; made if it is absent"
     )
     parser.add_argument("--play", default="", help="one, in this process")
     parser.add_argument("--measure-reach", action="store_true", help="in this process")
+    parser.add_argument(
+        "--serve", action="store_true", help="those that standard input names, in children of this process"
+    )
     arguments = parser.parse_args(words)
     if arguments.play:
         what = json.loads(arguments.play)
         print(play(None if what is None else Mutation(**what), arguments.count, _kept_reach()))
+        return 0
+    if arguments.serve:
+        serve()
         return 0
     if arguments.measure_reach:
         (ROOT / REACH).write_text(json.dumps(measure(sources(ROOT, NAMES), TRIED)))
@@ -288,7 +413,12 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.only in each.name and each.place.startswith(arguments.replay)
     ]
     numbers = [number for number in numbers if everything[number].name not in EQUIVALENT]
-    if arguments.n and not (arguments.only or arguments.replay):
+    if arguments.again is not None:
+        survived = _survivors(arguments.again.read_text())
+        numbers = [
+            number for number in numbers if _key(everything[number].place, everything[number].source) in survived
+        ]
+    elif arguments.n and not (arguments.only or arguments.replay):
         numbers = random.Random(arguments.draw).sample(numbers, min(arguments.n, len(numbers)))
     began = time.monotonic()
     verdicts: Counter[str] = Counter()
@@ -299,10 +429,15 @@ def main(words: Sequence[str] | None = None) -> int:
             return 1
         _measure_reach(checkout, arguments.reach)
         drawn = [everything[number] for number in numbers]
-        results = pool.map(lambda each: _try(each, arguments.count, checkout), drawn)
+        servers: SimpleQueue[Server] = SimpleQueue()
+        for _ in range(arguments.at_once):
+            servers.put(Server(checkout))
+        results = pool.map(lambda each: _verdict_of(each, arguments.count, servers), drawn)
         for each, result in zip(drawn, results, strict=True):
             verdicts[next((end for end in (SURVIVES, NOT_LOADED) if result.startswith(end)), "caught")] += 1
-            print(f"{result[:110]:110} {each.place}: {each.source}", flush=True)
+            print(f"{result[:VERDICT_WIDTH]:{VERDICT_WIDTH}} {each.place}: {each.source}", flush=True)
+        for _ in range(arguments.at_once):
+            servers.get().close()
     counted = len(numbers) - verdicts[NOT_LOADED]
     share = 100 * verdicts["caught"] / max(1, counted)
     took = time.monotonic() - began

@@ -7,6 +7,8 @@ Left out, each class by its rule:
   raised; a choice between two texts; a local name that is only read where something is said, and statements that only
   make such a name or say something; a function whose text is only said, and one that makes only log lines and events;
 - the process's own settings (`PROCESS_ONLY`): the simulation has no process to tune;
+- a default of a keyword that every call in the code that is played names (`_is_always_named`);
+- a constant of a module that only words are made of, and what is stored where nothing reads it but to say it;
 - methods in whose place the simulation has its own (`replaced`);
 - functions that no name leads to from what the simulation plays (`reached`): those of other hosts, as torchrun.
 """
@@ -21,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 # Who only speaks to people: what is said to them is not checked here.
 WORDS = frozenset(
-    {"Log", "Note", "say", "_say", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
+    {"Log", "Note", "say", "_say", "_tell", "_warn", "note", "best_effort", "opening", "announcement", "tell", "met"}
 )
 DOES_MORE = frozenset({"best_effort", "tell", "met"})  # when these are called does matter
 TOLD = frozenset({"_telemetry"})
@@ -39,7 +41,13 @@ def nodes(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
     decorators = set(getattr(node, "decorator_list", ()))
+    if isinstance(node, Function):
+        decorators |= {default for name, default in _keyword_defaults(node) if _is_always_named(node, name)}
     for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.Module) and _is_only_read_to_say(child):
+            continue
+        if _is_stored_in_vain(child):
+            continue
         if child in decorators or _is_of_words(child, said) or isinstance(child, (ast.AnnAssign, ast.arg)):
             continue
         if isinstance(child, Function):
@@ -50,6 +58,60 @@ def _within(node: ast.AST, said: Scope) -> Iterator[ast.AST]:
         else:
             yield child
             yield from _within(child, said)
+
+
+def _keyword_defaults(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if default is not None:
+            yield argument.arg, default
+
+
+@lru_cache(maxsize=1)
+def _keywords_of_calls() -> dict[tuple[str, bool], list[frozenset[str | None]]]:
+    """By the name of what is called, and whether it is of an object, the keywords of each call; None: a mapping's."""
+    found: dict[tuple[str, bool], list[frozenset[str | None]]] = {}
+    for tree in _trees():
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call):
+                key = _name_of(call), isinstance(call.func, ast.Attribute)
+                found.setdefault(key, []).append(frozenset(each.arg for each in call.keywords))
+    return found
+
+
+def _is_always_named(function: ast.FunctionDef | ast.AsyncFunctionDef, keyword: str) -> bool:
+    """Whether each call gives a value for this keyword."""
+    is_method = bool(function.args.args) and function.args.args[0].arg == "self"
+    calls = _keywords_of_calls().get((function.name, is_method), [])
+    return bool(calls) and all(keyword in each for each in calls) and function.name not in _named_by_simulation()
+
+
+def _is_only_read_to_say(statement: ast.AST) -> bool:
+    """Whether a statement of a module makes a constant that only words are made of."""
+    if not isinstance(statement, ast.Assign) or not all(isinstance(each, ast.Name) for each in statement.targets):
+        return False
+    names = {each.id for each in statement.targets if isinstance(each, ast.Name)}
+    return names.isdisjoint(_read_unsaid()) and names.isdisjoint(_named_by_simulation())
+
+
+def _is_stored_in_vain(statement: ast.AST) -> bool:
+    """Whether a statement only stores something in attributes that nothing reads but to say it."""
+    if not isinstance(statement, ast.Assign) or any(isinstance(each, ast.Call) for each in ast.walk(statement.value)):
+        return False
+    names = {each.attr for each in statement.targets if isinstance(each, ast.Attribute)}
+    return len(names) == len(statement.targets) and names.isdisjoint(_attributes_read() | _named_by_simulation())
+
+
+@lru_cache(maxsize=1)
+def _attributes_read() -> frozenset[str]:
+    """Names of attributes that are read where more than words is made of them."""
+    found: set[str] = set()
+    for function in _functions():
+        if function.name not in replaced():
+            inside = _unsaid(function, _said_names(function))
+            found |= {
+                each.attr for each in inside if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
+            }
+    return frozenset(found)
 
 
 def _is_left_out(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -258,6 +320,13 @@ def _only_said() -> frozenset[str]:
     """Functions whose result is only said: a text, or a number in one."""
     texts = {each.name for each in _functions() if not _has_effect(each) and each.returns is not None}
     texts -= {each.name for each in _functions() if _text(each.returns or ast.Constant(None)) == "None"}
+    called = {name for tree in _trees() for name in _names_in(tree)}  # by the package, and by nobody else
+    return frozenset((texts & called) - _read_unsaid() - _named_by_simulation())
+
+
+@lru_cache(maxsize=1)
+def _read_unsaid() -> frozenset[str]:
+    """Names that are read where nothing is said."""
     used: set[str] = set()
     for tree in _trees():
         for function in ast.walk(tree):
@@ -265,5 +334,4 @@ def _only_said() -> frozenset[str]:
                 for each in _unsaid(function, _said_names(function)):
                     used |= {each.id} if isinstance(each, ast.Name) else set()
                     used |= {each.attr} if isinstance(each, ast.Attribute) else set()
-    called = {name for tree in _trees() for name in _names_in(tree)}  # by the package, and by nobody else
-    return frozenset((texts & called) - used - _named_by_simulation())
+    return frozenset(used)

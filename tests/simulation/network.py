@@ -111,6 +111,7 @@ class Network:
 
         clock.after(self.delay_s(), lambda: knock(SYN_AGAIN_S))
         self._run.conduct.dials(agent, target)
+        self._run.large.dials(agent)
         try:
             return await connected
         finally:
@@ -190,6 +191,8 @@ class Socket:
 
     def send(self, message: Message | str) -> None:
         if self.is_open:
+            if not isinstance(message, str):
+                self.agent.run.foretold.sends(self.agent, message.KIND)
             self._put(message)
 
     def close(self) -> None:

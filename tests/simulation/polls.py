@@ -18,7 +18,8 @@ class Polls:
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
-        self.are_played = any(fault.what == "notice" for fault in run.scenario.faults)
+        is_given = any(fault.what == "notice" for fault in run.scenario.faults)
+        self.are_played = is_given or run.scenario.time_left_s is not None
         self._unheard: dict[tuple[str, int], int] = {}  # by group and attempt: the last poll that heard of nothing
         self._heard: dict[tuple[str, int], int] = {}  # the first one that heard of the notice
 

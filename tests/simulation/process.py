@@ -160,11 +160,15 @@ class Process(Loop):  # type: ignore[misc]
         self._is_scheduled = False
         if not self.is_alive or self.is_frozen:
             return
+        self.takes_turn()
         if self._freeze_at < 0:
             self._take_turn()
         else:
             self._turn = greenlet(self._take_turn)
             self._turn.switch()
+
+    def takes_turn(self) -> None:
+        """For who counts them."""
 
     def _take_turn(self) -> None:
         """As the loop of asyncio: what is made ready meanwhile waits for the next turn."""

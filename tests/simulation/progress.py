@@ -46,6 +46,8 @@ class Progress:
         """From time to time, as long as somebody is there."""
         run, now = self._run, self._run.clock.now
         self._check_exit_barrier()
+        self._check_recovered()
+        self._check_old_start()
         if run.disk.results:
             self._check_leaving()
         elif any(agent.workers.alive for agent in run.everybody) or self._gathers_first():
@@ -108,6 +110,38 @@ class Progress:
                         first_end, worker.started_at
                     )  # a role may have ended in an older attempt
                     require(ran_s <= allowed_s, f"rank {worker.rank} runs {ran_s:.0f} s after another one has exited 0")
+
+    def _check_old_start(self) -> None:
+        """Agents of the job's start before leave when they can read that there is another one."""
+        run, now = self._run, self._run.clock.now
+        since = min((at for number, at in run.promptness.allocated_at.items() if number > 1), default=now)
+        if not run.earlier or any(run.disk.allocations[0].restart_count for _ in run.earlier[:1]):
+            return
+        for agent in run.earlier:
+            is_calm = agent.is_running and not agent.is_paused and agent.disk.is_well
+            late_s = now - max(since, agent.troubled_until) - self.bound_s - GRACE_S
+            require(
+                not (is_calm and late_s > 0),
+                f"{agent.name} of the old start is there {now - since:.1f} s after the new",
+            )
+
+    def _check_recovered(self) -> None:
+        """Where nodes rejoin immediately, one that is healthy again is taken in soon, if there is room."""
+        run, claim, world = self._run, self._run.disk.latest_claim, self._run.disk.latest
+        is_usual = run.witness.kinds <= {"unhealthy", "joined"} and not run.witness.unkillable and not run.disk.results
+        if not is_usual or run.scenario.rejoin != "immediately" or run.head_phase != "running":
+            return
+        if world is None or claim is None or len(world.nodes) >= run.scenario.max_nodes:
+            return
+        members = {node.node for node in world.nodes} | {each.node for each in claim.set_aside}
+        for agent in run.agents:
+            since, role = agent.well_since, run.scenario.role(agent.role)
+            has_room = sum(node.role == role.name for node in world.nodes) < role.nodes_max
+            if since is None or agent.found_at is not None or not agent.is_running or not has_room:
+                continue
+            well_s = run.clock.now - since
+            is_late = well_s > self.bound_s and agent.name not in members
+            require(not is_late, f"{agent.name} is healthy again for {well_s:.1f} s, and waits though there is room")
 
     def _check_leaving(self) -> None:
         run, now = self._run, self._run.clock.now

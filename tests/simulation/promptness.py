@@ -6,10 +6,12 @@ is lost a lease and a look after its last word, a silent head is succeeded a lea
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.timing import DRIFT, SPARES_COME_WITHIN_S, Timing
 from hpc_elastic.rundir.records import AllocationClaim, AttemptClaim, RunResultRecord, World
+from tests.simulation.disk import LAYOUT
 from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, Fault
 
@@ -22,6 +24,8 @@ LOSSES = ("power_off", "kill_agent")
 CLAIMS_AFTER_S, CLAIM_STEP_S = 20.0, 5.0  # the allocation, in the first node's place
 READS_CLAIM_WITHIN_S = 2.0  # an agent without a head
 JOINS_WITHIN_S = 2.0  # the pause between two rounds of dialling, and the handshake
+STARTS_AGAIN_AFTER_S = 3.0
+LEAVES_S = 2.0  # for the last record of a start
 LOOKS_WITHIN_S = 1.0  # a head, into the run directory
 SEEKS_WITHIN_S = 2.0  # reading, a turn or two, and the others' dialling
 
@@ -32,10 +36,11 @@ class Promptness:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self._allocated_at = 0.0
+        self.allocated_at: dict[int, float] = {}  # by allocation, when it was claimed
 
     def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
         """A claim is on disk."""
-        lost = self._lost_alone()
+        run, lost = self._run, self._lost_alone()
         # Where messages are slow for the lease, or nobody was in a world before, nodes are known to come too late.
         is_quick = 100 * max(self._run.scenario.delays_s) <= self._run.scenario.lease_s
         if self._is_undisturbed() or (lost is not None and before is not None and is_quick):
@@ -47,6 +52,8 @@ class Promptness:
             self._check_answer(lost, claim, before)
         if (fault := self._only(ABSENT)) is not None:
             self._check_joins(fault, claim, before)
+        if before is not None and before.allocation != claim.allocation and run.earlier:
+            self._check_new_start(claim, before)
 
     def welcomed(self, agent: Agent) -> None:
         """A node has a head for the first time."""
@@ -58,7 +65,7 @@ class Promptness:
     def allocated(self, agent: Agent, claim: AllocationClaim) -> None:
         """The claim of an allocation is on disk: the first node makes it, or another one that has waited for that."""
         scenario, number = self._run.scenario, agent.number
-        self._allocated_at = self._run.clock.now
+        self._allocated_at = self.allocated_at[claim.allocation] = self._run.clock.now
         if claim.allocation > 1 or number == 0:
             return
         latest_s = scenario.join_timeout_s * (0.5 + 0.25 * number / scenario.nodes)
@@ -91,6 +98,27 @@ class Promptness:
         if run.witness.kinds == {"stop"} and run.disk.claims and self._only(("stop",)) is not None:
             began = max(run.stop_requested_at, run.disk.asked_at[min(run.disk.asked_at)])
             self._check_wait("the head hears of the request to stop", began, LOOKS_WITHIN_S)
+
+    def _check_new_start(self, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """The first attempt of another start of the job: old agents that may be at work have the time to fence."""
+        run, scenario, now = self._run, self._run.scenario, self._run.disk.asked_at[claim.attempt]
+        lines = [json.loads(line) for line in run.files.content[LAYOUT.requests][0].splitlines() if line]
+        has_left = any(line.get("kind") == "left" and line.get("allocation") == before.allocation for line in lines)
+        is_simple = {fault.what for fault in scenario.faults} <= {"term_all", "requeue"} and not run.witness.unkillable
+        if not has_left:
+            timing = Timing(lease_s=scenario.lease_s, profile=scenario.profile)
+            waits_s = max(STARTS_AGAIN_AFTER_S, timing.succeeds_after_contact_s)
+            waited_s = (now - self.allocated_at[claim.allocation]) * (1 + DRIFT)
+            require(
+                waited_s >= waits_s - 0.01, f"a new start waits {waited_s:.2f} s for the old one, not {waits_s:.2f} s"
+            )
+        elif is_simple:
+            began = max(agent.started_at for agent in run.agents)
+            self._check_wait("the first attempt of a new start comes", began, JOINS_WITHIN_S)
+        requeued_at = next(fault.at for fault in scenario.faults if fault.what == "requeue")
+        left_at = max(agent.left_at for agent in run.earlier)
+        is_owed = is_simple and left_at + LEAVES_S < requeued_at
+        require(has_left or not is_owed, "all agents of the old start have left, and no record says so")
 
     # Of one thing.
 

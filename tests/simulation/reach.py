@@ -66,7 +66,7 @@ def measure(modules: Mapping[str, str], each: int) -> Reach:
                 run.play()
             finally:
                 sys.settrace(None)
-            for line in lines.ran():
+            for line in set(lines.ran()):  # a line of two functions, one in the other, ran once
                 reach.setdefault(line, []).append((kind, seed))
     return reach
 
@@ -85,7 +85,8 @@ def schedules(reached: Sequence[tuple[str, int]], kinds: Sequence[str], each: in
         each: how many of each kind were tried for that.
         count: how many are wanted.
     """
-    of = {kind: [seed for its, seed in reached if its == kind] for kind in kinds}
+    ran = dict.fromkeys((kind, seed) for kind, seed in reached)  # each once
+    of = {kind: [seed for its, seed in ran if its == kind] for kind in kinds}
     share = {kind: len(seeds) / each for kind, seeds in of.items() if seeds} or dict.fromkeys(kinds, 1.0)
     after = each if reached else 0
     order = [(rank, kind, seed) for kind, seeds in of.items() for rank, seed in enumerate(seeds)]

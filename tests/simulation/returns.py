@@ -32,8 +32,21 @@ class Returns:
         if len(world.spares) >= MOST_SPARES:
             return
         if before is not None and before.allocation == claim.allocation:
+            self._check_times(claim, before)
             self._count(claim, before, here)
         self._check_left_out(claim, world, here)
+
+    def _check_times(self, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """What claims say of losses grows by the losses of one attempt, and each node is named once."""
+        times = {each.node: each.times for each in claim.lost_nodes}
+        earlier = {each.node: each.times for each in before.lost_nodes}
+        require(len(times) == len(claim.lost_nodes), f"attempt {claim.attempt} names a lost node twice")
+        require(earlier.keys() <= times.keys(), f"attempt {claim.attempt} forgets {earlier.keys() - times.keys()}")
+        more = {node: count - earlier.get(node, 0) for node, count in times.items()}
+        is_one_more = {node for node, count in more.items() if count}
+        require(set(more.values()) <= {0, 1}, f"attempt {claim.attempt} counts losses by {more}")
+        is_so = is_one_more <= set(before.members)
+        require(is_so, f"attempt {claim.attempt} counts losses of {is_one_more}, of {before.members}")
 
     def _count(self, claim: AttemptClaim, before: AttemptClaim, here: set[str]) -> None:
         absent = set(before.members) - here

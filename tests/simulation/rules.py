@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 RESTART_GRACE_S = 5.0
 STOPS_WITHIN_S = 90.0  # starting and stopping at their slowest
+FENCES_S = 0.1  # that an agent has to kill its workers, before its guard's delay begins
+KILL_S = 0.25  # that a guard takes
+SILENT = frozenset(  # faults after which no kernel speaks for an agent that lives
+    ("power_off", "partition", "pause", "kill_agent", "kill_worker", "exit_worker", "term_worker")
+)
+SPREAD = 1.25  # of the pauses before restarts
 BOOTS_S = 0.1  # an agent that was frozen while it started workers finds out what time it is when they are there
 LOSING = frozenset({"loss", "disk", "term", "joined", "asked"})  # after these an attempt needs no failure
 
@@ -42,6 +48,7 @@ class Rules:
         self._run = run
         self._assigns: dict[str, Assign] = {}
         self._ports: set[tuple[str, int]] = set()
+        self._at_work: dict[tuple[int, str], list[str]] = {}  # by attempt and head, whose workers lived as it decided
 
     # Of every moment.
 
@@ -80,6 +87,14 @@ class Rules:
     def asks_for(self, claim: AttemptClaim) -> None:
         """A head wants to open an attempt."""
         run, witness = self._run, self._run.witness
+        run.disk.asks.setdefault((claim.attempt, claim.head), run.clock.now)
+        self._at_work[claim.attempt, claim.head] = [
+            f"rank {worker.rank} of attempt {worker.attempt} on {agent.name}"
+            for agent in run.everybody
+            for worker in agent.workers.alive.values()
+            if worker.role in claim.roles and worker.attempt < claim.attempt and not worker.is_unkillable
+            if agent.is_running or run.clock.now > agent.gone_at + BOOTS_S  # else they are being killed just now
+        ]
         if claim.attempt == 1 or witness.kinds & LOSING or claim.attempt in run.disk.claims:
             return
         require(
@@ -88,13 +103,14 @@ class Rules:
         incidents = witness.unanswered()
         require(bool(incidents), f"no failure explains attempt {claim.attempt}")
         before = run.disk.claims[max(run.disk.claims)]
-        pause = min(60.0, run.scenario.backoff_first_s * 2**before.spend.restarts)
+        # A quarter more or less comes to it, but it is never longer than a minute.
+        pause = min(60.0 / SPREAD, run.scenario.backoff_first_s * 2**before.spend.restarts)
         waited = run.clock.now - min(incident.moment for incident in incidents)
         require(
             waited * (1 + DRIFT) >= pause - 1e-6,
             f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}",
         )
-        allowed = max(pause, 0.0) + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
+        allowed = pause * SPREAD + RESTART_GRACE_S + run.progress.slack_s + (GRACE_S if run.scenario.save_s else 0.0)
         if not witness.kinds and not witness.unkillable and len(incidents) == 1 and not run.is_disturbed:
             require(waited <= allowed, f"attempt {claim.attempt} comes {waited:.2f} s after the failure, not {pause}")
         for incident in incidents:
@@ -128,11 +144,46 @@ class Rules:
             self._check_health(agent, world)
         run.returns.claimed(claim, world, before)
         run.requested.claimed(claim, world, before)
+        run.causes.claimed(claim, world, before)
+        self._check_gone(claim)
+        if before is not None and before.allocation == claim.allocation:
+            self._check_waits(agent, claim, before)
+
+    def _check_waits(self, head: Agent, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """Who may be at work without a word has had the time to fence, by the slowest way: that of its guard."""
+        run, decided_at = self._run, self._run.disk.asked_at[claim.attempt]
+        is_told = not {fault.what for fault in run.scenario.faults} <= SILENT
+        if is_told or head.process.has_ever_frozen:  # what came while it was frozen is heard later
+            return
+        profile, lease_s = run.scenario.profile, run.scenario.lease_s
+        if claim.head != before.head:
+            lost = run.peer(head, before.head)
+            is_silent = not lost.was_killed and lost.exit_code is None and lost.parted_at < lost.contact_at
+            fenced_at = head.contact_at + lease_s + FENCES_S + profile.guard_s + KILL_S
+            what = f"{head.name} takes the place of {before.head}"
+            require(not is_silent or decided_at >= fenced_at - 1e-3, f"{what} at {decided_at:.3f}, not {fenced_at:.3f}")
+            return
+        for name in set(before.members) - set(claim.members):
+            lost, heard_at = run.peer(head, name), run.heard_at.get((head.name, name), (0.0, True))
+            if lost.was_killed or heard_at[1]:
+                continue
+            patience_s = lease_s * 2 / 3 - profile.hurries_s
+            fenced_at = heard_at[0] + patience_s + profile.guard_s + KILL_S
+            what = f"{head.name} goes on without {name}, which it has heard at {heard_at[0]:.3f}"
+            require(decided_at >= fenced_at - 1e-3, f"{what}, at {decided_at:.3f}, not {fenced_at:.3f}")
+
+    def _check_gone(self, claim: AttemptClaim) -> None:
+        """When a head decides to open an attempt, no worker is left of those whose place its workers take."""
+        left = self._at_work.get((claim.attempt, claim.head), ())
+        is_excused = self._run.witness.unkillable or any(each.process.has_ever_frozen for each in self._run.everybody)
+        require(not left or bool(is_excused), f"attempt {claim.attempt} is opened, and {left} are at work")
 
     def _check_health(self, head: Agent, world: World) -> None:
         """No node is in a new world that was unhealthy from its start, or whose checks have said so for long."""
         for node in world.nodes:
             agent = self._run.peer(head, node.node)
+            is_fit = agent.problem is None and agent.versions == self._run.peer(head, head.name).versions
+            require(is_fit, f"{node.node} is in attempt {world.attempt}, and is not fit for it")
             if agent.found_at is None or not agent.is_running:
                 continue
             since_s = self._run.clock.now - agent.found_at

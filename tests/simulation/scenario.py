@@ -71,6 +71,7 @@ class Scenario:
     max_restarts: int = 3
     no_progress_limit: int = 3
     progress: str = "unknown"  # unknown, moves, stuck
+    steps: str = "none"  # that heartbeats name: none, moves (further in each attempt), stuck
     backoff_first_s: float = 0.0
     exit_timeout_s: float | None = None
     lease_s: float = 10.0
@@ -90,6 +91,17 @@ class Scenario:
     are_replicated: bool = False  # these states
     damage_chance: float = 0.0  # that a state is damaged after it was saved
     copy_s: float | None = None  # how long it takes to copy a node's states to another node; None: nobody does
+    time_left_s: float | None = None  # until the scheduler ends the job; None: no scheduler is played
+    knows_time: bool = False  # whether the script was told that, and tells the agents
+    is_scheduler_silent: bool = False  # from the start, to all that it is asked
+    lead_s: float = 0.0  # of the notice
+    heeds_notice: bool = False  # whether ranks save and exit 75 when they hear of a notice
+    requeue_max: int = 0
+    requeue_on: tuple[str, ...] = ()
+    is_large: bool = False  # and one thing happens, of which `large` says what it may cost
+    is_search: bool = False  # and one node is cut off from the start, which is all that happens
+    is_refused_disk: bool = False  # and one agent's disk refuses, which is all that goes wrong but for one worker
+    is_foretold: bool = False  # whether `foretold` can say all that comes
     faults: tuple[Fault, ...] = ()
 
     @property

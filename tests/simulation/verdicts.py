@@ -33,6 +33,8 @@ class Verdicts:
                 self._check_exit_code(agent, agent.exit_code)
         self._check_leaving()
         self._check_job_end()
+        run.limits.check_end()
+        run.refused_disks.check_end()
         for result in run.disk.results:
             require(bool(result.cause), "the result names no cause")
             is_true = self._is_true(result.reason)
@@ -125,11 +127,15 @@ class Verdicts:
         return {
             "succeeded": witness.had_all_ended_well,
             "restarts_used_up": len(witness.keys()) > scenario.max_restarts,
-            "no_progress": scenario.progress == "stuck" and len(witness.keys()) >= scenario.no_progress_limit,
+            "no_progress": "stuck" in (scenario.progress, scenario.steps)
+            and len(witness.keys()) >= scenario.no_progress_limit,
             "start_failed": "start_failed" in witness.kinds,
             "exit_timeout": witness.is_exit_overdue(),
             "unkillable": bool(witness.unkillable),
             "stop_requested": witness.told_to_stop_at is not None or self._run.requested.stop_at is not None,
+            "time_limit": "limit" in witness.kinds,
+            "preempted": self._run.scheduler.is_preempted,
+            "notice_taken": scenario.heeds_notice,
             "terminated": "term" in witness.kinds,
             "node_lost": bool(witness.kinds & {"loss", "term", "disk"}),
             "node_losses_used_up": counted + scenario.nodes > scenario.max_node_losses,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
-from hpc_elastic.agent.drivers import coordinator, head_start, head_watch, local_member, participation
+from hpc_elastic.agent.drivers import coordinator, head_side, head_start, head_watch, local_member, participation
 from hpc_elastic.agent.drivers.coordinator import Coordinator
 from hpc_elastic.agent.drivers.local_member import LocalMember
 from hpc_elastic.agent.net import reach
@@ -17,10 +17,11 @@ from hpc_elastic.agent.node.network import Lookup
 from hpc_elastic.agent.records import journal, retries
 from hpc_elastic.agent.records.journal import Journal
 from hpc_elastic.agent.rendezvous import head_link, search
+from hpc_elastic.agent.rendezvous.successor import Successor
 from hpc_elastic.agent.workers import failures
 from hpc_elastic.membership import actions as do
 from hpc_elastic.membership.actions import Action, Level, Note
-from hpc_elastic.membership.messages import Echo, Join, Message
+from hpc_elastic.membership.messages import Dropped, Echo, Join, Message
 from hpc_elastic.plan.launch_plan import BackoffPlan, ElasticPlan, LaunchPlan, RequeuePlan, RestartPlan, SignalsPlan
 from hpc_elastic.plan.roles import NodesPlan
 from hpc_elastic.rundir import store
@@ -62,8 +63,8 @@ def launch_plan(scenario: Scenario) -> LaunchPlan:
             exit_timeout_s=scenario.exit_timeout_s,
             rejoin=cast(Any, scenario.rejoin),
         ),
-        requeue=RequeuePlan(max=0, on=()),
-        signals=SignalsPlan(notice="", lead_s=0, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
+        requeue=RequeuePlan(max=scenario.requeue_max, on=scenario.requeue_on),
+        signals=SignalsPlan(notice="", lead_s=scenario.lead_s, grace_s=GRACE_S, restart_grace_s=RESTART_GRACE_S),
     )
 
 
@@ -84,6 +85,8 @@ class Questions:
         return None
 
     def outlook(self, job_id: str) -> JobOutlook | None:
+        if self._run.scheduler.is_played:
+            return self._run.scheduler.outlook()
         is_requeued = self.is_requeued(job_id, 0)
         # A job has at most two starts here, and it is asked about the first one.
         return None if is_requeued is None else JobOutlook(state=JobState.RUNNING, restarts=2 * int(is_requeued))
@@ -170,7 +173,14 @@ class Headquarters(Coordinator):
         return self._is_closed
 
     def _do(self, step: Callable[[float], list[Action]]) -> None:
+        contracts = self.agent.run.contracts
+        if not self._is_closed and step != self._head.tick:
+            contracts.calls(self.agent, self._head)
         super()._do(step)
+        if self._is_closed:
+            contracts.is_over(self._head)
+        else:
+            contracts.called(self.agent, self._head)
         if not self._is_closed:
             self.agent.run.head_moved(self.agent, self._head.phase.value)
         elif self.agent.headquarters is self:
@@ -180,6 +190,9 @@ class Headquarters(Coordinator):
         run = self.agent.run
         if message.KIND != "beat":
             run.trace("head", f"{self.agent.name} gets {message}")
+        join = self._joins.get(connection)
+        if join is not None:
+            run.heard_at[self.agent.name, join.node] = run.clock.now, isinstance(message, Dropped)
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
@@ -191,7 +204,6 @@ class Headquarters(Coordinator):
             run.conduct.head_acts(agent, self._head, action)
         if isinstance(action, do.ClaimAttempt):
             run.rules.asks_for(action.claim)
-            run.disk.asks.setdefault((action.claim.attempt, agent.name), run.clock.now)
         elif isinstance(action, do.WriteResult):
             run.decided_codes.add(action.result.exit_code)
         elif isinstance(action, do.Note):
@@ -212,6 +224,12 @@ class Here(LocalMember):
     def _agent(self) -> Agent:
         return cast(SimulatedJournal, self._journal).agent
 
+    def _do(self, step: Callable[[float], list[Action]]) -> None:
+        contracts = self._agent.run.contracts
+        contracts.calls(self._agent, self._member)
+        super()._do(step)
+        contracts.called(self._agent, self._member)
+
     def received(self, message: Message) -> None:
         self._agent.heard(message)
         super().received(message)
@@ -219,6 +237,24 @@ class Here(LocalMember):
     def leaves(self, exit_code: int, cause: str) -> None:
         self._agent.hears_result(cause)
         super().leaves(exit_code, cause)
+
+
+class Searching(Successor):
+    """The shipped one, which shows the rules how it drives its machine."""
+
+    def __init__(self, *arguments: Any, journal: SimulatedJournal, **more: Any) -> None:
+        super().__init__(*arguments, journal=journal, **more)
+        self._agent = journal.agent
+        steps = ("read", "read_failed", "answered", "not_answered")
+        self._agent.run.contracts.watch(self._agent, self._discovery, steps)
+
+    def _set_timer(self) -> None:
+        super()._set_timer()
+        self._agent.run.contracts.called(self._agent, self._discovery)
+
+    def stop(self) -> None:
+        super().stop()
+        self._agent.run.contracts.is_over(self._discovery)
 
 
 CURRENT = SimpleNamespace(run=cast(Any, None))  # the run that is being played
@@ -254,6 +290,7 @@ def wired(run: Any, plant: Plant) -> Iterator[None]:
         (reach, "find_answering_port", _find_answering_port),
         (head_start, "Coordinator", Headquarters),
         (participation, "LocalMember", Here),
+        (head_side, "Successor", Searching),
         *plant.places(),
     ]
     with contextlib.ExitStack() as stack:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpc_elastic.membership.messages import Assign
+from hpc_elastic.membership.notices import TAKEN_EXIT_CODE
 from hpc_elastic.membership.timing import DRIFT
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Witness:
     kinds: set[str] = field(default_factory=set)
     incidents: list[Incident] = field(default_factory=list)
     ended_well: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # role and attempt: global ranks
+    ended_at: dict[tuple[int, int], float] = field(default_factory=dict)  # attempt and rank: when it exited 0
+    took_notice: dict[tuple[str, int], set[int]] = field(default_factory=dict)  # the same of those that exited 75
     first_end: dict[int, float] = field(default_factory=dict)  # attempt: when a rank that counts first exited 0
     started_in: set[tuple[str, int]] = field(
         default_factory=set
@@ -72,7 +75,11 @@ class Witness:
         self.run.is_dirty = True
         if is_stopped:
             return
+        if exitcode == TAKEN_EXIT_CODE and self.run.scenario.heeds_notice:
+            self.took_notice.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
+            return
         if exitcode == 0:
+            self.ended_at[worker.attempt, worker.rank] = self.run.clock.now
             self.ended_well.setdefault((worker.role, worker.attempt), set()).add(worker.rank)
             if self.run.scenario.role(worker.role).restart != "ignore":
                 self.first_end.setdefault(worker.attempt, self.run.clock.now)

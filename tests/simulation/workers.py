@@ -17,9 +17,10 @@ from hpc_elastic.agent.workers.spawn import StartFailedError, WorkerOrder
 from hpc_elastic.heartbeat_memory import NO_NOTICE, WAIT
 from hpc_elastic.last_word import Word
 from hpc_elastic.membership.messages import Assign, StopManner
-from hpc_elastic.membership.notices import NoticeCounts, NoticeGiven
+from hpc_elastic.membership.notices import TAKEN_EXIT_CODE, NoticeCounts, NoticeGiven
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState
+from tests.simulation.rules import require
 from tests.simulation.scenario import GRACE_S, RESTART_GRACE_S
 from tests.simulation.states import NodeStates
 
@@ -86,6 +87,11 @@ class Workers:
         self._hurry = asyncio.Event()
         self._spares_savers = False
         self._is_quiet = asyncio.Event()
+
+    @property
+    def attempt(self) -> int:
+        """The one whose workers were started last."""
+        return self.assign.attempt if self.assign is not None else 0
 
     # What the agent asks for.
 
@@ -209,9 +215,10 @@ class Workers:
             self._notice = (attempt, WAIT)
         await asyncio.sleep(POLLS_SETTLE_S)
         polls = max((worker.shown for worker in self._latest if worker.attempt == attempt), default=0)
-        return NoticeCounts(polls=polls, beats=0)
+        return NoticeCounts(polls=polls, beats=3 * polls)
 
     def name_notice(self, attempt: int, first: NoticeCounts) -> None:
+        require(first.beats - 1 == 3 * (first.polls - 1), f"beats are named otherwise than polls: {first}")
         if self._notice == (attempt, WAIT):
             self._notice = (attempt, first.polls)
 
@@ -250,7 +257,10 @@ class Workers:
 
     def _poll_later(self, worker: Worker, dice: random.Random) -> None:
         """A rank makes its next step, each at its own speed, and asks for a notice."""
-        self._run.clock.after(dice.uniform(0.01, 0.3) * (1 + worker.rank % 3), lambda: self._poll(worker, dice))
+        after_s = dice.uniform(0.01, 0.3) * (1 + worker.rank % 3)
+        if self._run.scenario.heeds_notice:  # then they keep step, as in training
+            after_s = dice.uniform(0.1, 0.11)
+        self._run.clock.after(after_s, lambda: self._poll(worker, dice))
 
     def _poll(self, worker: Worker, dice: random.Random) -> None:
         """A rank counts its call, and then looks; others see the number a moment later."""
@@ -271,6 +281,9 @@ class Workers:
         is_heard = attempt == worker.attempt and worker.polls >= first > NO_NOTICE
         self._run.polls.answered(worker, is_heard=is_heard)
         worker.waits_since = None
+        if is_heard and self._run.scenario.heeds_notice:
+            self._run.clock.after(dice.uniform(0.1, 0.5), lambda: self.end(worker, TAKEN_EXIT_CODE))
+            return
         self._poll_later(worker, dice)
 
     # What becomes of them.

@@ -14,24 +14,32 @@ import random
 from hpc_elastic.rundir.records import NOTICE_REASONS, Request
 from hpc_elastic.scheduler.allocation import Allocation
 from tests.simulation.agent import Agent
+from tests.simulation.causes import Causes
 from tests.simulation.clock import Clock
 from tests.simulation.conduct import Conduct
+from tests.simulation.contracts import Contracts
 from tests.simulation.disk import LAYOUT, Disk
 from tests.simulation.draw import draw
 from tests.simulation.faults import strike
 from tests.simulation.file_system import Files
+from tests.simulation.foretold import Foretold
+from tests.simulation.joins import Joins
 from tests.simulation.kept import Kept
+from tests.simulation.large import Large
+from tests.simulation.limits import Limits
 from tests.simulation.network import Network
 from tests.simulation.plant import Plant
 from tests.simulation.points import Points, Visit
 from tests.simulation.polls import Polls
 from tests.simulation.progress import Progress
 from tests.simulation.promptness import Promptness
+from tests.simulation.refused_disks import RefusedDisks
 from tests.simulation.requested import REQUESTS, Requested
 from tests.simulation.returns import Returns
 from tests.simulation.rules import BrokenRuleError, Rules
 from tests.simulation.saves import Saves
 from tests.simulation.scenario import JOINS, POINT, Fault, Scenario
+from tests.simulation.scheduler import ENDS, JobScheduler
 from tests.simulation.states import StatesSeen
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.wiring import JOB, launch_plan, wired
@@ -61,6 +69,14 @@ class SimulatedRun:
         self.progress = Progress(self)
         self.points = Points(self, visit) if visit or any(each.phase == POINT for each in scenario.faults) else None
         self.conduct = Conduct(self)
+        self.contracts = Contracts(self)
+        self.foretold = Foretold(self)
+        self.scheduler = JobScheduler(self)
+        self.limits = Limits(self)
+        self.causes = Causes(self)
+        self.large = Large(self)
+        self.joins = Joins(self)
+        self.refused_disks = RefusedDisks(self)
         self.promptness = Promptness(self)
         self.polls = Polls(self)
         self.states = StatesSeen(self)
@@ -79,6 +95,9 @@ class SimulatedRun:
         self.is_dirty = False
         self.decided_codes: set[int] = set()  # of the head, as it asks for a result
         self.events: list[tuple[float, str, object]] = []
+        self.heard_at: dict[
+            tuple[str, str], tuple[float, bool]
+        ] = {}  # by head and node: when, and whether it said goodbye
         self._phases: dict[str, str] = {}
         self._failures_seen = 0
         self._entered: dict[str, int] = {}
@@ -118,16 +137,34 @@ class SimulatedRun:
         return Allocation(
             job_id=JOB,
             restart_count=agent.start_number,
+            time_left=self._time_left(),
             array_task=None,
             node_id=agent.number,
             nodes=self.scenario.names,
             is_local=False,
         )
 
+    def _time_left(self) -> str | None:
+        """What the script was told of the job's time, as squeue says it."""
+        left_s = self.scenario.time_left_s
+        if left_s is None or not self.scenario.knows_time:
+            return None
+        minutes, seconds = divmod(int(left_s), 60)
+        return f"{minutes}:{seconds:02d}"
+
     @property
     def is_disturbed(self) -> bool:
         """Whether something else than a worker's failure has happened on purpose."""
-        usual = (*REQUESTS, "kill_worker", "exit_worker", "term_worker", "fail_together", "break_store", "notice")
+        usual = (
+            *REQUESTS,
+            *ENDS,
+            "kill_worker",
+            "exit_worker",
+            "term_worker",
+            "fail_together",
+            "break_store",
+            "notice",
+        )
         return any(fault.what not in usual for fault in self.scenario.faults)
 
     @property
@@ -211,6 +248,8 @@ class SimulatedRun:
                 self._to_start += fault.what == "requeue"
                 self.clock.at(fault.at, lambda fault=fault: self._strike_at_time(fault))  # type: ignore[misc]
         self.clock.after(self.scenario.lease_s, self._watch)
+        self.scheduler.begin()
+        self.limits.begin()
         for agent in self.agents:
             is_there = agent.number not in never
             self.clock.at(starts[agent.number], lambda agent=agent, is_there=is_there: self._start(agent, is_there))  # type: ignore[misc]
@@ -232,6 +271,7 @@ class SimulatedRun:
 
     def _watch(self) -> None:
         self.progress.watch()
+        self.foretold.watch()
         self.requested.watch()
         self.clock.after(self.scenario.lease_s, self._watch)
 
@@ -250,6 +290,10 @@ class SimulatedRun:
         """What the files say that show progress."""
         self._failures_seen += 1
         return {"unknown": None, "moves": str(self._failures_seen), "stuck": "0"}[self.scenario.progress]
+
+    def workers_step(self, attempt: int) -> int | None:
+        """The furthest step that a heartbeat has named by the end of an attempt."""
+        return {"none": None, "moves": 10 * attempt, "stuck": 10}[self.scenario.steps]
 
     def head_moved(self, agent: Agent, phase: str) -> None:
         """A head is in this phase: faults that wait for that come."""

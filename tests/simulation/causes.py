@@ -1,0 +1,111 @@
+"""What the records say of failures, held against what the workers did: the cause, its ranks, and repeated failures.
+
+All is of runs in which nothing but workers went wrong; what each worker did is known then, and so is what the head must
+make of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpc_elastic.rank_set import parse_ranks
+from hpc_elastic.rundir.records import AttemptClaim, RootCause, RunResultRecord, World
+from tests.simulation.rules import require
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedRun
+
+
+def ranks_in(text: str) -> set[int]:
+    return {*parse_ranks(text)} if text else set()
+
+
+class Causes:
+    """Of one run. Every method raises BrokenRuleError."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self._run = run
+        self._stuck: dict[int, bool] = {}  # by attempt, whether its failure came without progress
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether only workers may have failed, of one role, whose failures count."""
+        run = self._run
+        is_one = len(run.scenario.roles) == 1 and run.scenario.roles[0].restart != "ignore"
+        return is_one and not (run.witness.kinds or run.witness.unkillable or run.is_disturbed)
+
+    def claimed(self, claim: AttemptClaim, world: World, before: AttemptClaim | None) -> None:
+        """A claim is on disk, after another one."""
+        if before is None or claim.allocation != before.allocation or not self._is_usual:
+            return
+        if claim.spend.restarts == before.spend.restarts:
+            return
+        what = f"attempt {claim.attempt}"
+        earlier = self._run.disk.worlds[before.attempt]
+        require(claim.root_cause is not None, f"{what} follows a failure, and names no cause")
+        assert claim.root_cause is not None
+        self._check_ranks(what, claim.root_cause, before.attempt, earlier)
+        self._check_repeats(what, claim, before)
+
+    def _check_ranks(self, what: str, cause: RootCause, attempt: int, world: World) -> None:
+        role = self._run.scenario.roles[0].name
+        incidents = [each for each in self._run.witness.incidents if each.attempt == attempt]
+        failed = {each.rank for each in incidents if each.rank is not None}
+        require(cause.attempt == attempt, f"{what} names a cause in attempt {cause.attempt}, not {attempt}")
+        if not failed or len(failed) < len(incidents):  # a store host ended, which speaks for its node
+            return
+        told = ranks_in(cause.failed) | ranks_in(cause.victims)
+        require(told == failed, f"{what} says that {sorted(told)} have failed, not {sorted(failed)}")
+        nodes = {rank.rank: rank.node for rank in world.ranks}
+        if cause.rank is not None:
+            is_so = cause.rank in failed and cause.node == nodes[cause.rank]
+            require(is_so, f"{what} names rank {cause.rank} on {cause.node}, and {sorted(failed)} have failed")
+            first = min(incidents, key=lambda each: each.moment)
+            is_on_one_node = len({each.node for each in incidents}) == 1
+            is_first = cause.rank == first.rank or not is_on_one_node or ranks_in(cause.victims)
+            require(bool(is_first), f"{what} names rank {cause.rank}, and rank {first.rank} of that node failed before")
+        well = self._run.witness.ended_well.get((role, attempt), set())
+        silent = set(nodes) - failed - well
+        said = ranks_in(cause.silent)
+        moment = min(each.moment for each in incidents)  # who exits while the stop is under way is stopped
+        late = {rank for rank in well if self._run.witness.ended_at[attempt, rank] >= moment}
+        require(silent <= said <= silent | late, f"{what} says that {sorted(said)} were stopped, not {sorted(silent)}")
+
+    def _check_repeats(self, what: str, claim: AttemptClaim, before: AttemptClaim) -> None:
+        """The same failure again, without progress in between, is counted, and any other one begins anew."""
+        scenario = self._run.scenario
+        is_same = claim.failure_signature == before.failure_signature
+        is_stuck = self._is_stuck(claim, before)
+        expected = before.same_failures + 1 if is_same and is_stuck else 1
+        require(claim.same_failures == expected, f"{what} counts {claim.same_failures} same failures, not {expected}")
+        least = scenario.no_progress_limit
+        require(claim.same_failures < least, f"{what} comes after {claim.same_failures} same failures of {least}")
+
+    def _is_stuck(self, claim: AttemptClaim, before: AttemptClaim) -> bool:
+        """Whether something shows progress, and nothing that does has moved."""
+        kind, steps = self._run.scenario.progress, self._run.scenario.steps
+        files = {"unknown": None, "moves": True, "stuck": claim.progress != before.progress}[kind]
+        further = None if steps == "none" else steps == "moves" or before.step is None
+        if steps != "none":
+            ahead = self._run.workers_step(before.attempt)
+            require(claim.step == ahead, f"attempt {claim.attempt} says step {claim.step}, and {ahead} was done")
+        return False in (files, further) and True not in (files, further)
+
+    def ended(self, result: RunResultRecord) -> None:
+        """The result is on disk."""
+        world, claim = self._run.disk.latest, self._run.disk.latest_claim
+        if world is None or claim is None or not self._is_usual:
+            return
+        if result.reason in ("restarts_used_up", "no_progress"):
+            require(result.root_cause is not None, "the run has ended for a failure, and its result names no cause")
+            assert result.root_cause is not None
+            self._check_ranks("the result", result.root_cause, claim.attempt, world)
+            failed = {each.rank for each in self._run.witness.incidents if each.attempt == claim.attempt}
+            named = {int(rank) for rank in result.failures}
+            require(named == failed - {None}, f"the result has failures of {named}, and {failed} have failed")
+        if result.reason == "restarts_used_up":
+            spent, most = claim.spend.restarts, self._run.scenario.max_restarts
+            require(spent == most, f"the run has ended after {spent} restarts, and may have {most}")
+        if result.reason == "no_progress":
+            count, least = claim.same_failures + 1, self._run.scenario.no_progress_limit
+            require(count == least, f"the run has ended after {count} same failures, not {least}")

@@ -1,0 +1,37 @@
+"""Draws scenarios in which nothing but workers goes wrong, and again and again: with progress, without, and unknown."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.scenario import Role, Scenario
+
+
+def draw_failures(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    dice = random.Random(f"failures/{seed}")
+    nodes = dice.choice([1, 2, 2, 3])
+    role = Role(
+        name="trainer",
+        restart="restart_all",
+        nodes_min=nodes,
+        nodes_max=nodes,
+        workers=dice.choice([(1,), (2,), (1, 3)]),
+        work_s=dice.choice([0.5, 3.0, 10.0]),
+        failure_chance=dice.choice([0.2, 0.4, 0.7]),
+        hang_chance=dice.choice([0.0, 0.0, 0.2]),
+        patience_s=dice.choice([0.0, 2.0]),
+    )
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=nodes,
+        max_restarts=dice.choice([0, 2, 4, 8]),
+        no_progress_limit=dice.choice([2, 3, 4]),
+        progress=dice.choice(["unknown", "moves", "stuck", "stuck"]),
+        steps=dice.choice(["none", "moves", "stuck", "stuck"]),
+        backoff_first_s=dice.choice([0.0, 0.0, 1.0]),
+        exit_timeout_s=5.0 if role.hang_chance else None,
+        lease_s=dice.choice([3.0, 10.0]),
+        collateral_chance=dice.choice([0.0, 0.0, 0.5, 1.0]),
+    )

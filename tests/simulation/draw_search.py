@@ -1,0 +1,32 @@
+"""Draws scenarios in which one node cannot reach the first head, for a while or for ever."""
+
+from __future__ import annotations
+
+import random
+
+from tests.simulation.scenario import Fault, Role, Scenario
+
+
+def draw_search(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    dice = random.Random(f"search/{seed}")
+    nodes, retries = dice.choice([2, 3, 4]), dice.choice([0, 1, 1, 2])
+    role = Role(
+        name="trainer",
+        restart="restart_all",
+        nodes_min=1,
+        nodes_max=nodes,
+        workers=(1,),
+        work_s=5.0,
+    )
+    lasts_s = dice.choice([3.0, 7.0, 10_000.0, 10_000.0] + [20.0] * (retries > 0))
+    return Scenario(
+        seed=seed,
+        roles=(role,),
+        nodes=nodes,
+        lease_s=dice.choice([3.0, 10.0]),
+        join_timeout_s=300.0,
+        join_retries=retries,
+        is_search=True,
+        faults=(Fault(what="partition", side=(dice.randrange(1, nodes),), lasts_s=lasts_s),),
+    )
