@@ -191,8 +191,9 @@ class Headquarters(Coordinator):
         if message.KIND != "beat":
             run.trace("head", f"{self.agent.name} gets {message}")
         join = self._joins.get(connection)
-        if join is not None:
-            run.heard_at[self.agent.name, join.node] = run.clock.now, isinstance(message, Dropped)
+        is_parting = isinstance(message, Dropped)
+        if join is not None and (message.KIND == "beat" or is_parting):  # a lease counts from beats alone
+            run.heard_at[self.agent.name, join.node] = run.clock.now, is_parting
         if isinstance(message, Join) and run.disk.claims and run.scenario.rejoin == "immediately":
             run.witness.see("joined")
         super().received(connection, message)
