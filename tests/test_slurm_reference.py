@@ -145,7 +145,9 @@ def test_every_option_of_sbatch_has_a_row() -> None:
 def test_every_option_of_srun_has_a_row() -> None:
     options = srun_options() | options_of("srun")
     assert {"--no-kill", "--wait", "--gpus-per-node", "--gres", "--cpus-per-task", "--output"} <= options
-    assert named("srun") == options
+    of_pyxis = {option for option in options if option.startswith("--container-")}
+    assert "--container-image" in of_pyxis
+    assert named("srun") == options - of_pyxis
 
 
 def test_every_option_and_field_of_squeue_has_a_row() -> None:

@@ -103,6 +103,8 @@ class TrainingState(TypedDict, total=False):
     """`state`: training states that are kept in memory."""
 
     limit: str
+    replicas: Literal[0, 1]
+    rate: str
     flush: Sequence[Literal["requeue", "failure", "cancel"]]
     load_from: Path | None
 
