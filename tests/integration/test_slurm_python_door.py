@@ -102,7 +102,7 @@ def by_submitit(folder: Path) -> tuple[hpc_elastic.Run, list[Any]]:
 # before the failure of their peer did.
 OF_THE_RUN = {
     *("run", "job_id", "time", "started", "ended", "timestamp", "port", "pids", "pid", "error_file", "return_values"),
-    *("function", "progress", "failure_signature", "root_cause", "useful_time"),
+    *("function", "scripts", "progress", "failure_signature", "root_cause", "useful_time"),
 }
 
 

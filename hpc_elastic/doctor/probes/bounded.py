@@ -51,30 +51,41 @@ def answer_within(function: Callable[[], T], within_s: float, *, name: str = "bo
 def run_program(command: Sequence[str], within_s: float) -> tuple[int, str]:
     """Run a program and return its exit code and its standard output.
 
+    Nothing here waits by a clock but `answer_within`: `subprocess` would sleep between two looks at the program, which
+    fails where a library has put the clock forward.
+
     Raises:
         LateError: it did not end in time; it is killed with all that it started, and may live on in the kernel.
         OSError: it cannot be started.
     """
-    return answer_within(lambda: _run(command, within_s), within_s + 1.0, name=f"run {command[0]}")
+    started: list[subprocess.Popen[str]] = []
+    is_late = threading.Event()
 
+    def run() -> tuple[int, str]:
+        child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        started.append(child)
+        if is_late.is_set():  # it took that long to start it
+            _kill(child)
+        stdout, _ = child.communicate()
+        return child.returncode, stdout
 
-def _run(command: Sequence[str], within_s: float) -> tuple[int, str]:
-    child = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
     try:
-        stdout, _ = child.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        if child.stdout is not None:
-            child.stdout.close()
-        threading.Thread(target=child.wait, name=f"wait for {command[0]}", daemon=True).start()
-        raise LateError(within_s) from None
-    return child.returncode, stdout
+        return answer_within(run, within_s, name=f"run {command[0]}")
+    except LateError:
+        is_late.set()
+        for child in started:
+            _kill(child)
+        raise
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)

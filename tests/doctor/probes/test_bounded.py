@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
+import time
 
 import pytest
 
@@ -26,6 +28,16 @@ def test_a_function_returns_and_raises_as_it_does() -> None:
 def test_a_program_that_hangs_is_killed_with_its_children() -> None:
     with pytest.raises(LateError, match=r"within 0\.3 s"):
         run_program(["sh", "-c", "sleep 600 & sleep 600"], 0.3)
+
+
+def test_a_program_that_ends_after_its_output_is_awaited_without_a_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a library that sets the clock forward a sleep of Python 3.11 fails."""
+
+    def fail(seconds: float) -> None:
+        raise OSError(errno.EINVAL, f"a sleep of {seconds} s")
+
+    monkeypatch.setattr(time, "sleep", fail)
+    assert run_program(["sh", "-c", "echo done; exec >&-; sleep 0.3; exit 3"], 30) == (3, "done\n")
 
 
 def test_a_program_is_run_without_a_shell() -> None:
