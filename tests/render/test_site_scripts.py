@@ -89,20 +89,28 @@ def test_the_scripts_of_a_site_are_the_golden_ones(site: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
+def write_scripts(site: str, directory: Path) -> list[Path]:
+    """Write the three scripts of a site, each into a file that has its name."""
+    paths = [directory / f"{name.replace(' ', '-')}.sh" for name in scripts(site)]
+    for path, script in zip(paths, scripts(site).values(), strict=True):
+        path.write_text(script, encoding="utf-8")
+    return paths
+
+
 @pytest.mark.parametrize("site", SITES)
 def test_the_scripts_of_a_site_are_good_bash(site: str, tmp_path: Path) -> None:
-    for number, script in enumerate(scripts(site).values()):
-        path = tmp_path / f"{number}.sh"
-        path.write_text(script, encoding="utf-8")
+    for path in write_scripts(site, tmp_path):
         subprocess.run(["bash", "-n", path], check=True)
 
 
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_script_of_four_nodes_passes_shellcheck(site: str) -> None:
-    command = ["shellcheck", "--exclude=SC1090,SC1091,SC2016", "--format=gcc", "-"]
-    done = subprocess.run(command, input=scripts(site)["four nodes"], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+def test_the_scripts_of_a_site_pass_shellcheck(site: str, tmp_path: Path) -> None:
+    paths = write_scripts(site, tmp_path)
+    assert [path.name for path in paths] == ["one-node.sh", "four-nodes.sh", "an-array.sh"]
+    command = ["shellcheck", "--exclude=SC1090,SC1091,SC2016", "--format=gcc", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 @pytest.mark.parametrize("site", SITES)
