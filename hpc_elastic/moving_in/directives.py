@@ -225,7 +225,10 @@ def _workdir(directive: Directive, moved: Moved, _: ResourceRequest) -> None:
 
 
 def _array(directive: Directive, moved: Moved, _: ResourceRequest) -> None:
-    why = "a run is one job; `hpc-elastic submit job.yaml --array NAME=VALUES` makes an array of runs"
+    why = (
+        "a run is one job, without SLURM_ARRAY_TASK_ID; "
+        "`hpc-elastic submit job.yaml --array NAME=VALUES` makes an array of runs, in which that counts from 0"
+    )
     moved.not_carried(directive.line, directive.text, why)
 
 
