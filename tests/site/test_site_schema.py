@@ -15,6 +15,7 @@ from hpc_elastic.errors import SiteError
 from hpc_elastic.job.document import Document
 from hpc_elastic.shipped import shipped_directory
 from hpc_elastic.site import schema
+from hpc_elastic.site.config import SiteConfig
 from hpc_elastic.site.limits import Limits
 from hpc_elastic.site.parse import parse_site
 from hpc_elastic.site.schema import site_schema
@@ -121,3 +122,9 @@ def test_a_site_file_rejects_a_last_check_that_is_no_day(day: str) -> None:
 
 def test_the_reference_has_exactly_the_keys_of_the_limits() -> None:
     assert re.findall(r"^\| `([a-z_]+):` \|", REFERENCE.read_text(), re.M) == list(Limits.model_fields)
+
+
+def test_the_generic_site_file_shows_every_key_by_an_example_that_is_right() -> None:
+    path = Path(shipped_directory("site-configs"), "generic-slurm.yaml")
+    text = re.sub(r"^# (?= *[a-z_]+:)", "", path.read_text(encoding="utf-8"), flags=re.M)
+    assert SiteConfig.model_fields.keys() - parse_site(text, path=str(path)).model_fields_set == set()
