@@ -21,6 +21,7 @@ _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(\[[@*]\])?\}|([A-Za-z_]\w*))", r
 _ANY_NAME = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|[0-9@*#?])", re.ASCII)
 _KEPT = re.compile("\ue001([0-9]+)\ue002", re.ASCII)
 DEEPEST = 10
+MOST = 1000  # values of variables in one command; a few that name each other twice would be millions
 MARKS = re.compile("[\ue000-\ue003]")  # of Unicode's private use: no script has them
 
 
@@ -172,11 +173,16 @@ def first_pipe(text: str) -> tuple[str, str]:
     return text.rstrip(), ""
 
 
-def expand(text: str, known: Mapping[str, str], *, depth: int = 0) -> str:
+def expand(text: str, known: Mapping[str, str]) -> str:
     """Return a command with the variables of `known` put in as they were written; others stay.
 
-    A value in quotes that stands in quotes loses its own. What stands within single quotes is left alone.
+    A value in quotes that stands in quotes loses its own. What stands within single quotes is left alone. So is a
+    variable within its own value, and all that is left when `MOST` values have been put in.
     """
+    return _expand(text, known, iter(range(MOST)), depth=0)
+
+
+def _expand(text: str, known: Mapping[str, str], left: Iterator[int], *, depth: int) -> str:
     if depth > DEEPEST:
         return text
     out, place, quote = [], 0, ""
@@ -190,10 +196,11 @@ def expand(text: str, known: Mapping[str, str], *, depth: int = 0) -> str:
             quote = "" if quote else character
         match = _REFERENCE.match(text, place) if quote != "'" else None
         name = (match[1] or match[3]) if match else ""
-        if match is not None and name in known:
+        if match is not None and name in known and next(left, None) is not None:
             value = known[name].strip()
+            others = {each: known[each] for each in known if each != name}
             if value.startswith("(") and value.endswith(")"):
-                inner = expand(value[1:-1], known, depth=depth + 1)
+                inner = _expand(value[1:-1], others, left, depth=depth + 1)
                 if quote and out and out[-1] == '"':
                     out.pop()  # "${ARGS[@]}" is each word by itself
                     out.append(inner)
@@ -202,7 +209,7 @@ def expand(text: str, known: Mapping[str, str], *, depth: int = 0) -> str:
                     continue
                 out.append(inner)
             else:
-                inner = expand(value, known, depth=depth + 1)
+                inner = _expand(value, others, left, depth=depth + 1)
                 out.append(_unquoted(inner) if quote or _is_one_word(inner) else _unquoted(inner, keep_inner=True))
             place = match.end()
             continue

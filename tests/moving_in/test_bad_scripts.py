@@ -126,6 +126,18 @@ def test_windows_line_ends_do_no_harm() -> None:
     assert moved.document()["entrypoint"] == {"script": "a.py"}
 
 
+def test_values_that_name_others_again_and_again_do_not_explode() -> None:
+    known = {f"A{n}": " ".join([f"$A{n + 1}"] * 4) for n in range(9)} | {"A9": "x"}
+    words = expand("$A0", known).split()
+    assert 0 < words.count("x") < 1000
+    assert len(words) < 4000
+
+
+def test_a_variable_within_its_own_value_stays() -> None:
+    assert expand("$A", {"A": "$A $A b"}) == "$A $A b"
+    assert expand("$A", {"A": "$B 1", "B": "$A 2"}) == "$A 2 1"
+
+
 PIECES = st.sampled_from(
     [
         *("torchrun ", "srun ", "python ", "a.py", "--nproc-per-node=", "2", " ", "\n", "\\\n", "'", '"', "$(", ")"),
