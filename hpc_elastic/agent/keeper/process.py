@@ -92,7 +92,8 @@ class Keeper:
                 self._begin(message, memories)
                 memories = []
             elif what == "copies":
-                self._answer({"copies": [[part, *version] for part, version in self.copies.held()]})
+                held = [[part, *version] for part, version in self.copies.held()]
+                self._answer({"copies": held, "question": message.get("question")})
 
     def _begin_to_serve(self, message: dict[str, Any], listener: socket.socket) -> None:
         self._secret = bytes.fromhex(message["secret"])
@@ -103,7 +104,7 @@ class Keeper:
     def _begin(self, message: dict[str, Any], memories: list[int]) -> None:
         """Take over the memories of an attempt, and forget all states but the one that it begins with."""
         version = tuple(message["version"]) if message["version"] else None
-        own = OwnStates(part=message["part"], shared=message["shared"], memories=memories)
+        own = OwnStates(attempt=message["attempt"], part=message["part"], shared=message["shared"], memories=memories)
         with self._changing:
             before, self._own = self._own, own
             sender, self._sender = self._sender, None

@@ -170,6 +170,39 @@ def test_a_keeper_that_was_killed_is_started_again_with_the_next_attempt() -> No
     asyncio.run(scene())
 
 
+ANSWERS_LATE = """
+import socket, sys
+sys.path.insert(0, {package!r})
+from hpc_elastic.frames import receive_frame, send_frame
+link, questions = socket.socket(fileno=0), []
+while (frame := receive_frame(link)) is not None:
+    if frame[0].get("do") == "copies":
+        questions.append(frame[0].get("question"))
+    if len(questions) == 2:
+        send_frame(link, {{"copies": [["of before", 1, 1]], "question": questions[0]}})
+        send_frame(link, {{"copies": [["of now", 2, 2]], "question": questions[1]}})
+"""
+
+
+@pytest.mark.long
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_question(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(ANSWERS_LATE.format(package=str(PACKAGE.parent)))
+
+    async def scene() -> None:
+        thread, said = BackgroundThread("processes", asyncio.get_running_loop()), list[str]()
+        settings = KeeperSettings(package_dir=str(tmp_path), secret=SECRET, scope=SCOPE, rate=None, most=0)
+        keeper = KeeperLink(settings, socket.create_server(("127.0.0.1", 0)), thread=thread, say=said.append)
+        await keeper.start()
+        try:
+            assert await keeper.copies() == ()
+            assert said == ["the keeper of training states does not answer: its copies are not counted"]
+            assert await keeper.copies() == (HeldState(attempt=2, step=2, part="of now", is_copy=True),)
+        finally:
+            await keeper.close()
+
+    asyncio.run(scene())
+
+
 @pytest.mark.long
 def test_who_does_not_know_the_secret_gets_no_state() -> None:
     async def scene() -> None:
