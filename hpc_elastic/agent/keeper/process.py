@@ -3,8 +3,8 @@
     PYTHON <package>/launch.py hpc_elastic.agent.keeper.process < SOCKET
 
 Standard input is a socket of the agent (`agent.keeper.link` has what it says), at whose end this process ends, and with
-it all memory that only it holds. It imports no torch and no asyncio, and none of its threads is the agent's: neither a
-network that is slow nor a state that is large holds up the lease.
+it all memory that only it holds; the kernel kills one that is frozen then. It imports no torch and no asyncio, and none
+of its threads is the agent's: neither a network that is slow nor a state that is large holds up the lease.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hpc_elastic.agent.keeper.transfer import (
     send_states,
 )
 from hpc_elastic.cgroup_memory import read_room
+from hpc_elastic.death_signal import NOT_CHECKED, die_with_parent
 from hpc_elastic.frames import receive_frame, send_frame
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.state_memory import KEPT_FREE
@@ -48,6 +49,8 @@ IDLE_S = 3600.0  # a node that saves that seldom dials again
 
 def main(arguments: Sequence[str]) -> int:  # noqa: ARG001  as of every program of ours
     """Serve the agent until it ends."""
+    with contextlib.suppress(OSError):
+        die_with_parent(NOT_CHECKED)  # an agent that has ended before has closed the socket
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

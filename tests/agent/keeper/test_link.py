@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -217,6 +221,43 @@ def test_who_does_not_know_the_secret_gets_no_state() -> None:
             await other.close()
 
     asyncio.run(scene())
+
+
+AN_AGENT = """
+import asyncio, os, signal, sys
+from tests.agent.keeper.test_link import PART, Node
+
+async def agent():
+    node = Node(PART)
+    await node.begin(1, None)
+    assert await node.keeper.copies() == ()
+    (pid,) = node.keeper.pids()
+    os.kill(pid, signal.SIGSTOP)
+    print(pid, flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(agent())
+"""
+
+
+@pytest.mark.long
+def test_a_keeper_that_is_frozen_ends_with_its_agent_too() -> None:
+    command = [sys.executable, "-c", AN_AGENT]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=PACKAGE.parent) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        keeper = int(agent.stdout.readline())
+        pidfd = os.pidfd_open(keeper)
+        agent.stdin.close()
+        agent.wait()
+    ending = select.poll()
+    ending.register(pidfd, select.POLLIN)
+    has_ended = bool(ending.poll(5000))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)
+    os.close(pidfd)
+    assert has_ended
 
 
 @pytest.mark.long
