@@ -211,10 +211,13 @@ class Keeper:
         channel.send({"every": self._hear(message)})
 
     def _hear(self, message: dict[str, Any]) -> int:
-        """Take over each how manieth save the other side copies, if that is fewer, and return how it is here."""
+        """Take over each how manieth save the other side copies, if that is fewer, and return how it is here.
+
+        A node that is in another attempt has nothing to say of this one, and gets 0.
+        """
         with self._changing:
             own, every = self._own, message.get("every")
-            if own is None or self._sender is None:
+            if own is None or self._sender is None or message.get("during", own.attempt) != own.attempt:
                 return 0
             if isinstance(every, int):
                 own.raise_every(every)

@@ -23,6 +23,7 @@ from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.state_memory import COPY_EVERY, map_control
 from tests.agent.conftest import PACKAGE
 from tests.agent.keeper.scene import PART, SCOPE, SECRET, a_memory, content_of, state_in
 
@@ -203,6 +204,21 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_questio
             assert await keeper.copies() == (HeldState(attempt=2, step=2, part="of now", is_copy=True),)
         finally:
             await keeper.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_how_many_saves_were_copied_in_the_attempt_before_is_no_measure_for_the_next_one() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (late, node):
+            for memory in late.memories:
+                map_control(memory)[COPY_EVERY] = 8
+            await node.begin(2, late, StateVersion(attempt=1, step=8))
+            await late.begin(1, node)
+            late.save(8)
+            await node.until_it_holds(8)
+            assert [map_control(memory)[COPY_EVERY] for memory in node.memories] == [1, 1]
 
     asyncio.run(scene())
 
