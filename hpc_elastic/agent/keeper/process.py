@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_elastic.agent.keeper.channel import STALLS_S, Channel, ChannelError, dial_keeper
@@ -62,15 +62,23 @@ def main(arguments: Sequence[str]) -> int:  # noqa: ARG001  as of every program 
     os._exit(0)  # threads may wait for other machines
 
 
+def _in_a_thread_after(seconds: float, function: Callable[[], None]) -> None:
+    threading.Timer(seconds, function).start()
+
+
 class Keeper:
     """The keeper of one node.
 
     Args:
         link: the socket of the agent.
+        after: calls a function after so many seconds.
     """
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(
+        self, link: socket.socket, *, after: Callable[[float, Callable[[], None]], object] = _in_a_thread_after
+    ) -> None:
         self._link = link
+        self._after = after
         self._saying = threading.Lock()
         self._changing = threading.Lock()  # of what is below
         self._own: OwnStates | None = None
@@ -116,8 +124,8 @@ class Keeper:
                 self._leaving = before.copy()
         if leaving is not None:
             leaving.close()
-        if self._leaving is not None:
-            threading.Timer(FETCHES_WITHIN_S, self._leave).start()
+        if (former := self._leaving) is not None:
+            self._after(FETCHES_WITHIN_S, lambda: self._leave(former))
         if sender is not None:
             sender.stop()
         elif before is not None:
@@ -133,12 +141,13 @@ class Keeper:
             )
             self._sender.start()
 
-    def _leave(self) -> None:
-        """Free what this node's ranks had saved for another part than its present one."""
+    def _leave(self, former: OwnStates) -> None:
+        """Free what this node's ranks had saved for another part, unless a later attempt has done so."""
         with self._changing:
-            leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving.close()
+            if self._leaving is not former:
+                return
+            self._leaving = None
+        former.close()
 
     def _find_room(self, reserved: int) -> int:
         """Return how many bytes more copies may take that take `reserved` already."""
