@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from hpc_elastic import state_memory
 from hpc_elastic.cpu_binding import bind_this_process
+from hpc_elastic.death_signal import die_if_late, die_with_parent
 from hpc_elastic.heartbeat_memory import NOTICE_SIGNAL, VARIABLE
 from hpc_elastic.worker import heartbeat_writer, main_module, rank_state
 from hpc_elastic.worker.closing import tell_before_closing
 from hpc_elastic.worker.command import become
-from hpc_elastic.worker.death_signal import die_if_late, die_with_parent
 from hpc_elastic.worker.dispositions import dump_stack_if_killed, ignore_in_children, take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.failure import ErrorReporter

@@ -43,9 +43,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpc_elastic.death_signal import die_with_parent
 from hpc_elastic.frames import receive_frame, send_frame
 from hpc_elastic.worker import after_fork, bootstrap, closing, store_host
-from hpc_elastic.worker.death_signal import die_with_parent
 from hpc_elastic.worker.dispositions import take_back_ignored
 from hpc_elastic.worker.ending import Ending
 from hpc_elastic.worker.fork_safety import find_danger

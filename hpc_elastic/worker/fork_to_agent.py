@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from hpc_elastic.worker.death_signal import die_with_parent
+from hpc_elastic.death_signal import die_with_parent
 
 
 def fork_to_agent(set_up: Callable[[], None], *, agent: int) -> int | None:

@@ -32,8 +32,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from hpc_elastic.death_signal import die_with_parent
 from hpc_elastic.worker.after_fork import IGNORED
-from hpc_elastic.worker.death_signal import die_with_parent
 
 PACKET_LIMIT = 64 * 1024
 # Before, torch's libuv store hangs on a listening socket (2.2, 2.3) or refuses it (2.4 to 2.7): pytorch/pytorch#150215.

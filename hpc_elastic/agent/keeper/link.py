@@ -80,6 +80,7 @@ class KeeperLink:
         self._link: socket.socket | None = None
         self._answers: list[dict[str, Any]] = []
         self._answered = threading.Condition()
+        self._question = 0  # an answer that came too late is none to the next question
 
     @property
     def port(self) -> int:
@@ -204,17 +205,20 @@ class KeeperLink:
 
     def _take_answer(self, message: dict[str, Any]) -> None:
         with self._answered:
+            if message.get("question") not in (None, self._question):
+                return
             self._answers.append(message)
             self._answered.notify_all()
 
     def _ask(self) -> tuple[HeldState, ...]:
         link = self._link
         with self._answered:
+            self._question += 1
             self._answers.clear()
             try:
                 if link is None:
                     return ()
-                send_frame(link, {"do": "copies"})
+                send_frame(link, {"do": "copies", "question": self._question})
             except OSError:
                 return ()
             if not self._answered.wait_for(lambda: bool(self._answers), ANSWERS_WITHIN_S):

@@ -12,6 +12,7 @@ from hpc_elastic.state_memory import (
     COPY_EVERY,
     NO_COPIES,
     SLOTS,
+    SlotState,
     is_copied,
     map_control,
     read_slots,
@@ -29,8 +30,11 @@ class OwnStates:
         part: this node's part of the world.
         shared: whose a state is that is the same on all ranks of its role.
         memories: the descriptors of the memories by local rank, which this object owns.
+        attempt: the attempt. Its workers may save before the keeper is told of the next one, and the memories stay
+            the same: what a later attempt has saved there may belong to another part.
     """
 
+    attempt: int
     part: str
     shared: str
     memories: Sequence[int]
@@ -64,7 +68,7 @@ class OwnStates:
         every = self.every
         found = []
         for numbers in self._numbers:
-            states = (state for state in read_slots(numbers) if not state.is_replicated)
+            states = (state for state in self._states_in(numbers) if not state.is_replicated)
             found.append({state.version: state for state in states if is_copied(state.ordinal, every)})
         version = max(set.intersection(*map(set, found)), default=None) if found else None
         if version is None:
@@ -79,7 +83,7 @@ class OwnStates:
         is_shared = part == self.shared
         found = []
         for descriptor, numbers in zip(self.memories, self._numbers, strict=True):
-            states = (each for each in read_slots(numbers) if each.version == version)
+            states = (each for each in self._states_in(numbers) if each.version == version)
             state = next((each for each in states if each.is_replicated == is_shared), None)
             if state is None:
                 return None
@@ -92,10 +96,14 @@ class OwnStates:
 
     def copy(self) -> OwnStates:
         """Return the same states with descriptors of their own."""
-        return OwnStates(part=self.part, shared=self.shared, memories=[os.dup(each) for each in self.memories])
+        memories = [os.dup(each) for each in self.memories]
+        return OwnStates(attempt=self.attempt, part=self.part, shared=self.shared, memories=memories)
 
     def close(self) -> None:
         """Close the descriptors."""
         for descriptor in self.memories:
             os.close(descriptor)
         self.memories, self._numbers = (), []
+
+    def _states_in(self, numbers: memoryview) -> list[SlotState]:
+        return [state for state in read_slots(numbers) if state.attempt <= self.attempt]

@@ -3,8 +3,8 @@
     PYTHON <package>/launch.py hpc_elastic.agent.keeper.process < SOCKET
 
 Standard input is a socket of the agent (`agent.keeper.link` has what it says), at whose end this process ends, and with
-it all memory that only it holds. It imports no torch and no asyncio, and none of its threads is the agent's: neither a
-network that is slow nor a state that is large holds up the lease.
+it all memory that only it holds; the kernel kills one that is frozen then. It imports no torch and no asyncio, and none
+of its threads is the agent's: neither a network that is slow nor a state that is large holds up the lease.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_elastic.agent.keeper.channel import STALLS_S, Channel, ChannelError, dial_keeper
@@ -35,6 +35,7 @@ from hpc_elastic.agent.keeper.transfer import (
     send_states,
 )
 from hpc_elastic.cgroup_memory import read_room
+from hpc_elastic.death_signal import NOT_CHECKED, die_with_parent
 from hpc_elastic.frames import receive_frame, send_frame
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.state_memory import KEPT_FREE
@@ -48,6 +49,8 @@ IDLE_S = 3600.0  # a node that saves that seldom dials again
 
 def main(arguments: Sequence[str]) -> int:  # noqa: ARG001  as of every program of ours
     """Serve the agent until it ends."""
+    with contextlib.suppress(OSError):
+        die_with_parent(NOT_CHECKED)  # an agent that has ended before has closed the socket
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
@@ -59,15 +62,23 @@ def main(arguments: Sequence[str]) -> int:  # noqa: ARG001  as of every program 
     os._exit(0)  # threads may wait for other machines
 
 
+def _in_a_thread_after(seconds: float, function: Callable[[], None]) -> None:
+    threading.Timer(seconds, function).start()
+
+
 class Keeper:
     """The keeper of one node.
 
     Args:
         link: the socket of the agent.
+        after: calls a function after so many seconds.
     """
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(
+        self, link: socket.socket, *, after: Callable[[float, Callable[[], None]], object] = _in_a_thread_after
+    ) -> None:
         self._link = link
+        self._after = after
         self._saying = threading.Lock()
         self._changing = threading.Lock()  # of what is below
         self._own: OwnStates | None = None
@@ -92,7 +103,8 @@ class Keeper:
                 self._begin(message, memories)
                 memories = []
             elif what == "copies":
-                self._answer({"copies": [[part, *version] for part, version in self.copies.held()]})
+                held = [[part, *version] for part, version in self.copies.held()]
+                self._answer({"copies": held, "question": message.get("question")})
 
     def _begin_to_serve(self, message: dict[str, Any], listener: socket.socket) -> None:
         self._secret = bytes.fromhex(message["secret"])
@@ -103,7 +115,7 @@ class Keeper:
     def _begin(self, message: dict[str, Any], memories: list[int]) -> None:
         """Take over the memories of an attempt, and forget all states but the one that it begins with."""
         version = tuple(message["version"]) if message["version"] else None
-        own = OwnStates(part=message["part"], shared=message["shared"], memories=memories)
+        own = OwnStates(attempt=message["attempt"], part=message["part"], shared=message["shared"], memories=memories)
         with self._changing:
             before, self._own = self._own, own
             sender, self._sender = self._sender, None
@@ -112,8 +124,8 @@ class Keeper:
                 self._leaving = before.copy()
         if leaving is not None:
             leaving.close()
-        if self._leaving is not None:
-            threading.Timer(FETCHES_WITHIN_S, self._leave).start()
+        if (former := self._leaving) is not None:
+            self._after(FETCHES_WITHIN_S, lambda: self._leave(former))
         if sender is not None:
             sender.stop()
         elif before is not None:
@@ -129,12 +141,13 @@ class Keeper:
             )
             self._sender.start()
 
-    def _leave(self) -> None:
-        """Free what this node's ranks had saved for another part than its present one."""
+    def _leave(self, former: OwnStates) -> None:
+        """Free what this node's ranks had saved for another part, unless a later attempt has done so."""
         with self._changing:
-            leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving.close()
+            if self._leaving is not former:
+                return
+            self._leaving = None
+        former.close()
 
     def _find_room(self, reserved: int) -> int:
         """Return how many bytes more copies may take that take `reserved` already."""
@@ -207,10 +220,13 @@ class Keeper:
         channel.send({"every": self._hear(message)})
 
     def _hear(self, message: dict[str, Any]) -> int:
-        """Take over each how manieth save the other side copies, if that is fewer, and return how it is here."""
+        """Take over each how manieth save the other side copies, if that is fewer, and return how it is here.
+
+        A node that is in another attempt has nothing to say of this one, and gets 0.
+        """
         with self._changing:
             own, every = self._own, message.get("every")
-            if own is None or self._sender is None:
+            if own is None or self._sender is None or message.get("during", own.attempt) != own.attempt:
                 return 0
             if isinstance(every, int):
                 own.raise_every(every)

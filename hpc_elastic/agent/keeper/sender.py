@@ -124,7 +124,8 @@ class Sender:
             self._channel = self._dial()
         channel, offer = self._channel, offer_of(self._own.part, sources)
         self._last_ordinal = sources[0].state.ordinal
-        channel.send({"do": "put", "every": self._own.every, **offer.to_message()})
+        during = {"every": self._own.every, "during": self._own.attempt}  # the state may be of an attempt before
+        channel.send({"do": "put", **during, **offer.to_message()})
         answer = channel.receive()
         self._hear(answer)
         if answer.get("take"):

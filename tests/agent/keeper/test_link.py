@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -19,6 +23,7 @@ from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import HeldState, StateVersion
+from hpc_elastic.state_memory import COPY_EVERY, map_control
 from tests.agent.conftest import PACKAGE
 from tests.agent.keeper.scene import PART, SCOPE, SECRET, a_memory, content_of, state_in
 
@@ -170,6 +175,54 @@ def test_a_keeper_that_was_killed_is_started_again_with_the_next_attempt() -> No
     asyncio.run(scene())
 
 
+ANSWERS_LATE = """
+import socket, sys
+sys.path.insert(0, {package!r})
+from hpc_elastic.frames import receive_frame, send_frame
+link, questions = socket.socket(fileno=0), []
+while (frame := receive_frame(link)) is not None:
+    if frame[0].get("do") == "copies":
+        questions.append(frame[0].get("question"))
+    if len(questions) == 2:
+        send_frame(link, {{"copies": [["of before", 1, 1]], "question": questions[0]}})
+        send_frame(link, {{"copies": [["of now", 2, 2]], "question": questions[1]}})
+"""
+
+
+@pytest.mark.long
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_question(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(ANSWERS_LATE.format(package=str(PACKAGE.parent)))
+
+    async def scene() -> None:
+        thread, said = BackgroundThread("processes", asyncio.get_running_loop()), list[str]()
+        settings = KeeperSettings(package_dir=str(tmp_path), secret=SECRET, scope=SCOPE, rate=None, most=0)
+        keeper = KeeperLink(settings, socket.create_server(("127.0.0.1", 0)), thread=thread, say=said.append)
+        await keeper.start()
+        try:
+            assert await keeper.copies() == ()
+            assert said == ["the keeper of training states does not answer: its copies are not counted"]
+            assert await keeper.copies() == (HeldState(attempt=2, step=2, part="of now", is_copy=True),)
+        finally:
+            await keeper.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_how_many_saves_were_copied_in_the_attempt_before_is_no_measure_for_the_next_one() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (late, node):
+            for memory in late.memories:
+                map_control(memory)[COPY_EVERY] = 8
+            await node.begin(2, late, StateVersion(attempt=1, step=8))
+            await late.begin(1, node)
+            late.save(8)
+            await node.until_it_holds(8)
+            assert [map_control(memory)[COPY_EVERY] for memory in node.memories] == [1, 1]
+
+    asyncio.run(scene())
+
+
 @pytest.mark.long
 def test_who_does_not_know_the_secret_gets_no_state() -> None:
     async def scene() -> None:
@@ -184,6 +237,43 @@ def test_who_does_not_know_the_secret_gets_no_state() -> None:
             await other.close()
 
     asyncio.run(scene())
+
+
+AN_AGENT = """
+import asyncio, os, signal, sys
+from tests.agent.keeper.test_link import PART, Node
+
+async def agent():
+    node = Node(PART)
+    await node.begin(1, None)
+    assert await node.keeper.copies() == ()
+    (pid,) = node.keeper.pids()
+    os.kill(pid, signal.SIGSTOP)
+    print(pid, flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(agent())
+"""
+
+
+@pytest.mark.long
+def test_a_keeper_that_is_frozen_ends_with_its_agent_too() -> None:
+    command = [sys.executable, "-c", AN_AGENT]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=PACKAGE.parent) as agent:
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        keeper = int(agent.stdout.readline())
+        pidfd = os.pidfd_open(keeper)
+        agent.stdin.close()
+        agent.wait()
+    ending = select.poll()
+    ending.register(pidfd, select.POLLIN)
+    has_ended = bool(ending.poll(5000))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)
+    os.close(pidfd)
+    assert has_ended
 
 
 @pytest.mark.long

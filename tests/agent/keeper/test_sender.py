@@ -78,7 +78,7 @@ class Scene:
         self.other = other or OtherNode()
         self.said: list[str] = []
         self.dials = 0
-        own = OwnStates(part=PART, shared="* default", memories=[rank.memory for rank in self.ranks])
+        own = OwnStates(attempt=1, part=PART, shared="* default", memories=[rank.memory for rank in self.ranks])
         self.sender = Sender(own, self.dial, pace=SendingRate(None), say=self.said.append)
 
     def dial(self) -> Channel:
@@ -105,6 +105,23 @@ def test_each_save_is_copied_once() -> None:
     assert [offer["part"] for offer in scene.other.offered] == [PART] * 3
     assert scene.every == 1
     assert scene.dials == 1
+
+
+def test_what_a_later_attempt_saves_is_not_sent_as_that_of_the_part_before() -> None:
+    scene = Scene()
+    scene.save(1)
+    for rank in scene.ranks:
+        state_in(rank.memory, 1, 2, rank.content, attempt=2)
+    scene.sender.look()
+    assert [(offer["attempt"], offer["step"]) for offer in scene.other.offered] == [(1, 1)]
+
+
+def test_what_a_later_attempt_saves_is_not_given_as_that_of_the_part_before() -> None:
+    rank = Rank()
+    own = OwnStates(attempt=1, part=PART, shared="* default", memories=[rank.memory])
+    state_in(rank.memory, 0, 2, rank.content, attempt=2)
+    assert own.find(PART, (2, 2)) is None
+    assert OwnStates(attempt=2, part=PART, shared="* default", memories=[rank.memory]).find(PART, (2, 2)) is not None
 
 
 def test_a_state_that_one_local_rank_has_not_saved_yet_is_not_copied() -> None:

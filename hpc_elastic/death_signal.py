@@ -1,4 +1,4 @@
-"""Ties a process's life to its agent's, so that a killed or frozen agent leaves no worker and starts none late."""
+"""Ties a process's life to its agent's, so that a killed or frozen agent leaves none and starts no worker late."""
 
 from __future__ import annotations
 

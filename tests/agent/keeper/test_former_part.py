@@ -1,0 +1,49 @@
+"""A node whose part of the world changes gives what it had saved for the one before, for a while."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from hpc_elastic.agent.keeper.channel import Channel, dial_keeper
+from hpc_elastic.agent.keeper.fetch import fetch_states
+from hpc_elastic.agent.keeper.process import Keeper
+from hpc_elastic.frames import send_frame
+from hpc_elastic.rundir.records import Endpoint
+from hpc_elastic.rundir.state_records import StateVersion
+from tests.agent.keeper.scene import SCOPE, SECRET, a_memory, content_of, state_in
+
+
+def test_a_former_part_is_given_for_its_whole_time_where_the_one_before_it_is_over() -> None:
+    timers: list[Callable[[], None]] = []
+    agent, link = socket.socketpair()
+    keeper = Keeper(link, after=lambda _, function: timers.append(function))
+    with agent, socket.create_server(("127.0.0.1", 0)) as listener:
+        scope = {"run": SCOPE.run, "job_id": SCOPE.job_id, "restart_count": SCOPE.restart_count}
+        told = {"do": "serve", "secret": SECRET.hex(), "scope": scope, "rate": None, "most": 0}
+        send_frame(agent, told, [listener.fileno()])
+        version = None
+        for attempt in (1, 2, 3):
+            memory = a_memory()
+            state_in(memory, 0, attempt, bytes([attempt]), attempt=attempt)
+            send_frame(agent, {"do": "memory"}, [memory])
+            os.close(memory)
+            begin = {"do": "begin", "attempt": attempt, "part": f"part {attempt}", "shared": "*", "copies_to": None}
+            send_frame(agent, {**begin, "version": version})
+            version = [attempt, attempt]
+        agent.shutdown(socket.SHUT_WR)
+        keeper.serve()
+        port = listener.getsockname()[1]
+    former, latest = timers
+    former()
+    (memory,) = fetch_states(
+        dial, [Endpoint(address="127.0.0.1", port=port)], ["part 2"], StateVersion(attempt=2, step=2), 1, 1000
+    )
+    assert content_of(memory, 2) == bytes([2])
+    os.close(memory)
+    latest()
+
+
+def dial(address: str, port: int) -> Channel:
+    return dial_keeper(address, port, secret=SECRET, scope=SCOPE)
