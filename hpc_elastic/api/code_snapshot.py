@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpc_elastic.api.known_runs import DEFAULT_ROOT
 from hpc_elastic.errors import JobError, RunDirectoryError
 from hpc_elastic.plan.launch_plan import LaunchPlan, SnapshotPlan
+from hpc_elastic.printable import printable_line
 from hpc_elastic.rundir import store
 
 _SUBMODULE = "160000"  # the mode of a submodule in git's index
@@ -21,7 +23,7 @@ class TrackedFiles:
     """The files that git tracks below a directory, by their paths relative to it.
 
     `submodules` are those below it, whose files belong to another checkout; `untracked` are files that git neither
-    tracks nor ignores.
+    tracks nor ignores, or folders without any that it tracks (`name/`); runs at their default place are none.
     """
 
     files: tuple[str, ...]
@@ -37,7 +39,9 @@ def list_tracked(directory: str) -> TrackedFiles:
     """
     index = _git(directory, ["ls-files", "--cached", "--stage", "-z"])
     files, submodules = parse_index(index)
-    others = _git(directory, ["ls-files", "--others", "--exclude-standard", "-z"])
+    no_runs = f"--exclude={os.path.basename(DEFAULT_ROOT)}/"
+    folders = ("--directory", "--no-empty-directory")
+    others = _git(directory, ["ls-files", "--others", *folders, "--exclude-standard", no_runs, "-z"])
     return TrackedFiles(files=files, submodules=submodules, untracked=tuple(filter(None, others.split("\0"))))
 
 
@@ -57,28 +61,51 @@ def find_problem(plan: LaunchPlan, snapshot: SnapshotPlan) -> str | None:
         tracked = list_tracked(snapshot.source)
     except JobError as error:
         return error.problems[0]
-    for role in plan.roles:
-        target = os.path.normpath(role.entrypoint.target)
-        if role.entrypoint.kind != "script" or target in tracked.files:
-            continue
-        if os.path.isabs(target):
-            inside = os.path.relpath(target, snapshot.source)
-            if not inside.startswith(os.pardir):
-                return f"the script is named by its absolute path, which is no part of the snapshot; write {inside}"
-        elif not any(target.startswith(f"{name}/") for name in tracked.submodules):
-            return f"git does not track the script {target} of {snapshot.source}, so it would be missing; `git add` it"
-        else:
-            return f"the script {target} is in a submodule of {snapshot.source}, which is not copied"
+    scripts = (role.entrypoint.target for role in plan.roles if role.entrypoint.kind == "script")
+    return next(filter(None, (_why_not_kept(script, snapshot.source, tracked) for script in scripts)), None)
+
+
+def _why_not_kept(script: str, source: str, tracked: TrackedFiles) -> str | None:
+    """Return why the snapshot of a directory would not have a script; one elsewhere, by its absolute path, need not."""
+    target = os.path.normpath(script)
+    real = os.path.relpath(os.path.realpath(os.path.join(source, target)), os.path.realpath(source))
+    if os.path.isabs(target):
+        inside = os.path.relpath(target, source)
+        inside = real if _leads_out(inside) else inside  # by another name of the directory, which has a link above it
+        if _leads_out(inside):
+            return None
+        return f"the script is named by its absolute path, which is no part of the snapshot; write {inside}"
+    if any(target.startswith(f"{name}/") for name in tracked.submodules):
+        return f"the script {target} is in a submodule of {source}, which is not copied"
+    if _leads_out(target):
+        return f"the script {target} is not below {source}, of which the snapshot is; let workdir be one above both"
+    # A script below a link to a folder is there if git tracks both.
+    is_below_link = real in tracked.files and any(target.startswith(f"{name}/") for name in tracked.files)
+    links = (name for name in tracked.files if target == name or target.startswith(f"{name}/"))
+    if _leads_out(real) and any(os.path.islink(os.path.join(source, name)) for name in links):
+        return f"the script {target} is a link, or below one, that leads out of {source}, of which the snapshot is"
+    if os.path.islink(os.path.join(source, target)) and real not in tracked.files:
+        return f"git does not track {real} of {source}, to which the script {target} leads; `git add` it"
+    if target not in tracked.files and not is_below_link:
+        return f"git does not track the script {target} of {source}, so it would be missing; `git add` it"
+    if not os.path.lexists(os.path.join(source, target)):
+        return f"the script {target}, which git tracks, is not there in {source}, so it would be missing"
     return None
+
+
+def _leads_out(path: str) -> bool:
+    return os.path.isabs(path) or path.split(os.sep, 1)[0] == os.pardir
 
 
 def describe_left_out(source: str) -> list[str]:
     """Return a line for each kind of file that a snapshot of a directory does not have."""
     tracked = list_tracked(source)
     missing = [name for name in tracked.files if not os.path.lexists(os.path.join(source, name))]
+    links = [name for name in tracked.files if _is_link_out(source, name)]
     kinds = (
         (tracked.submodules, "the snapshot has no files of submodules"),
         (missing, "git tracks what is not there, and not in the snapshot"),
+        (links, "links lead out of the snapshot, where relative ones find nothing"),
         (tracked.untracked, "the snapshot has no files that git does not track"),
     )
     return [f"{what}: {_name_some(names)}" for names, what in kinds if names]
@@ -105,9 +132,14 @@ def make_snapshot(snapshot: SnapshotPlan) -> None:
         os.makedirs(snapshot.directory, exist_ok=True)
 
 
+def _is_link_out(source: str, name: str) -> bool:
+    path = os.path.join(source, name)
+    return os.path.islink(path) and _leads_out(os.path.normpath(os.path.join(os.path.dirname(name), os.readlink(path))))
+
+
 def _name_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return ", ".join(map(printable_line, names[:_NAMED])) + more
 
 
 def _git(directory: str, arguments: Sequence[str]) -> str:

@@ -60,12 +60,10 @@ def check_files(runs: Sequence[PreparedRun], *, overrides: Sequence[str] = (), w
     if unapplied := dict.fromkeys(key for run in runs for key in run.unapplied):
         warn(f"nothing on this machine acts on {', '.join(unapplied)}")
     findings = list(dict.fromkeys(finding for run in runs for finding in _missing(run.plan)))
-    snapshots = {run.plan.snapshot: run.plan for run in runs if run.plan.snapshot is not None}
-    for snapshot, plan in snapshots.items():
-        if (message := find_problem(plan, snapshot)) is not None:
-            findings.append(PreflightProblem(path=("snapshot",), message=message, is_certain=True))
-        else:
-            for line in describe_left_out(snapshot.source):
+    findings += (problems_of_snapshot := dict.fromkeys(_missing_of_snapshots(runs)))
+    if not problems_of_snapshot:
+        for directory in dict.fromkeys(run.plan.snapshot.source for run in runs if run.plan.snapshot is not None):
+            for line in describe_left_out(directory):
                 warn(line)
     scripts = {run.plan.setup: run for run in runs}
     findings += dict.fromkeys(finding for run in scripts.values() for finding in _unreadable_by_bash(run))
@@ -89,7 +87,7 @@ def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
         yield PreflightProblem(path=("workdir",), message=f"there is no directory {directory}", is_certain=is_local)
         directory = None
     if plan.container is not None:
-        yield from _missing_of_container(plan.container, is_path_known=not has_setup)
+        yield from _missing_of_container(plan, plan.container, is_path_known=not has_setup)
     elif (
         not plan.python.startswith(IN_STAGE)
         and (message := _why_no_program(plan.python, "/", is_path_known=not has_setup)) is not None
@@ -112,15 +110,26 @@ def _missing(plan: LaunchPlan) -> Iterator[PreflightProblem]:
             yield PreflightProblem(path=path, message=message, is_certain=is_local and not has_setup)
 
 
-def _missing_of_container(container: ContainerPlan, *, is_path_known: bool) -> Iterator[PreflightProblem]:
+def _missing_of_snapshots(runs: Sequence[PreparedRun]) -> Iterator[PreflightProblem]:
+    """Yield what the snapshots would lack; the runs of an array share one, and may have scripts of their own."""
+    plans = {(run.plan.snapshot, tuple(role.entrypoint.target for role in run.plan.roles)): run.plan for run in runs}
+    for (snapshot, _), plan in plans.items():
+        if snapshot is not None and (message := find_problem(plan, snapshot)) is not None:
+            yield PreflightProblem(path=("snapshot",), message=message, is_certain=True)
+
+
+def _missing_of_container(
+    plan: LaunchPlan, container: ContainerPlan, *, is_path_known: bool
+) -> Iterator[PreflightProblem]:
     """Yield what is missing here of what starts agents in an image; Python and programs are in the image."""
     image = container.image
     if image is not None and image.startswith("/") and not has_reference(image):
         path = expand_references(image, {})
         if not os.path.exists(path):
             yield PreflightProblem(path=("container", "image"), message=f"there is no image {path}", is_certain=False)
+    made = (plan.run_dir, *([plan.snapshot.directory] if plan.snapshot is not None else []))  # by the submission
     for mount in container.mounts:
-        if not (mount.is_optional or has_reference(mount.source)):
+        if not (mount.source in map(quote_dollars, made) or mount.is_optional or has_reference(mount.source)):
             source = expand_references(mount.source, {})
             if os.path.dirname(source) != source and not os.path.exists(os.path.dirname(source)):
                 message = f"there is no {source} to be mounted"

@@ -20,6 +20,7 @@ from hpc_elastic.plan.launch_plan import LaunchPlan
 from hpc_elastic.rundir import store
 from hpc_elastic.rundir.create import CreatedRunDirectory, create_run_directory
 from hpc_elastic.rundir.create_array import CreatedArray
+from hpc_elastic.rundir.function_file import import_from_copy
 from hpc_elastic.rundir.index import IndexEntry, append_entry, index_path
 from hpc_elastic.rundir.layout import RunLayout
 from hpc_elastic.rundir.records import ArraySubmission, Submission, utc_text
@@ -96,9 +97,11 @@ def make_run_directory(prepared: PreparedRun) -> CreatedRunDirectory:
     Raises:
         RunDirectoryError: the directory cannot be made; what was made of it is removed.
     """
-    plan, source = prepared.plan, prepared.source
+    plan, source, function = prepared.plan, prepared.source, prepared.source.function
+    if function is not None and plan.snapshot is not None:
+        function = import_from_copy(function, source=plan.snapshot.source, copy=plan.snapshot.directory)
     created = create_run_directory(
-        plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=source.function
+        plan.run_dir, job_yaml=source.text, plan=plan, script=prepared.script, function=function
     )
     if plan.snapshot is not None and plan.snapshot.directory == created.layout.snapshot:
         with removed_if_it_fails(created):

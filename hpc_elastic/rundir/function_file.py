@@ -6,8 +6,9 @@ Any Python can read the header. Not every Python can read the pickle, because it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from hpc_elastic.codec import DecodeError, from_json, to_json
 from hpc_elastic.errors import RunDirectoryError
@@ -40,6 +41,29 @@ def dump_function(header: FunctionHeader, pickled: bytes) -> bytes:
         pickled: function, positional and keyword arguments, as one tuple.
     """
     return json.dumps(to_json(header)).encode() + b"\n" + pickled
+
+
+def import_from_copy(content: bytes, *, source: str, copy: str) -> bytes:
+    """Return the file's content for workers that import from the copy of a folder, where it has the module.
+
+    Args:
+        content: the file's content.
+        source: the folder.
+        copy: where its copy will be.
+
+    Raises:
+        RunDirectoryError: it does not begin with a header.
+    """
+    line, _, pickled = content.partition(b"\n")
+    header = _parse_header(line)
+    path = tuple(each for folder in header.path for each in (*_counterpart(folder, source, copy), folder))
+    return dump_function(replace(header, path=path), pickled)
+
+
+def _counterpart(folder: str, source: str, copy: str) -> Iterator[str]:
+    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(source))
+    if folder and inside.split(os.sep, 1)[0] != os.pardir:  # an empty one is where the workers start
+        yield os.path.normpath(os.path.join(copy, inside))
 
 
 def read_function(path: str) -> tuple[FunctionHeader, bytes]:

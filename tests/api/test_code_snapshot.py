@@ -103,6 +103,78 @@ def test_a_script_that_the_snapshot_would_lack_is_refused(target: str, said: str
     assert found == (said and said.format(work=work))
 
 
+LINKED = "the script {} is a link, or below one, that leads out of {{work}}, of which the snapshot is"
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose working directory has links, which no test changes; `alias` leads to its folder."""
+    folder = tmp_path_factory.mktemp("linked")
+    work = write_checkout(folder / "checkout")
+    (work / "above.py").symlink_to("../above.py")
+    (work / "out").symlink_to("..")
+    (work / "inside").symlink_to("pack age")
+    (work / "pack age" / "train.py").touch()
+    git(work, "add", "-A")
+    git(work, "rm", "-q", "--cached", "new.py")
+    (work / "untracked link").symlink_to("pack age")
+    (work / "to new.py").symlink_to("new.py")
+    git(work, "add", "to new.py")
+    (work / "gone.py").unlink(missing_ok=True)
+    (work / "run.sh").unlink()
+    (folder / "alias").symlink_to("checkout")
+    return work
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("above.py", LINKED.format("above.py")),
+        ("out/above.py", LINKED.format("out/above.py")),
+        ("inside/train.py", None),
+        ("to new.py", "git does not track new.py of {work}, to which the script to new.py leads; `git add` it"),
+        (
+            "untracked link/train.py",
+            "git does not track the script untracked link/train.py of {work}, so it would be missing; `git add` it",
+        ),
+        (
+            "../above.py",
+            "the script ../above.py is not below {work}, of which the snapshot is; let workdir be one above both",
+        ),
+        ("run.sh", "the script run.sh, which git tracks, is not there in {work}, so it would be missing"),
+        (
+            "{work}/../../alias/work/train.py",
+            "the script is named by its absolute path, which is no part of the snapshot; write train.py",
+        ),
+    ],
+)
+def test_links_are_followed_to_find_a_script_that_the_snapshot_would_lack(
+    target: str, said: str | None, linked: Path
+) -> None:
+    target = os.path.normpath(target.format(work=linked))
+    plan = make_plan(entrypoint=EntrypointPlan(kind="script", target=target, args=()))
+    found = find_problem(plan, SnapshotPlan(source=str(linked), directory="/x"))
+    assert found == (said and said.format(work=linked))
+
+
+def test_links_that_lead_out_are_named_and_each_kind_is_one_line(linked: Path, tmp_path: Path) -> None:
+    assert "links lead out of the snapshot, where relative ones find nothing: above.py, out" in describe_left_out(
+        str(linked)
+    )
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a\nb").touch()
+    assert describe_left_out(str(tmp_path)) == ["the snapshot has no files that git does not track: a\\nb"]
+
+
+def test_run_directories_are_no_files_that_a_snapshot_lacks(tmp_path: Path) -> None:
+    work = write_checkout(tmp_path / "checkout")
+    for folder in ("hpc-elastic-runs/digits-1/snapshot", "a package"):
+        (work / folder).mkdir(parents=True)
+        (work / folder / "a.py").touch()
+        (work / folder / "b.py").touch()
+    assert describe_left_out(str(work))[-1] == "the snapshot has no files that git does not track: a package/, new.py"
+
+
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     problem = find_problem(make_plan(), SnapshotPlan(source=str(tmp_path), directory="/x"))
     assert problem is not None

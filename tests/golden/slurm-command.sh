@@ -132,7 +132,18 @@ hpc_elastic_contain() { # the job's id, the agent's command
     local hpc_elastic_status hpc_elastic_mounts=()
     shift
     type -P -- '/home/ada/my bin/enter.sh' >/dev/null || hpc_elastic_refuse "there is no program "'/home/ada/my bin/enter.sh'
-    hpc_elastic_host=$(mktemp -d /tmp/hpc-elastic-XXXXXXXX || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
+    hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
+    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
+    hpc_elastic_mounts+=(/data/imagenet:/data:ro)
+    hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    hpc_elastic_host=/tmp # where another folder is mounted at /tmp, the image would not see what is in the node's own
+    for hpc_elastic_name in "${hpc_elastic_mounts[@]}"; do
+        case $hpc_elastic_name in
+            /tmp:* | /tmp/:*) ;;
+            *:/tmp | *:/tmp/ | *:/tmp:* | *:/tmp/:*) hpc_elastic_host=/dev/shm ;;
+        esac
+    done
+    hpc_elastic_host=$(mktemp -d "$hpc_elastic_host/hpc-elastic-XXXXXXXX" || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
         hpc_elastic_refuse "no folder can be made in /tmp, nor in /dev/shm"
     read -r hpc_elastic_stat <"/proc/$BASHPID/stat"
     read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
@@ -144,11 +155,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     exec {hpc_elastic_pipe}<>"$hpc_elastic_host/requests"
     hpc_elastic_answer "$hpc_elastic_host" <&"$hpc_elastic_pipe" >/dev/null 2>&1 &
 
-    hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host")
-    hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
-    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
-    hpc_elastic_mounts+=(/data/imagenet:/data:ro)
-    hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host" "${hpc_elastic_mounts[@]}")
     HPC_ELASTIC_CONTAINER_IMAGE='' HPC_ELASTIC_CONTAINER_MOUNTS=$(printf '%s\n' "${hpc_elastic_mounts[@]}") \
         '/home/ada/my bin/enter.sh' "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&-
     hpc_elastic_status=$?

@@ -139,7 +139,18 @@ hpc_elastic_contain() { # the job's id, the agent's command
         [ -n "${!hpc_elastic_name+x}" ] || hpc_elastic_refuse "container names a variable that is not set here: $hpc_elastic_name${HPC_ELASTIC_STAGE_PROBLEM:+ ($HPC_ELASTIC_STAGE_PROBLEM)}"
     done
     type -P apptainer >/dev/null || hpc_elastic_refuse "there is no program apptainer in PATH; load it in setup"
-    hpc_elastic_host=$(mktemp -d /tmp/hpc-elastic-XXXXXXXX || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
+    hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
+    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
+    hpc_elastic_mounts+=(/data/imagenet:/data:ro)
+    hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    hpc_elastic_host=/tmp # where another folder is mounted at /tmp, the image would not see what is in the node's own
+    for hpc_elastic_name in "${hpc_elastic_mounts[@]}"; do
+        case $hpc_elastic_name in
+            /tmp:* | /tmp/:*) ;;
+            *:/tmp | *:/tmp/ | *:/tmp:* | *:/tmp/:*) hpc_elastic_host=/dev/shm ;;
+        esac
+    done
+    hpc_elastic_host=$(mktemp -d "$hpc_elastic_host/hpc-elastic-XXXXXXXX" || mktemp -d /dev/shm/hpc-elastic-XXXXXXXX) 2>/dev/null ||
         hpc_elastic_refuse "no folder can be made in /tmp, nor in /dev/shm"
     read -r hpc_elastic_stat <"/proc/$BASHPID/stat"
     read -ra hpc_elastic_fields <<<"${hpc_elastic_stat##*) }"
@@ -151,11 +162,7 @@ hpc_elastic_contain() { # the job's id, the agent's command
     exec {hpc_elastic_pipe}<>"$hpc_elastic_host/requests"
     hpc_elastic_answer "$hpc_elastic_host" <&"$hpc_elastic_pipe" >/dev/null 2>&1 &
 
-    hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host")
-    hpc_elastic_mounts+=(/home/ada/digits:/home/ada/digits)
-    [ ! -e "${SLURM_TMPDIR}" ] || hpc_elastic_mounts+=("${SLURM_TMPDIR}":"${SLURM_TMPDIR}")
-    hpc_elastic_mounts+=(/data/imagenet:/data:ro)
-    hpc_elastic_mounts+=(/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f:/home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
+    hpc_elastic_mounts=("$hpc_elastic_host:$hpc_elastic_host" "${hpc_elastic_mounts[@]}")
     hpc_elastic_options=(--cleanenv --pwd /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f)
     apptainer exec "${hpc_elastic_options[@]}" "${hpc_elastic_mounts[@]/#/--bind=}" "${HPC_ELASTIC_STAGE}" \
         "$@" "$hpc_elastic_host" {hpc_elastic_pipe}>&-

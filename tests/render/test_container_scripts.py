@@ -111,6 +111,18 @@ def test_apptainer_is_told_what_to_mount_and_starts_the_agent_in_the_image(tmp_p
     assert not Path(told["host_side"]).exists(), "the node is left as it was"
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "folder"), [("/", "/tmp", "/dev/shm"), ("/", "/tmp/", "/dev/shm"), ("/tmp", "/tmp", "/tmp")]
+)
+def test_no_mount_at_tmp_hides_the_folder_by_which_slurm_is_asked(
+    source: str, target: str, folder: str, tmp_path: Path
+) -> None:
+    mounts = (MountPlan(source=source, target=target, is_read_only=True),)
+    scene = make_contained(tmp_path, dataclasses.replace(APPTAINER_PLAN, mounts=mounts))
+    assert scene.run(DATA="/", **VARIABLES)[0] == 10
+    assert str(Path(told_by(scene)["host_side"]).parent) == folder
+
+
 def test_the_environment_crosses_over_by_an_explicit_list(tmp_path: Path) -> None:
     scene = make_contained(tmp_path, APPTAINER_PLAN)
     variables = {**VARIABLES, "CUDA_VISIBLE_DEVICES": "0,1", "PYTHONPATH": "/outside", "LD_PRELOAD_OF_MINE": "x"}

@@ -162,10 +162,13 @@ def _commands(source: str, path: str) -> list[list[str]]:
     """Return the commands that make a copy of a source at a path."""
     if os.path.isdir(source):
         return [["cp", "-a", "--", os.path.join(source, "."), path]]
-    name = source.lower()
-    if name.endswith(_TAR_NAMES):
+    names = (
+        source.lower(),
+        os.path.realpath(source).lower(),
+    )  # a link, such as `current`, may not say what it leads to
+    if any(name.endswith(_TAR_NAMES) for name in names):
         return [["mkdir", "--", path], ["tar", "-x", "-f", source, "--no-same-owner", "-C", path]]
-    if name.endswith(_SQUASHFS_NAMES) or _begins_with(source, _SQUASHFS):
+    if any(name.endswith(_SQUASHFS_NAMES) for name in names) or _begins_with(source, _SQUASHFS):
         return [["unsquashfs", "-no-progress", "-no-xattrs", "-d", path, source]]
     return [["cp", "--preserve=mode,timestamps", "--", source, path]]
 

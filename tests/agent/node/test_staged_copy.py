@@ -94,6 +94,14 @@ def test_a_copy_has_all_of_its_source_and_is_found_again(form: Maker, tmp_path: 
     assert stage(source, target) == (path, True)
 
 
+def test_an_archive_is_unpacked_by_whichever_link_it_is_named(tmp_path: Path) -> None:
+    archive = as_tar("tar")(write_environment(tmp_path / "environment"), tmp_path)
+    (tmp_path / "current").symlink_to(archive.name)
+    path, _ = stage(tmp_path / "current", tmp_path / "disk")
+    assert (path / "bin" / "python").is_file()
+    assert stage(archive, tmp_path / "disk") == (path, True)
+
+
 def test_any_other_file_is_copied_as_it_is(tmp_path: Path) -> None:
     source = tmp_path / "image.sif"
     source.write_bytes(b"#!/usr/bin/env run-singularity\nhsqs")

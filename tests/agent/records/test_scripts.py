@@ -55,6 +55,18 @@ def test_a_workdir_that_is_not_known_has_no_scripts(tmp_path: Path) -> None:
     assert script_digests(replace(plan_of(tmp_path, script), workdir="${NO_SUCH_VARIABLE}")) == {}
 
 
+def test_a_script_is_found_by_a_variable_that_names_others_in_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("a")
+    monkeypatch.setenv("ABOVE", str(tmp_path.parent))
+    plan = plan_of(Path("${CODE}"), EntrypointPlan(kind="script", target="train.py", args=()))
+    code = f"${{ABOVE}}/{tmp_path.name}"
+    of_role = replace(plan, roles=(replace(plan.roles[0], env={"CODE": code}),))
+    assert script_digests(replace(plan, env={"CODE": code})).keys() == {"train.py"}
+    assert script_digests(of_role).keys() == {"train.py"}
+
+
 @pytest.mark.parametrize(
     ("before", "changed"),
     [
