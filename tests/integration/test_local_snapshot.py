@@ -55,7 +55,7 @@ def test_the_runs_of_an_array_share_one_snapshot(door: Door, checkout: Path) -> 
         "submit", "job.yaml", "--site", "local", "--array", "lr=1,2", "--json", "--wait", "--set", "start=spawn"
     )
     array = Path(json.loads(done.stdout.splitlines()[0])["run_dir"])
-    assert sorted(path.name for path in (array / "snapshot").iterdir()) == ["helper.py", "train.py"]
+    assert sorted(path.name for path in (array / "snapshot").glob("*.py")) == ["helper.py", "train.py"]
     for number in ("0", "1"):
         assert Run.at(array / number).stdout(1, 0) == f"submitted {array}/snapshot\n"
         assert not (array / number / "snapshot").exists()
