@@ -20,6 +20,7 @@ from tests.integration.slurm_jobs import (
     assert_left_slurm,
     assert_no_sleepers,
     assert_over,
+    frozen,
     only_run,
     script_output,
     start,
@@ -115,13 +116,13 @@ def test_a_frozen_agent_has_its_workers_killed_by_its_guard_and_leaves_when_it_w
     slurm_door: Door, slurm: Cluster
 ) -> None:
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
-    frozen = agent_pid(run, "node3")
-    os.kill(frozen, signal.SIGSTOP)
+    agent = agent_pid(run, "node3")
+    os.kill(agent, signal.SIGSTOP)
     try:
         wait_until(lambda: not workers_on(run, "node3"), "the guard has killed the workers", within_s=30)
         wait_until(run.is_over, "the others have ended the run", otherwise=run.story)
     finally:
-        os.kill(frozen, signal.SIGCONT)
+        os.kill(agent, signal.SIGCONT)
     assert_lost(run, "node3")
 
 
@@ -131,14 +132,14 @@ def test_a_frozen_head_of_nodes_that_are_all_needed_ends_the_run_or_gathers_them
 ) -> None:
     """It ends the run if it misses the others first, and goes on if its own member has missed it first."""
     run = start(slurm_door, STUBBORN, more=SHORT_LEASE)
-    frozen = agent_pid(run, "node1")
-    os.kill(frozen, signal.SIGSTOP)
+    agent = agent_pid(run, "node1")
+    os.kill(agent, signal.SIGSTOP)
     try:
         wait_until(
             lambda: not run.processes(), "every worker is dead, on every node", within_s=30, otherwise=run.processes
         )
     finally:
-        os.kill(frozen, signal.SIGCONT)
+        os.kill(agent, signal.SIGCONT)
     wait_until(lambda: run.is_over() or run.attempts()[-1] == 2, "it goes on or ends", within_s=60, otherwise=run.story)
     if run.is_over():
         assert_lost(run, "node1", "node2", "node3", "node4")
@@ -161,8 +162,11 @@ def test_a_lost_batch_host_ends_the_run_for_the_others(slurm_door: Door, slurm: 
 
 def test_two_workers_killed_together_are_one_restart(slurm_door: Door) -> None:
     run = start(slurm_door, DIES, more="restart: {max_restarts: 2}")
-    for pid in [run.worker_pid(0), run.worker_pid(7)]:
-        os.kill(pid, signal.SIGKILL)
+    pids = [run.worker_pid(0), run.worker_pid(7)]
+    # Together means that nobody reacts to the first death before the second one.
+    with frozen(agent_pid(run, "node1")), frozen(agent_pid(run, "node4")):
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
     wait_for_ranks(run, attempt=2)
     slurm_door.run("cancel", run.job_id)
     result = assert_over(run, "CANCELLED", 10)
