@@ -73,7 +73,9 @@ def make_contained(root: Path, container: ContainerPlan, **changes: Any) -> Scen
     (Path(scene.plan.package_dir) / "launch.py").write_text(AGENT)
     programs = {"apptainer": APPTAINER, "enter": ENTERS, "squeue": SQUEUE, "scancel": "#!/bin/sh\nexec sleep 5\n"}
     # As Slurm's TERM, which comes to every process of a step: timeout passes it on to the command that it runs.
-    programs["sinfo"] = "#!/bin/sh\nkill -TERM $PPID\nsleep 0.2\necho answers\n"
+    # It sleeps once it knows of its command; before, the TERM would end it, as any program that has just been started.
+    is_waiting = "grep -q '^State:.S' /proc/$PPID/status"
+    programs["sinfo"] = f"#!/bin/sh\nuntil {is_waiting}; do :; done\nkill -TERM $PPID\nsleep 0.2\necho answers\n"
     programs["scontrol"] = "#!/bin/sh\nexit 127\n"
     for name, text in programs.items():
         (scene.stubs / name).write_text(text)
