@@ -109,6 +109,7 @@ def test_a_value_of_another_kind_is_as_if_it_were_absent(
 def test_a_report_goes_to_standard_output(
     run: RunBuilder, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("plotly")
     monkeypatch.chdir(tmp_path)
     assert main(["report", "-o", "-", run.layout.root]) == 0
     assert capfd.readouterr().out.startswith("<!doctype html>")

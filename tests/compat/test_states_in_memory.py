@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.rundir.state_records import StateVersion
 from tests.integration.conftest import Door, Run
 from tests.integrations.test_checkpoint_in_memory import START as TORCH_START

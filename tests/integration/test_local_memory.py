@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from tests.integration import memory_trainer
 from tests.integration.conftest import Door, Run
 from tests.integration.savers import begun, finish, saved_in, wait_until_saved

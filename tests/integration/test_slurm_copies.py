@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.state_memory import MEMORY_NAME, map_control, read_slots, slot_offset
 from tests.integration.conftest import Door, Run
 from tests.integration.savers import begun, finish, saved_in, train, wait_until_saved

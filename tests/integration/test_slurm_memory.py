@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from tests.integration.conftest import Door, Run
 from tests.integration.savers import begun, finish, saved_in, train, wait_until_saved
 from tests.integration.slurm_jobs import assert_over, events

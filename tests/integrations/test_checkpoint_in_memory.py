@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.rundir.state_records import StateVersion
 from tests.worker.conftest import LAUNCH, Runner
 from tests.worker.conftest import runner as runner

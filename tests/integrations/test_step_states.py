@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.integrations.step_states import StepStates
 from hpc_elastic.rundir.state_records import StateVersion
 from tests.worker.conftest import runner as runner

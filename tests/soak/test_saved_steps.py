@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from tests.faults.play import prepare_door
 from tests.soak.saved_steps import RANKS, kill_savers, lost_steps
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.agent.records.kept_states import point_elsewhere, read_kept, read_kept_elsewhere, remove_kept
 from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
 from hpc_elastic.agent.workers.state_files import write_states

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="there is no torch")
+
 import torch
 
 from hpc_elastic import memory, state_memory

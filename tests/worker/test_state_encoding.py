@@ -10,6 +10,9 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch", reason="there is no torch")
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

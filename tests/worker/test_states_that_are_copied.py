@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="there is no torch")
+
+
 from hpc_elastic.agent.keeper.channel import Channel, ChannelError
 from hpc_elastic.agent.workers.rank_states import RankStates, StateNotHereError
 from hpc_elastic.rundir.layout import RunLayout
