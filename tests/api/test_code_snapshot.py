@@ -26,7 +26,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 def write_checkout(folder: Path) -> Path:
     """A checkout with a folder `work` in it, whose files are in every state that git knows."""
-    work = folder / "work"
+    work = folder / "code"
     (work / "pack age").mkdir(parents=True)
     git(folder, "init", "-q")
     (folder / "above.py").write_text("above\n")
@@ -143,7 +143,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("run.sh", "the script run.sh, which git tracks, is not there in {work}, so it would be missing"),
         (
-            "{work}/../../alias/work/train.py",
+            "{work}/../../alias/code/train.py",
             "the script is named by its absolute path, which is no part of the snapshot; write train.py",
         ),
     ],
