@@ -20,7 +20,7 @@ def test_a_function_imports_from_the_snapshot_what_it_has_and_all_else_from_wher
     work, run_dir = write_checkout(tmp_path / "checkout"), str(tmp_path / "run")
     (tmp_path / "alias").symlink_to("checkout")
     snapshot = f"{run_dir}/snapshot"
-    path = ("", f"{work}/pack age", f"{tmp_path}/alias/work", f"{work}2", "/usr/lib/python3")
+    path = ("", f"{work}/pack age", f"{tmp_path}/alias/{work.name}", f"{work}2", "/usr/lib/python3")
     header = FunctionHeader(function="a:b", python="3.11.2", is_by_value=False, path=path)
     source = JobSource(text=JOB, file="job.yaml", directory=str(work), function=dump_function(header, b"a\nb"))
     prepared = PreparedRun(
