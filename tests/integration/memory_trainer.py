@@ -60,6 +60,7 @@ def main() -> None:
         memory.save(done, {**states, "random": memory.random_state()})
     if rank == 0:
         result.write_text(str([value.hex() for value in model.module.weight.detach().flatten().tolist()]))
+    del model  # torch 2.13 may wait for ever where DistributedDataParallel ends after its group
     dist.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,10 +168,14 @@ def test_a_command_gets_the_agents_command_line_and_is_told_image_and_mounts(tmp
 def test_a_node_that_cannot_start_the_image_says_why(
     plan: ContainerPlan, variables: dict[str, str], said: str, tmp_path: Path
 ) -> None:
-    before = set(Path("/tmp").glob("hpc-elastic-????????"))
-    status, _, errors = make_contained(tmp_path, plan).run(SLURMD_NODENAME="node7", **variables)
+    scene = make_contained(tmp_path, plan)
+    mktemp, made = scene.stubs / "mktemp", scene.stubs / "made"  # tests beside this one make such folders too
+    mktemp.write_text(f'#!/bin/sh\n{shutil.which("mktemp")} "$@" | tee -a {made}\n')
+    mktemp.chmod(0o755)
+    status, _, errors = scene.run(SLURMD_NODENAME="node7", **variables)
     assert (status, errors) == (3, f"hpc-elastic agent (job 7, start 0): error: node7: {said}\n")
-    assert not set(Path("/tmp").glob("hpc-elastic-????????")) - before, "nothing is left that would wait for an agent"
+    left = [folder for folder in (made.read_text().splitlines() if made.exists() else []) if Path(folder).exists()]
+    assert not left, "nothing is left that would wait for an agent"
 
 
 def test_srun_is_told_by_options_of_pyxis_and_exports_no_more_than_the_list(tmp_path: Path) -> None:
