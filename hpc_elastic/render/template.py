@@ -164,6 +164,13 @@ def check_template(template: Template) -> None:
     (root, root_tree), *children = reversed(list(_chain(environment, template)))
     known = set(find_blocks(root_tree))
     missing = [block for block in BLOCKS if block not in known]
+    if missing == list(BLOCKS):
+        _fail(
+            root,
+            1,
+            "it has no blocks; a part is tried with the template that includes it",
+            'extend "slurm/job.sh.j2" or "base/job.sh.j2"',
+        )
     if missing:
         _fail(root, 1, f"no block {missing[0]}", f'define {", ".join(missing)}, or extend "base/job.sh.j2"')
     for source, tree in children:

@@ -10,6 +10,7 @@ from hpc_elastic.plan.container import ContainerPlan, MountPlan, parse_mount, wh
 from hpc_elastic.plan.references import has_reference, quote_dollars
 from hpc_elastic.site.config import SiteConfig
 
+_WORDS_OF_EXPORT = ("ALL", "NIL", "NONE")  # srun(1): all variables of the submission, or none
 IMAGE_PYTHON = "python3"  # where nobody names another one: that of the submission is not in the image
 
 
@@ -45,6 +46,9 @@ def check_container(spec: JobSpec, asked: JobSpec, site: SiteConfig) -> Iterator
         yield "container.command: missing; the runtime command needs the program that starts the agent in the image"
     if runtime != "command" and container.command is not None:
         yield f"container.command: expected the runtime command beside it, found {runtime}"
+    for name in container.env or ():
+        if runtime == "pyxis" and name in _WORDS_OF_EXPORT:
+            yield f"container.env: {name} is a word of srun's --export, by which pyxis is told; name each variable"
     if runtime != "command" and container.image is None:
         yield f"container.image: missing; the runtime {runtime} needs one"
 

@@ -77,15 +77,30 @@ def test_a_copy_that_cannot_be_made_starts_the_agent_by_our_python_with_the_reas
     assert said in environ["HPC_ELASTIC_STAGE_PROBLEM"]
 
 
+def test_a_source_that_is_a_pipe_is_refused_before_anybody_waits_for_its_writer(tmp_path: Path) -> None:
+    source = tmp_path / "image.sif"
+    os.mkfifo(source)
+    stage = StagePlan(source=str(source), target=str(tmp_path / "disk"), timeout_s=60.0)
+    with pytest.raises(StageError, match=f"{source} is neither a file nor a folder"):
+        stage_here(stage, "")
+
+
 def test_a_python_that_is_not_in_the_copy_is_a_reason_too(tmp_path: Path) -> None:
     _, stage = make_source(tmp_path)
     done = run_stage(tmp_path, stage, "", "${HPC_ELASTIC_STAGE}/bin/pypy", "-c", TELLS)
     assert "there is no program" in json.loads(done.stdout)[2]["HPC_ELASTIC_STAGE_PROBLEM"]
 
 
-def test_a_source_that_hangs_is_left_behind_when_its_time_is_over(tmp_path: Path) -> None:
-    source = tmp_path / "image.sif"
-    os.mkfifo(source)  # who opens it waits for a writer
+def test_a_source_that_hangs_is_left_behind_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "image.tar"
+    source.touch()
+    hangs = tmp_path / "programs" / "tar"
+    hangs.parent.mkdir()
+    hangs.write_text("#!/bin/sh\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{hangs.parent}:{os.environ['PATH']}")
     with pytest.raises(StageError, match=f"cannot copy {source}: not done within 0"):
         stage_here(
             StagePlan(source=str(source), target=str(tmp_path / "disk"), timeout_s=0.3), fingerprint(str(source))

@@ -84,6 +84,14 @@ def test_lint_tells_what_breaks_the_contract(case: str, workplace: Path, capsys:
 
 
 @pytest.mark.long
+def test_lint_says_that_a_part_is_no_template_of_a_job(capsys: Capture) -> None:
+    assert main(["templates", "lint", "slurm/container.sh.j2"]) == 3
+    assert (
+        "container.sh.j2:1: it has no blocks; a part is tried with the template that includes it"
+        in capsys.readouterr().err
+    )
+
+
 def test_lint_runs_nothing_if_it_is_told_so(workplace: Path, capsys: Capture) -> None:
     mark = workplace / "ran"
     template = write_template(workplace, block("before", f"touch {mark}"))

@@ -111,6 +111,10 @@ def test_the_name_of_an_image_is_kept_and_a_path_is_made_absolute(runtime: str, 
             "{runtime: command, image: a}",
             "container.command: missing; the runtime command needs the program that starts the agent in the image",
         ),
+        (
+            "{runtime: pyxis, image: a, env: [ALL]}",
+            "container.env: ALL is a word of srun's --export, by which pyxis is told; name each variable",
+        ),
     ],
 )
 def test_a_container_that_lacks_something_is_refused(keys: str, problem: str) -> None:

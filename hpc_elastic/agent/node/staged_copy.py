@@ -33,10 +33,13 @@ def fingerprint(source: str) -> str:
     """Return what changes when the source does: of a file its size and time, of a folder those of all that is in it.
 
     Raises:
-        StageError: the source is not there, or cannot be read.
+        StageError: the source is not there, cannot be read, or is a pipe, a socket or a device.
     """
     try:
         real, told = os.path.realpath(source), hashlib.sha256()
+        kind = os.stat(real).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise StageError(f"{source} is neither a file nor a folder")
         for line in _entries(real):
             told.update(line.encode(errors="surrogateescape"))
         return told.hexdigest()[:16]
