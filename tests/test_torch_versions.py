@@ -54,6 +54,7 @@ def test_workers_and_converters_use_what_this_torch_has(version: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1], *longer(*VERSIONS[1:-1])])
 def test_the_rendezvous_backend_uses_what_this_torch_has_or_refuses_it(version: str) -> None:
     done = use("handler", version)

@@ -39,6 +39,7 @@ def left(workplace: Path) -> list[str]:
     return sorted(path.name for path in workplace.iterdir() if path.name.startswith("hpc-elastic-runs"))
 
 
+@pytest.mark.long
 @VERBS
 @pytest.mark.parametrize(("text", "message"), MISSING)
 def test_what_is_missing_on_this_machine_is_an_error(
@@ -52,6 +53,7 @@ def test_what_is_missing_on_this_machine_is_an_error(
     assert left(workplace) == []
 
 
+@pytest.mark.long
 @VERBS
 @pytest.mark.parametrize(("text", "message"), MISSING)
 def test_what_is_missing_here_is_a_warning_if_compute_nodes_may_see_it(

@@ -318,6 +318,7 @@ def test_every_option_of_torchrun_is_taken_or_answered_with_what_stands_in_its_p
             assert raised.value.tip == REPLACEMENTS[option]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", sorted(TAKEN))
 def test_an_option_of_torchrun_makes_the_plan_that_it_means(workplace: Path, capsys: Capture, option: str) -> None:
     value, path, expected = TAKEN[option]

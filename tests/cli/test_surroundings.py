@@ -113,6 +113,7 @@ def as_nobody(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["status", "logs", "cancel"])
 def test_run_of_another_user_is_permission_denied(others: Path, verb: str) -> None:
     run = RunBuilder(others / "private" / "run").submit().allocate().open_attempt(1).end()

@@ -73,6 +73,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [*list(WRONG)[:4], *longer(*list(WRONG)[4:])])
 def test_lint_tells_what_breaks_the_contract(case: str, workplace: Path, capsys: Capture) -> None:
     text, messages = WRONG[case]

@@ -148,6 +148,7 @@ def test_cancel_says_so_if_no_run_of_any_folder_is_left(a: Path, b: Path, slurm:
     assert slurm.calls("squeue") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("answer", "code", "stopped"), [("y", 0, ["1"]), ("", 2, []), ("n", 2, [])])
 def test_cancel_asks_on_a_terminal_before_it_takes_another_folders_run(
     a: Path, b: Path, slurm: FakeSlurm, capsys: Capture, answer: str, code: int, stopped: list[str]
@@ -159,6 +160,7 @@ def test_cancel_asks_on_a_terminal_before_it_takes_another_folders_run(
     assert (done, cancelled(slurm)) == (code, stopped)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("answer", "code", "stopped"), [("2", 0, ["1"]), ("", 2, []), *longer(("3", 2, []), ("0", 2, []), ("y", 2, []))]
 )

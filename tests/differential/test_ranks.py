@@ -68,6 +68,7 @@ def torchs_workers(layout: Layout) -> list[list[Worker]]:
 
 
 # In parts, so that a failure comes soon and they can run side by side.
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, LAYOUTS, 100))
 def test_every_worker_has_torchs_ranks_and_sizes(first: int) -> None:
     for seed in range(first, first + 100):

@@ -56,6 +56,7 @@ def test_a_rank_saves_while_torch_saves(rank: Heartbeats, tmp_path: Path) -> Non
     assert loaded.value.tolist() == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.long
 def test_a_rank_saves_until_an_asynchronous_save_is_done(
     rank: Heartbeats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ WORDS_DIFFER = {"resume-if-there"}
 NO_PYTHON = {"srun-shell-script"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(NAMES) - WORDS_DIFFER - NO_PYTHON))
 def test_the_training_gets_the_arguments_that_bash_gives_it(name: str, tmp_path: Path) -> None:
     text = (SCRIPTS / f"{name}.sbatch").read_text()

@@ -39,6 +39,7 @@ def test_what_comes_later_than_the_window_begins_anew() -> None:
     assert shown(dedupe([(0, 0, b"a"), (100, 1, b"a")])) == [(b"a", [0, 1])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(200))
 def test_no_line_is_lost_or_doubled_and_no_rank_is_reordered(seed: int) -> None:
     chance = random.Random(seed)

@@ -75,6 +75,7 @@ def test_a_terminal_draws_it_without_a_control_of_the_workers(kind: str, tmp_pat
     assert text.replace("\n", "").isprintable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_json_is_valid_by_its_schema(kind: str, tmp_path: Path) -> None:
     data = json.loads(json.dumps(explanation_to_json(explained(KINDS[kind](tmp_path / "run").layout))))

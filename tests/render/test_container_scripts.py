@@ -114,6 +114,7 @@ def test_apptainer_is_told_what_to_mount_and_starts_the_agent_in_the_image(tmp_p
     assert not Path(told["host_side"]).exists(), "the node is left as it was"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "target", "folder"), [("/", "/tmp", "/dev/shm"), ("/", "/tmp/", "/dev/shm"), ("/tmp", "/tmp", "/tmp")]
 )
@@ -194,6 +195,7 @@ def test_srun_is_told_by_options_of_pyxis_and_exports_no_more_than_the_list(tmp_
     assert not exported & {"ALL", "PATH"}
 
 
+@pytest.mark.long
 def test_the_scripts_own_programs_run_by_a_python_of_the_node(tmp_path: Path) -> None:
     """That of the image is not there; that of the submission may not be either."""
     scene = make_contained(tmp_path, APPTAINER_PLAN, python="/image/python3")

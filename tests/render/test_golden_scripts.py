@@ -140,6 +140,7 @@ def test_the_golden_script_is_good_bash(name: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / name], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_golden_script_passes_shellcheck(name: str) -> None:

@@ -249,6 +249,7 @@ HOSTILE_NAMES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local", [False, True], ids=["slurm", "local"])
 @pytest.mark.parametrize("name", [*HOSTILE_NAMES[:2], *longer(*HOSTILE_NAMES[2:])])
 def test_hostile_values_reach_the_agent_unchanged(name: str, local: bool, tmp_path: Path) -> None:

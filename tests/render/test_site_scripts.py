@@ -103,6 +103,7 @@ def test_the_scripts_of_a_site_are_good_bash(site: str, tmp_path: Path) -> None:
         subprocess.run(["bash", "-n", path], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_scripts_of_a_site_pass_shellcheck(site: str, tmp_path: Path) -> None:

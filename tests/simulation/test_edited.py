@@ -55,6 +55,7 @@ def test_whoever_holds_the_function_has_the_edit(module: Any) -> None:
     assert bound(4) == [False, False]
 
 
+@pytest.mark.long
 def test_an_edit_of_a_decorated_function_is_found_behind_its_decorator(module: Any) -> None:
     tree = ast.parse(SOURCE)
     number = next(n for n, node in enumerate(ast.walk(tree)) if isinstance(node, ast.Return) and node.lineno == 15)
@@ -65,6 +66,7 @@ def test_an_edit_of_a_decorated_function_is_found_behind_its_decorator(module: A
     assert module.two() == 42
 
 
+@pytest.mark.long
 def test_a_constant_and_a_default_cannot_be_edited_in_a_module_that_is_loaded(module: Any) -> None:
     tree = ast.parse(SOURCE)
     constants = [n for n, node in enumerate(ast.walk(tree)) if isinstance(node, ast.Constant) and node.lineno in (2, 8)]

@@ -51,6 +51,7 @@ def test_each_schedule_of_one_fault_in_two_nodes_keeps_the_rules(kinds: tuple[st
     assert exploration.runs[1] >= exploration.states > 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grain", [SMALL, None])
 def test_two_faults_are_placed_in_one_run_if_the_depth_is_two(grain: float | None) -> None:
     exploration = Exploration(base(nodes=2), depth=2, kinds=("late",), grain=grain, first=300)

@@ -17,6 +17,7 @@ SEEDS = range(400)
 SEEN = {"a node that was lost twice is used like any other": 18}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=5, test=40, of="test_no_rule_is_broken_by_nodes_that_flap"))
 def test_no_rule_is_broken_by_nodes_that_flap(seeds: range) -> None:
     for seed in seeds:
@@ -28,6 +29,7 @@ def test_no_rule_is_broken_by_nodes_that_flap(seeds: range) -> None:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_about_repeated_losses_is_found(bug: str) -> None:
     def play_all() -> None:

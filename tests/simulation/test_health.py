@@ -21,6 +21,7 @@ SEEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_by_worlds_with_unhealthy_nodes")
 )
@@ -34,6 +35,7 @@ def test_no_rule_is_broken_by_worlds_with_unhealthy_nodes(seeds: range) -> None:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_about_health_is_found(bug: str) -> None:
     def play_all() -> None:

@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(200)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=4, test=40, of="test_no_rule_is_broken_by_the_end_of_an_allocation")
 )

@@ -17,6 +17,7 @@ SEEDS = range(250)
 ROLE = Role(name="trainer", restart="restart_all", nodes_min=1, nodes_max=2, workers=(1,), work_s=20.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=4, test=40, of="test_no_rule_is_broken_by_odd_machines"))
 def test_no_rule_is_broken_by_odd_machines(seeds: range) -> None:
     for seed in seeds:

@@ -17,6 +17,7 @@ SEEN = {
 }  # tried first; what changes the schedules changes this
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_where_notices_are_given")
 )
@@ -42,6 +43,7 @@ def shows(seed: int, bug: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", NOTICE_BUGS)
 def test_a_planted_bug_of_notices_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 0), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

@@ -14,6 +14,7 @@ SEEDS = range(400)
 WORDS = ("a person asked for", "a person has drained", "that was announced")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=50, test=150, of="test_no_rule_is_broken_where_a_person_asks_for_something")
 )
@@ -35,6 +36,7 @@ def shows(seed: int, bug: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", REQUEST_BUGS)
 def test_a_planted_bug_of_requests_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in SEEDS), f"no seed of {len(SEEDS)} shows that {bug}"

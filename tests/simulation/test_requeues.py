@@ -16,6 +16,7 @@ AGAIN_AND_AGAIN = "a damaged file is chosen again and again"  # it takes 20 s to
 SEEN = {"a state is named by another attempt": 110, "checksums of files are ignored": 128, AGAIN_AND_AGAIN: 128}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_where_jobs_go_on"))
 def test_no_rule_is_broken_where_jobs_go_on(seeds: range) -> None:
     went_on = 0
@@ -40,6 +41,7 @@ def shows(seed: int, bug: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", [*(bug for bug in KEPT_BUGS if bug != AGAIN_AND_AGAIN), *longer(AGAIN_AND_AGAIN)])
 def test_a_planted_bug_of_kept_states_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 2), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

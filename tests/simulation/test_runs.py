@@ -158,6 +158,7 @@ def elastic(nodes: int, least: int, *faults: Fault, work_s: float = 60.0, **chan
     return replace(Scenario(seed=1, roles=(role,), nodes=nodes, faults=faults), **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["power_off", "kill_agent"])
 @pytest.mark.parametrize("node", [0, 2])
 def test_a_lost_node_costs_an_attempt_and_no_restart(what: str, node: int) -> None:
@@ -313,6 +314,7 @@ def test_a_goodbye_of_those_who_hear_nothing_does_not_free_the_head_of_its_lease
         SimulatedRun(Scenario(seed=seed, roles=(role,), nodes=3, lease_s=3.0, faults=faults)).play()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_a_head_that_dies_before_anybody_has_joined_it_is_succeeded(seed: int) -> None:
     """The others have never had a head: they wait for as long as it might take, and then take its place."""

@@ -14,6 +14,7 @@ from tests.tiers import parts_of
 SEEDS = range(300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_by_ranks_that_save"))
 def test_no_rule_is_broken_by_ranks_that_save(seeds: range) -> None:
     for seed in seeds:
@@ -25,6 +26,7 @@ def test_no_rule_is_broken_by_ranks_that_save(seeds: range) -> None:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", [bug for bug in BUGS if bug != IGNORES_FENCE])
 def test_a_planted_bug_about_saves_is_found(bug: str) -> None:
     def play_all() -> None:

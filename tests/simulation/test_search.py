@@ -12,6 +12,7 @@ from tests.tiers import parts_of
 SEEDS = range(200)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=10, test=60, of="test_no_rule_is_broken_by_a_node_that_is_cut_off")
 )

@@ -19,6 +19,7 @@ SEEDS = range(400)
 AT = 20.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seeds", parts_of(SEEDS, check=10, test=40, of="test_no_rule_is_broken_by_worlds_with_spares_that_die")
 )
@@ -100,12 +101,14 @@ def test_a_spare_succeeds_a_spare_that_has_succeeded() -> None:
     assert the_result(run).reason == "succeeded"
 
 
+@pytest.mark.long
 def test_a_spare_writes_the_success_of_a_world_that_died_after_its_work_was_done() -> None:
     for at in range(20):
         run = the_run(1, 1, Fault(what="kill_agent", node=0, phase="closing", at=at / 1e4))
         assert (the_result(run).reason, len(run.disk.claims)) == ("succeeded", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lasts_s", [1.0, 5.0, 9.0, 15.0, 18.0])
 @pytest.mark.parametrize("least", [1, 2])
 def test_a_member_that_is_only_slow_goes_on_and_not_the_spare_beside_it(lasts_s: float, least: int) -> None:

@@ -23,6 +23,7 @@ COPY_SEEN = {
 SEEN = {"a state is given to other ranks than its own": 28}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", parts_of(SEEDS, check=20, test=60, of="test_no_rule_is_broken_where_ranks_save"))
 def test_no_rule_is_broken_where_ranks_save(seeds: range) -> None:
     loads = 0
@@ -46,6 +47,7 @@ def shows(seed: int, bug: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", COPY_BUGS)
 def test_a_planted_bug_of_copies_is_found(bug: str) -> None:
     seeds = (COPY_SEEN.get(bug, 0), *SEEDS)
@@ -63,6 +65,7 @@ def shows_copied(seed: int, bug: str) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", STATE_BUGS)
 def test_a_planted_bug_of_states_is_found(bug: str) -> None:
     assert any(shows(seed, bug) for seed in (SEEN.get(bug, 9), *SEEDS)), f"no seed of {len(SEEDS)} shows that {bug}"

@@ -30,6 +30,7 @@ def test_command_sees_signals_as_a_fresh_process(runner: Runner) -> None:
     assert runner.run_worker("--command", *look).stdout == runner.run(look).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "mode", "exit_code", "text"),
     [

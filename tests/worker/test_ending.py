@@ -56,6 +56,7 @@ holder.lazy = Lazy()""",
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", first_of(ENDINGS, 6))
 def test_ends_as_plain_python_does(runner: Runner, source: str) -> None:
     runner.write(TORCH, "")

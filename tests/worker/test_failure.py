@@ -87,6 +87,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*list(HOSTILE)[:3], *longer(*list(HOSTILE)[3:])])
 def test_exit_code_is_1_and_the_record_is_bounded_if_the_exception_is_hostile(runner: Runner, name: str) -> None:
     assert runner.run_script(HOSTILE[name]).exit_code == 1

@@ -75,6 +75,7 @@ ASKS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("source", "name"), ASKS.values(), ids=ASKS)
 def test_server_is_unsafe_if_an_import_asks_for_what_only_workers_have(runner: Runner, source: str, name: str) -> None:
     del runner.environment["RANK"], runner.environment["LOCAL_RANK"]

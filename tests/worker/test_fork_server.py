@@ -95,6 +95,7 @@ def test_worker_is_the_agents_child_and_runs_the_script_as_main(server: Server, 
     assert (runner.directory / "err").read_text() == "to stderr\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_namesake", [False, True], ids=["fork", "spawned-again"])
 def test_worker_that_starts_too_late_does_not_run(runner: Runner, has_namesake: bool) -> None:
     """The deadline is looked at last of all: a server that was paused with the order in its hands starts nothing."""

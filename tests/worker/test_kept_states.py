@@ -308,6 +308,7 @@ def claim(layout: RunLayout, attempt: int) -> None:
 LOADED = [f"({{'rank': '{rank}', 'w': [2, 2.5]}}, 2)\n" for rank in (0, 1)]
 
 
+@pytest.mark.long
 def test_only_what_another_run_has_kept_after_its_latest_attempt_counts(
     node: Node, layout: RunLayout, tmp_path: Path
 ) -> None:
@@ -327,6 +328,7 @@ def test_only_what_another_run_has_kept_after_its_latest_attempt_counts(
         begin_with(other, layout, assign(2, OF_ANOTHER), node)
 
 
+@pytest.mark.long
 def test_what_was_loaded_from_another_run_is_read_where_this_one_has_written_it(
     node: Node, layout: RunLayout, tmp_path: Path
 ) -> None:

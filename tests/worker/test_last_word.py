@@ -56,6 +56,7 @@ def test_an_uncaught_exception_is_told_while_the_process_lives_on(
     assert worker.returncode == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [
@@ -77,6 +78,7 @@ def test_what_is_no_uncaught_exception_of_the_rank_is_not_told(
     assert last_words(agent) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["nobody", "", "x" * 200])
 def test_an_agent_that_hears_nothing_changes_nothing(runner: Runner, name: str) -> None:
     outcome = runner.run_script(RAISES, **{NAME_VARIABLE: name})

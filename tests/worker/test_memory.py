@@ -215,6 +215,7 @@ def test_a_state_may_grow_and_shrink(node: Node) -> None:
     assert node.run_both("from hpc_elastic import memory\nprint(memory.load()[0] == bytes(3 << 20))") == ["True\n"] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offset", [12, 3 << 19])
 def test_a_damaged_state_is_forgotten_and_one_line_says_so(offset: int, node: Node) -> None:
     node.run_both("from hpc_elastic import memory\nfor step in (1, 2): memory.save(step, bytes(2 << 20))\n" + WAIT)

@@ -410,6 +410,7 @@ def test_a_worker_is_what_plain_python_is_if_python_is_another_version(
     other_bench.compare(case, tmp_path)
 
 
+@pytest.mark.long
 def test_what_nobody_gave_a_seed_differs_from_fork_to_fork(tmp_path: Path, bench: Bench) -> None:
     pytest.importorskip("torch")
     drawn = []

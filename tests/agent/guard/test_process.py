@@ -303,6 +303,7 @@ def test_a_guard_that_was_killed_is_no_trouble_for_an_agent_that_leaves(guarded:
     guarded.link.dismiss()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["script", "module", "command"])
 def test_a_worker_that_is_spawned_too_late_does_not_run(tmp_path: Path, kind: str) -> None:
     (tmp_path / "train.py").write_text("print('the code of the user')\n")

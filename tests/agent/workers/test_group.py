@@ -246,6 +246,7 @@ def test_what_an_attempt_left_in_cycles_is_gone_when_the_next_one_has_started(tm
     play(tmp_path, scene)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("within_s", [0.0, None])
 def test_the_writing_of_a_state_is_given_up_when_the_head_says_so(tmp_path: Path, within_s: float | None) -> None:
     state = SlotState(slot=0, sequence=1, attempt=1, step=7, length=3, is_replicated=True, crc=None)

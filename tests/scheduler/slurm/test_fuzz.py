@@ -19,6 +19,7 @@ from tests.tiers import longer
 COUNT = 150  # of each answer; `python -m tests.scheduler.slurm.fuzz` plays 100,000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "case"), [*list(captures())[::4], *longer(*sorted({*captures()} - {*list(captures())[::4]}))]
 )
