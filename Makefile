@@ -182,6 +182,7 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.head_loss_scale --json docs/benchmarks/head_loss_scale.json
 	$(BIN)/python -m benchmarks.node_loss --json docs/benchmarks/node_loss.json
 	$(BIN)/python -m benchmarks.slurm_versions --json docs/benchmarks/slurm_versions.json
+	$(BIN)/python -m benchmarks.useful_time --json docs/benchmarks/useful_time.json
 	$(MAKE) bench-recovery
 
 bench-recovery: .venv/.installed

@@ -25,6 +25,7 @@ SMALL = {
     "log_flood": ("--seconds", "0.3"),
     "logs_scale": ("--ranks", "16", "-n", "1"),
     "saved_state": ("-n", "3", "--crashes", "1", "--turns", "1", "--mebibytes", "4"),
+    "useful_time": ("--mean", "1", "--kills", "2", "--mebibytes", "4", "--only", "ours"),
 }
 SMALL_RENDEZVOUS = ("--nodes", "4", "--idle", "4", "--peer", "--seconds", "0.2", "-n", "2")
 SMALL_ON_SLURM = {
