@@ -126,6 +126,7 @@ class Metrics(TypedDict, total=False):
     """`metrics`: numbers for monitoring."""
 
     textfile: Path | None
+    comment: bool | None
 
 
 class Stage(TypedDict, total=False):

@@ -174,6 +174,7 @@ class MetricsSpec(Section):
     textfile: values.NodePath | None = _key(
         "a file in the Prometheus text format, relative to job.yaml; ${NAME} expands on the node, $$ is a $"
     )
+    comment: bool | None = _key("the job's comment in Slurm says how the run goes, anew every five minutes")
 
 
 class StageSpec(Section):

@@ -206,6 +206,7 @@ class LaunchPlan:
     logs: LogsPlan
     log_level: str
     metrics_textfile: str | None = None
+    metrics_comment: bool = False
     binding: Literal["none", "numa", "cores", "nearest"] = "none"
     virtual_local_rank: bool = False
     network: NetworkPlan

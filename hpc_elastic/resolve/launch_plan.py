@@ -92,8 +92,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
     Raises:
         JobError: job and site contradict each other; the error holds all problems, one on each line.
     """
-    asked = merge_sections(job, without_rivals(site.defaults, job))
-    roles = _role_specs(asked)
+    roles = _role_specs(asked := merge_sections(job, without_rivals(site.defaults, job)))
     conflicts, limits = list(_conflicts(asked, roles, job, site)), list(_limits(job, asked, roles, site))
     _refuse([*conflicts, *limits] if conflicts else [], site)
     spec = merge_sections(asked, DEFAULTS)
@@ -134,6 +133,7 @@ def resolve_plan(job: JobSpec, site: SiteConfig, submission: SubmissionContext) 
         logs=resolve_logs(asked, most_ranks=sum(role.nodes.max * role.most_workers_on_a_node for role in plans)),
         log_level=_known(spec.log_level),
         metrics_textfile=_textfile(spec.metrics, submission.job_dir),
+        metrics_comment=spec.metrics is not None and bool(spec.metrics.comment),
         binding=_known(spec.binding),
         virtual_local_rank=_known(spec.virtual_local_rank),
         network=_network(site.network),
@@ -218,6 +218,8 @@ def _conflicts(asked: JobSpec, roles: Sequence[RoleSpec], job: JobSpec, site: Si
     yield from check_stage(asked, site)
     if asked.snapshot and has_reference(asked.workdir or ""):
         yield f"snapshot: workdir is {asked.workdir}, which is known on the nodes only; leave one of them out"
+    if asked.metrics is not None and asked.metrics.comment and (asked.sbatch or {}).get("comment") is not None:
+        yield "metrics.comment: it would replace the comment that sbatch.comment gives; leave one of them out"
     elastic = asked.elastic  # checked here, because a site may have a default of either key
     if elastic is not None and elastic.after_exit_timeout == "succeed" and elastic.exit_timeout is None:
         why = "without it nobody is stopped while ranks still run"

@@ -209,6 +209,9 @@ class FromNodeModule(Protocol):
     def requeue_job(self, job_id: str, *, timeout_s: float) -> None:
         """Have a job stopped and started again."""
 
+    def set_comment(self, job_id: str, text: str) -> None:
+        """Let the scheduler show a line beside a job, in place of the one before."""
+
     def excluded(self, job_id: str) -> tuple[str, ...]:
         """Return the nodes that a job must not get."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -32,6 +33,7 @@ entrypoint: {{script: {TRAINER}, args: [180, 0.1, 20]}}
 restart: {{max_restarts: 3, backoff: {{first: 0s}}}}
 signals: {{grace: 5s, restart_grace: 1s}}
 stall_timeout: {STALL_S:g}s
+metrics: {{comment: true}}
 """
 
 
@@ -46,6 +48,8 @@ def test_a_crash_a_stall_and_a_requeue_are_told_apart(slurm_door: Door, slurm: C
     slurm_door.write("job.yaml", JOB)
     run = slurm_door.submit("job.yaml")
     wait_until(partial(has_reached, slurm_door, 3, 110), "the third attempt trains", within_s=90, otherwise=run.story)
+    shown = slurm.run("squeue", "--noheader", "--jobs", run.job_id, "--Format=Comment:200").stdout
+    assert re.match(r"hpc-elastic: attempt [123], useful [0-9]+ % of [0-9hms]+", shown), shown
     slurm.run("scontrol", "requeue", run.job_id)
     run.wait_until_over(within_s=240)
     result = assert_over(run, "SUCCEEDED", 0)

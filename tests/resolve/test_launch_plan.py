@@ -306,6 +306,13 @@ def test_the_textfile_is_relative_to_the_job_file_unless_a_variable_begins_it(jo
     assert resolve(job).metrics_textfile == path
 
 
+def test_a_comment_that_sbatch_gives_is_not_replaced() -> None:
+    assert resolve("metrics: {comment: true}").metrics_comment
+    assert not resolve("sbatch: {comment: mine}").metrics_comment
+    with pytest.raises(JobError, match=r"metrics.comment: it would replace the comment that sbatch.comment gives"):
+        resolve("metrics: {comment: true}\nsbatch: {comment: mine}")
+
+
 def test_a_dollar_sign_in_the_job_files_folder_is_no_variable() -> None:
     assert resolve(context=replace(CONTEXT, job_dir="/home/$ada/${x}")).workdir == "/home/$$ada/$${x}"
 

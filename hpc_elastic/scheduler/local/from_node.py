@@ -74,6 +74,10 @@ def exclude(job_id: str, nodes: Collection[str]) -> None:  # noqa: ARG001
     raise SchedulerError(f"all nodes of job {job_id} are this machine")
 
 
+def set_comment(job_id: str, text: str) -> None:
+    """Do nothing: nobody shows a line beside a job of this machine."""
+
+
 def submit_after(job_id: str, script: str, *, timeout_s: float) -> str:  # noqa: ARG001
     """Refuse to chain jobs: nothing of this machine waits for another one.
 

@@ -63,6 +63,11 @@ def exclude_command(job_id: str, nodes: Sequence[str]) -> list[str]:
     return ["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"]
 
 
+def comment_command(job_id: str, text: str) -> list[str]:
+    """Build the scontrol command that replaces a job's comment."""
+    return ["scontrol", "update", f"JobId={job_id}", f"Comment={text}"]
+
+
 def squeue_command(job_ids: Sequence[str]) -> list[str]:
     """Build the squeue command that asks the controller about jobs, also ended ones (MinJobAge, by default 300 s)."""
     fields = ",".join(f"{field}:{SEPARATOR}" for field in QUEUE_FIELDS)

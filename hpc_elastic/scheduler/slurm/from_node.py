@@ -133,6 +133,17 @@ def requeue_job(job_id: str, *, timeout_s: float, run: Runner = run_from_node) -
         output.parse_requeue(run(commands.requeue_command(job_id), environ=_environ(), timeout_s=timeout_s), job_id)
 
 
+def set_comment(job_id: str, text: str, *, timeout_s: float = 5.0, run: Runner = run_from_node) -> None:
+    """Let Slurm show a line beside a job, in place of the one before.
+
+    Raises:
+        SchedulerError: Slurm refused, or does not answer.
+    """
+    command = commands.comment_command(job_id, text)
+    with _spared_term():
+        output.parse_comment(run(command, environ=_environ(), timeout_s=timeout_s), job_id)
+
+
 def excluded(job_id: str, *, timeout_s: float = 5.0, run: Runner = run_from_node) -> tuple[str, ...]:
     """Return the nodes that a job must not get.
 

@@ -272,6 +272,17 @@ def parse_exclude(output: CommandOutput, job_id: str) -> None:
         raise SchedulerError(f"scontrol could not exclude nodes from job {job_id}: {words}", tip=find_tip(words))
 
 
+def parse_comment(output: CommandOutput, job_id: str) -> None:
+    """Check that `scontrol update` has replaced a job's comment.
+
+    Raises:
+        SchedulerError: Slurm refused, or the controller does not answer.
+    """
+    if output.returncode:
+        words = slurm_words(output.stderr)
+        raise SchedulerError(f"scontrol could not set the comment of job {job_id}: {words}", tip=find_tip(words))
+
+
 def parse_requeue(output: CommandOutput, job_id: str) -> None:
     """Check that `scontrol requeue` succeeded.
 
