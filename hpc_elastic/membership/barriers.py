@@ -18,7 +18,7 @@ class Barrier:
     meanwhile, and takes every error for the end of the wait.
 
     Args:
-        what: what the nodes have to do, as in "to end".
+        what: what the nodes have to do, as in "to end its part".
     """
 
     __slots__ = ("_deadline", "_say_at", "_since", "_what")
@@ -77,7 +77,7 @@ class Barriers:
         self._roster = roster
         self._settings = settings
         self._starts = Barrier("to start its workers")
-        self._ends = Barrier("to end")
+        self._ends = Barrier("to end its part")
 
     def clear(self) -> None:
         """End both waits."""

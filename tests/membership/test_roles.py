@@ -257,9 +257,9 @@ def test_says_every_30_seconds_for_whom_the_finished_ranks_wait() -> None:
     assert not of_kind(script.pass_time(100), Log), "nobody has ended, so nobody waits"
     script.end(0)
     said = [action.text for action in of_kind(script.pass_time(61), Log)]
-    assert said == ["waiting 30 s for node0, node1 to end", "waiting 60 s for node0, node1 to end"]
+    assert said == ["waiting 30 s for node0, node1 to end its part", "waiting 60 s for node0, node1 to end its part"]
     script.finish(0)
-    assert [action.text for action in of_kind(script.pass_time(30), Log)] == ["waiting 90 s for node1 to end"]
+    assert [action.text for action in of_kind(script.pass_time(30), Log)] == ["waiting 90 s for node1 to end its part"]
 
 
 def test_the_wait_for_the_last_ranks_is_bounded_by_exit_timeout() -> None:
