@@ -7,6 +7,11 @@
 
 echo "hpc_elastic: run directory" /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f
 if [ -e /home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/result.json ]; then
+    # Slurm starts a job again whose first node is lost while it ends, for it never hears of the end.
+    if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && read -r hpc_elastic_status 2>/dev/null </home/ada/hpc-elastic-runs/digits-20260102-030405-0f0f/exit_code; then
+        echo "hpc_elastic: this run was over when its job was started again, which ends as the run did" >&2
+        exit "$hpc_elastic_status"
+    fi
     echo "hpc_elastic: this run is over, its result.json is there; for a new run submit the job file again" >&2
     exit 5
 fi

@@ -138,6 +138,10 @@ def test_a_run_that_is_over_refuses_to_start_again(slurm_door: Door, slurm: Clus
     by_hand = slurm.run("bash", "job.sh", cwd=run.path, check=False)
     assert by_hand.returncode == 5
     assert "this run is over" in by_hand.stderr
+    slurm.run("scontrol", "requeue", run.job_id)  # as Slurm does if it never hears that the batch script has ended
+    job = slurm.wait_for_job(run.job_id, "COMPLETED")
+    assert (job["Restarts"], job["ExitCode"]) == ("1", "0:0")
+    assert "this run was over when its job was started again" in script_output(run)
     assert run.result() == before
     assert run.attempts() == [1]
 

@@ -288,6 +288,21 @@ def test_the_script_refuses_to_start_if_the_run_is_over(tmp_path: Path) -> None:
     assert not (scene.stubs / "srun.runs").exists()
 
 
+@pytest.mark.parametrize(("told", "status"), [("0\n", 0), ("10\n", 10), (None, 5), ("", 5)])
+def test_a_job_that_slurm_starts_again_after_the_end_of_its_run_ends_as_the_run_did(
+    told: str | None, status: int, tmp_path: Path
+) -> None:
+    """Slurm never hears of the end of a job whose batch host is lost while it ends, and requeues it."""
+    scene = make_scene(tmp_path)
+    (scene.run_dir / "result.json").write_text("{}")
+    if told is not None:
+        (scene.run_dir / "exit_code").write_text(told)
+    found, _, errors = scene.run(STUB_STATUS="0", SLURM_RESTART_COUNT="1")
+    assert found == status
+    assert ("ends as the run did" in errors) == (status != 5)
+    assert not (scene.stubs / "srun.runs").exists()
+
+
 def test_the_slurm_script_refuses_to_start_outside_an_allocation(tmp_path: Path) -> None:
     status, _, errors = make_scene(tmp_path).run(STUB_STATUS="0", SLURM_JOB_ID="")
     assert status == 2
