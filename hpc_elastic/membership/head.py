@@ -217,6 +217,7 @@ class Head:
             is_gone: it surely has no workers.
             may_return: its agent most likely lives.
         """
+        may_return = may_return or (is_gone and self._may_have_left(node, now))
         member = self._members.lose(node, now, is_gone=is_gone, may_return=may_return)
         if member is None:
             return []
@@ -235,6 +236,17 @@ class Head:
         else:
             actions.append(Log(text=f"{node} is lost: {why}; the run does without it", level="warning"))
         return actions + self._check_stopped(now) + self._gather(now)
+
+    def _may_have_left(self, node: str, now: float) -> bool:
+        """Return whether a member whose connection has ended may have given this head up, and its goodbye was lost.
+
+        Where the network between them was down for as long as a member is patient, its kernel answers this head with a
+        reset when it is up again, as that of a dead agent does.
+        """
+        member = self._roster.get(node)
+        if member is None or node == self._settings.node:
+            return False
+        return now - member.lease.heard >= self._settings.timing.silent_before_reset_s
 
     # Events of people and of the run directory.
 

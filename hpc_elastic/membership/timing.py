@@ -140,6 +140,14 @@ class Timing:
         return self.lease_s / 2
 
     @property
+    def silent_before_reset_s(self) -> float:
+        """Return how long a member was silent whose reset may be that of a live agent that has given its head up.
+
+        A member that lives is heard at each of its beats, four in its patience, or two with very many members.
+        """
+        return self.patience_s * 3 / 4
+
+    @property
     def looks_every_s(self) -> float:
         """Return the interval at which a head checks its members' leases; a check takes longer with more members."""
         return self.lease_s / 12

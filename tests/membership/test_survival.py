@@ -304,6 +304,26 @@ def test_a_side_with_too_few_waits_for_a_silent_node_whoever_was_lost_before() -
     assert the_cause(script.pass_time(3 * LEASE_S + 1)) == ("node_lost", ExitCode.NODE_LOST)
 
 
+def test_members_whose_connections_end_after_a_silence_may_have_given_the_head_up() -> None:
+    """The network of the head's node was down for as long as they are patient, and their kernels answer with resets."""
+    script = running(min_nodes=2)
+    script.beating = {0}
+    script.pass_time(Timing(lease_s=LEASE_S).patience_s)
+    for node_id in (1, 2, 3):
+        script.lose(node_id)
+    assert not of_kind(restart(script, 0), WriteResult)
+    actions = [*script.join(1), *script.join(2), *script.pass_time(LEASE_S)]
+    assert the_claim(actions).claim.members == ("node0", "node1", "node2")
+
+
+def test_members_whose_connections_end_while_they_beat_are_dead() -> None:
+    script = running(min_nodes=2)
+    script.pass_time(LEASE_S)
+    for node_id in (1, 2, 3):
+        script.lose(node_id)
+    assert the_cause(restart(script, 0)) == ("node_lost", ExitCode.NODE_LOST)
+
+
 def test_whose_connection_was_reset_may_live_where_the_network_has_taken_another() -> None:
     script = running(min_nodes=2)
     script.lose(2, is_gone=False)
