@@ -216,7 +216,9 @@ class CopiesSeen:
         for name in names:
             part, role = part_in(world, name), next(each.role for each in world.nodes if each.node == name)
             peers = [agents[each.node] for each in world.nodes if each.role == role]
-            shared = (state for peer in peers for state in peer.workers.states.truth() if state.part is None)
+            shared = (
+                state for peer in peers for state in peer.workers.states.truth() if state.part == shared_place(role)
+            )
             own = (state for state in agents[name].workers.states.truth() if state.part == part)
             others = (state for state in copies if state.part == part)
             fitting.append({state.version for each in (shared, own, others) for state in each})

@@ -48,6 +48,7 @@ class KeptAttempt:
     """An attempt as a keeper is told of it.
 
     `part` and `shared` are whose the states of this node are, of each rank's own and of one that is the same on all.
+    `is_source`: other nodes get the state that the attempt begins with from this one.
     """
 
     attempt: int
@@ -55,6 +56,7 @@ class KeptAttempt:
     shared: str
     version: StateVersion | None
     copies_to: Endpoint | None
+    is_source: bool = False
 
 
 class KeeperLink:
@@ -138,6 +140,7 @@ class KeeperLink:
             "shared": attempt.shared,
             "version": None if version is None else [version.attempt, version.step],
             "copies_to": None if to is None else [to.address, to.port],
+            "is_source": attempt.is_source,
         }
         try:
             for _ in range(2):  # the one that there is may have just ended

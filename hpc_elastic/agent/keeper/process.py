@@ -120,7 +120,7 @@ class Keeper:
             before, self._own = self._own, own
             sender, self._sender = self._sender, None
             leaving, self._leaving = self._leaving, None
-            if before is not None and version is not None and before.part != own.part:
+            if before is not None and message["is_source"] and before.part != own.part:
                 self._leaving = before.copy()
         if leaving is not None:
             leaving.close()

@@ -91,7 +91,8 @@ class RankStates:
         self._unchecked: set[tuple[int, int]] = set()  # versions whose checksums are not compared yet
         self._files: list[int] = []  # by local rank
         self._numbers: list[memoryview] = []
-        self._part = ""
+        self._part = ""  # whose the states are, of each rank's own ...
+        self._shared = ""  # ... and of one that is the same on all ranks
         self._assign: Assign | None = None  # of the latest attempt
         self._first_rank = 0
         self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
@@ -102,9 +103,12 @@ class RankStates:
         if assign.state is None:
             return None
         found = self._of_version(assign.state)
-        # Other ranks may have been here: what files have fits any place, what is in memory that of its own ranks.
-        is_here = bool(found and found[0] is not None and found[0].is_replicated) or (
-            len(found) == assign.workers and None not in found and part_of(assign) == self._part
+        # Other ranks may have been here, of another role even: what is in memory fits those that have saved it.
+        is_shared = bool(found and found[0] is not None and found[0].is_replicated)
+        is_here = (
+            shared_place(assign.role) == self._shared
+            if is_shared
+            else len(found) == assign.workers and None not in found and part_of(assign) == self._part
         )
         is_checked = (assign.state.attempt, assign.state.step) not in self._unchecked
         return None if is_here and is_checked else assign.state
@@ -146,7 +150,7 @@ class RankStates:
         """Take these memories, which `fetch` has filled for this attempt, in the place of those that there are."""
         self.close()
         self._unchecked.clear()
-        self._part = part_of(assign)
+        self._part, self._shared = part_of(assign), shared_place(assign.role)
         self._files = files
         self._numbers = [map_control(file) for file in files]
 
@@ -195,7 +199,9 @@ class RankStates:
         Raises:
             StateNotHereError: this node does not hold that state.
         """
-        self._part, self._first_rank, self._assign = part_of(assign), assign.first_rank, assign
+        is_of_role = self._shared in ("", shared_place(assign.role))
+        self._part, self._shared = part_of(assign), shared_place(assign.role)
+        self._first_rank, self._assign = assign.first_rank, assign
         try:
             self._have(assign.workers)
         except (OSError, ValueError) as error:
@@ -214,7 +220,7 @@ class RankStates:
             numbers[LIMIT] = most // assign.workers
             every = numbers[COPY_EVERY] if self._dial is not None and assign.copies_to is not None else 0
             numbers[COPY_EVERY] = 0 if self._dial is None or assign.copies_to is None else max(1, every // 2)
-        self._choose(assign.state)
+        self._choose(assign.state, is_of_role=is_of_role)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
 
     @property
@@ -235,8 +241,8 @@ class RankStates:
             self._files.append(create_memory(len(self._files)))
             self._numbers.append(map_control(self._files[-1]))
 
-    def _choose(self, version: StateVersion | None) -> None:
-        wanted = None if version is None else (version.attempt, version.step)
+    def _choose(self, version: StateVersion | None, *, is_of_role: bool) -> None:
+        wanted = None if version is None or not is_of_role else (version.attempt, version.step)
         found = [self._forget_others(local_rank, wanted) for local_rank in range(len(self._files))]
         if version is None:
             return
@@ -327,7 +333,7 @@ class RankStates:
         for version, state in (found[0] if found else {}).items():
             is_whole = all(version in each and not each[version].is_replicated for each in found)
             if state.is_replicated or is_whole:
-                part = None if state.is_replicated else self._part
+                part = self._shared if state.is_replicated else self._part
                 held.append(HeldState(attempt=version[0], step=version[1], part=part))
         return tuple(held)
 
@@ -356,6 +362,7 @@ def kept_attempt(assign: Assign) -> KeptAttempt:
         shared=shared_place(assign.role),
         version=assign.state,
         copies_to=assign.copies_to,
+        is_source=assign.is_source,
     )
 
 
