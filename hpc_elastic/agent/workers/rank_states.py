@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hpc_elastic.agent.keeper.channel import Dial
-from hpc_elastic.agent.keeper.fetch import fetch_states
+from hpc_elastic.agent.keeper.fetch import BreakOff, fetch_states
 from hpc_elastic.agent.keeper.link import KeptAttempt
 from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.workers.state_files import StateFileError, StatePart, read_states
@@ -113,8 +113,13 @@ class RankStates:
         is_checked = (assign.state.attempt, assign.state.step) not in self._unchecked
         return None if is_here and is_checked else assign.state
 
-    def fetch(self, assign: Assign, layout: RunLayout) -> list[int] | None:
+    def fetch(self, assign: Assign, layout: RunLayout, breaking: BreakOff | None = None) -> list[int] | None:
         """Get the state that an attempt goes on with from another node or from the run directory.
+
+        Args:
+            assign: the attempt.
+            layout: the run directory.
+            breaking: breaks it off.
 
         Returns:
             New memories, by local rank; None if it is in memory here, and only its checksums were to be compared.
@@ -132,9 +137,13 @@ class RankStates:
         if self._dial is not None and assign.state_from:
             parts = (part_of(assign), shared_place(assign.role))
             try:
-                return fetch_states(self._dial, assign.state_from, parts, assign.state, assign.workers, self._most())
+                return fetch_states(
+                    self._dial, assign.state_from, parts, assign.state, assign.workers, self._most(), breaking
+                )
             except TransferError as error:
                 problem = f"no other node has given it ({error}), and "
+        if breaking is not None and breaking.is_asked:
+            raise StateNotHereError(f"step {assign.state.step} is not loaded: the attempt is stopped")
         try:
             if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
                 # An earlier allocation may have written it anew, and the other run's directory may be gone since.
