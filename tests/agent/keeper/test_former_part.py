@@ -52,7 +52,8 @@ def serve_three_parts(timers: list[Callable[[], None]], *, is_source: bool) -> i
     with agent, socket.create_server(("127.0.0.1", 0)) as listener:
         scope = {"run": SCOPE.run, "job_id": SCOPE.job_id, "restart_count": SCOPE.restart_count}
         told = {"do": "serve", "secret": SECRET.hex(), "scope": scope, "rate": None, "most": 0}
-        send_frame(agent, told, [listener.fileno()])
+        send_frame(agent, told)
+        send_frame(agent, {"do": "listen"}, [listener.fileno()])
         version = None
         for attempt in (1, 2, 3):
             memory = a_memory()
