@@ -365,12 +365,14 @@ class KeeperLink:
         if running is None:
             return
         running.is_over.set()
+        if is_hung:
+            running.child.kill()
         with contextlib.suppress(OSError):
             running.link.shutdown(socket.SHUT_RDWR)
         if running.listening is not None:
             running.listening.join(LEAVES_WITHIN_S)
         running.link.close()
-        if is_hung or not _has_ended(running.child, LEAVES_WITHIN_S):
+        if not is_hung and not _has_ended(running.child, LEAVES_WITHIN_S):
             running.child.kill()
         if _has_ended(running.child, LEAVES_WITHIN_S):  # else it hangs in the kernel
             running.child.collect()
