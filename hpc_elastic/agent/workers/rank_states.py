@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
 import zlib
 from collections.abc import Callable
@@ -393,13 +394,14 @@ def _not_here(version: StateVersion) -> StateNotHereError:
 def _checksum(descriptor: int, state: SlotState) -> int | None:
     """Return the checksum of a state, None if the file ends before it does.
 
-    It is read, not mapped: to touch a mapped page that its rank has given back would cost the agent memory.
+    It is read, not mapped: to touch a mapped page that its rank has given back would cost the agent memory. What it is
+    read into is given back at once: of a bytearray the C library would keep one for each thread that had one.
     """
     found, offset, end = 0, slot_offset(state.slot), slot_offset(state.slot) + state.length
-    memory = memoryview(bytearray(min(READ_BYTES, state.length)))
-    while offset < end:
-        count = os.preadv(descriptor, [memory[: end - offset]], offset)
-        if not count:
-            return None
-        found, offset = zlib.crc32(memory[:count], found), offset + count
+    with mmap.mmap(-1, min(READ_BYTES, state.length)) as buffer, memoryview(buffer) as memory:
+        while offset < end:
+            count = os.preadv(descriptor, [memory[: end - offset]], offset)
+            if not count:
+                return None
+            found, offset = zlib.crc32(memory[:count], found), offset + count
     return found
