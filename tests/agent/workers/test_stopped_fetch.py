@@ -27,10 +27,12 @@ class SilentKeeper:
     def __init__(self) -> None:
         self.is_dialling, self.answer = threading.Event(), threading.Event()
         self.dialled: list[str] = []
+        self.dialling = threading.current_thread()
 
     def dial(self, address: str, port: int) -> Channel:
         self.dialled.append(address)
         if len(self.dialled) == 1:
+            self.dialling = threading.current_thread()
             self.is_dialling.set()
             self.answer.wait(30)
         raise ChannelError("no answer in time")
@@ -64,15 +66,8 @@ def test_what_follows_a_stop_does_not_wait_for_a_state_that_was_being_fetched(tm
         assert not keeper.answer.is_set()
         assert (line, keeper.dialled) == ("", ["node3", "127.0.0.2"])
         keeper.answer.set()
-        await asyncio.to_thread(until_ended, "states")
+        await asyncio.to_thread(keeper.dialling.join, 10)
+        assert not keeper.dialling.is_alive()
         assert keeper.dialled == ["node3", "127.0.0.2"]  # the next one is not asked any more
 
     play(tmp_path, scene, keeper=keeper)
-
-
-def until_ended(name: str) -> None:
-    """Until one thread of this name, the latest flush's, is left."""
-    named = [thread for thread in threading.enumerate() if thread.name == name]
-    for thread in named[:-1]:
-        thread.join(10)
-        assert not thread.is_alive()
