@@ -151,6 +151,7 @@ soak-local: .venv/.installed
 soak-restarts: .venv/.installed
 	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork
 	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --start fork --nodes 1 --workers 2 --gloo
+	$(BIN)/python -m tests.soak.restarts --cycles $(CYCLES) --states
 
 soak-guard: .venv/.installed
 	$(BIN)/python -m tests.soak.guard_trials --first $(FIRST) --trials $(TRIALS)

@@ -133,7 +133,7 @@ class Policy:
         try:
             pause = min(backoff.first_s * backoff.factor**used, backoff.max_s)
         except OverflowError:
-            pause = backoff.max_s
+            pause = backoff.max_s if backoff.first_s else 0.0
         if not self.run:
             return pause
         digest = hashlib.sha256(f"{self.run}/{used}".encode()).digest()

@@ -7,7 +7,7 @@ of another history: it is not taken, and forgotten when an attempt begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 VERSIONS = 2
 Version = tuple[int, int]  # attempt and step
@@ -52,6 +52,11 @@ class CopyLedger:
         for part, versions in list(self._parts.items()):
             versions[:] = [each if each == version else None for each in versions]
             self._drop_if_empty(part)
+
+    def restore(self, part: str, versions: Sequence[Version | None]) -> None:
+        """Count the copies of a part that another process has left, by place, as far as they are wanted."""
+        self._parts[part] = [each if each is not None and self.is_wanted(each) else None for each in versions]
+        self._drop_if_empty(part)
 
     def is_wanted(self, version: Version) -> bool:
         """Return whether a state is of the attempt that runs, or the one with which it has begun."""

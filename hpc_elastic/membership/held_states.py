@@ -3,7 +3,8 @@
 A node has what is in its memory, and what was written to the run directory when the allocation before ended. Roles that
 restart together, and share a store, begin with the same step, and each of their nodes must hold it. A role that
 restarts alone, or whose failures are ignored, is chosen for by itself. A state that belongs to its ranks fits only
-a node that has the same part in a world of the same size; one that is the same on all ranks fits every node.
+a node that has the same part in a world of the same size; one that is the same on all ranks fits every node of the role
+that has saved it.
 
 A node that has not got the state can fetch it from another node's keeper: from the one that holds a copy of what its
 ranks had saved, wherever they were, or from any node of its role if the state is the same on all ranks.
@@ -14,9 +15,8 @@ node, one that is the same on all ranks by the first node that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from hpc_elastic.membership.messages import Assign
 from hpc_elastic.rundir.records import World, WorldNode
@@ -24,7 +24,6 @@ from hpc_elastic.rundir.state_records import OF_ANOTHER_RUN, ChosenState, Flush,
 
 KEPT = "was kept when the last allocation ended"
 Held = Mapping[str, tuple[HeldState, ...]]  # by node
-NO_KEEPERS: Mapping[str, str] = MappingProxyType({})
 MOST_HOLDERS = 3  # that a node asks for a state
 
 
@@ -84,7 +83,7 @@ def ranks_of(part: str) -> list[tuple[int, str]]:
 
 
 def shared_place(role: str) -> str:
-    """Return whose a state in a file is that is the same on all ranks of a role."""
+    """Return whose a state is that is the same on all ranks of a role, in memory and in a file."""
     return f"* {role}"
 
 
@@ -95,7 +94,7 @@ def choose_states(
     *,
     distrusted: Iterable[StateVersion] = (),
     kept: Sequence[KeptState] = (),
-    keepers: Mapping[str, str] = NO_KEEPERS,
+    keepers: Collection[str] = (),
 ) -> StateChoice:
     """Return the states with which these roles of a world start.
 
@@ -105,7 +104,7 @@ def choose_states(
         held: the states that each node holds, by its name.
         distrusted: states after whose loading the same failure came again before any newer one was saved by all.
         kept: the states that the run directory has.
-        keepers: the roles of the nodes from which others can fetch what they hold, by name.
+        keepers: the nodes from which others can fetch what they hold.
     """
     states, lines, starting, distrusted = [], [], set(roles), set(distrusted)
     sources: dict[str, tuple[str, ...]] = {}
@@ -143,13 +142,12 @@ def choose_states(
     return StateChoice(states=tuple(states), lines=tuple(lines), sources=sources)
 
 
-def _holders(held: Held, keepers: Mapping[str, str]) -> dict[str, dict[StateVersion, list[str]]]:
+def _holders(held: Held, keepers: Collection[str]) -> dict[str, dict[StateVersion, list[str]]]:
     """Return which nodes hold what others can fetch, by whose it is and by its version."""
     found: dict[str, dict[StateVersion, list[str]]] = {}
-    for node, role in keepers.items():
+    for node in keepers:
         for state in held.get(node, ()):
-            whose = shared_place(role) if state.part is None else state.part
-            found.setdefault(whose, {}).setdefault(state.version, []).append(node)
+            found.setdefault(state.part, {}).setdefault(state.version, []).append(node)
     return found
 
 
@@ -224,7 +222,7 @@ def states_to_flush(world: World, held: Held, ended: int) -> dict[str, Flush]:
         if newest is None:
             continue
         for each in nodes.values():
-            shared = [node for node in each if _has_shared(held.get(node.node, ()), newest)]
+            shared = [node for node in each if _has_shared(node, held.get(node.node, ()), newest)]
             for node in shared[:1] or each:
                 part = _part_in(world, node)
                 is_here = bool(shared) or newest in _versions(world, node, held.get(node.node, ()))
@@ -239,7 +237,7 @@ def _copies(held: Held) -> dict[str, dict[StateVersion, str]]:
     found: dict[str, dict[StateVersion, str]] = {}
     for node, states in held.items():
         for state in states:
-            if state.is_copy and state.part is not None:
+            if state.is_copy:
                 found.setdefault(state.part, {}).setdefault(state.version, node)
     return found
 
@@ -254,12 +252,18 @@ def _whole(
             for node in nodes
         )
     )
-    shared = (state.version for node in nodes for state in held.get(node.node, ()) if state.part is None)
+    shared = (
+        state.version
+        for node in nodes
+        for state in held.get(node.node, ())
+        if state.part == shared_place(node.role) and not state.is_copy
+    )
     return parts.union(shared)
 
 
-def _has_shared(held: Iterable[HeldState], version: StateVersion) -> bool:
-    return any(state.part is None and state.version == version for state in held)
+def _has_shared(node: WorldNode, held: Iterable[HeldState], version: StateVersion) -> bool:
+    whose = shared_place(node.role)
+    return any(state.part == whose and state.version == version and not state.is_copy for state in held)
 
 
 def state_for(states: Iterable[ChosenState], role: str) -> StateVersion | None:
@@ -277,8 +281,9 @@ def _versions(
     world: World, node: WorldNode, held: Iterable[HeldState], kept: Sequence[KeptState] = ()
 ) -> set[StateVersion]:
     """Return the states with which a node can begin."""
-    part, found = _part_in(world, node), {state.version for state in kept if _fits(world, node, state)}
-    return found.union(state.version for state in held if state.part in (None, part) and not state.is_copy)
+    found = {state.version for state in kept if _fits(world, node, state)}
+    its_own = _part_in(world, node), shared_place(node.role)
+    return found.union(state.version for state in held if state.part in its_own and not state.is_copy)
 
 
 def _fits(world: World, node: WorldNode, kept: KeptState) -> bool:

@@ -368,7 +368,7 @@ class Judge:
         held = self._held()
         distrusted = [state.version for state in self.history.states] if self._has_failed_again else []
         kept = [state for state in self._kept if state.version not in self._missing and not _has_newer(held, state)]
-        keepers = {member.node: member.role for member in self._members.roster if member.join.keeper_port}
+        keepers = [member.node for member in self._members.roster if member.join.keeper_port]
         choice = choose_states(world, claim.roles, held, distrusted=distrusted, kept=kept, keepers=keepers)
         self.sources = choice.sources
         self.told_of_states, self._has_failed_again = choice.lines, False

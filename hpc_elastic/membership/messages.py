@@ -135,7 +135,8 @@ class Assign:
     SHA-256 of `world.json`. `restarts`: failures of workers that the run answered with a restart so far. `notice` is
     the one that stands, which the workers hear of at their first call. `state` is the training state in memory with
     which the workers begin; None: with none. `state_from` are the keepers of the nodes that have it, where this one has
-    not; `copies_to` is the keeper that gets copies of the states of this node.
+    not; `copies_to` is the keeper that gets copies of the states of this node. `is_source`: other nodes get the state
+    that they begin with from this one.
     """
 
     KIND: ClassVar[str] = "assign"
@@ -158,6 +159,7 @@ class Assign:
     state: StateVersion | None = None
     state_from: tuple[Endpoint, ...] = ()
     copies_to: Endpoint | None = None
+    is_source: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -298,6 +298,7 @@ def assignments(
         domains: what fails as a whole and has the node in it, by node.
     """
     targets = copy_targets(world, keepers, domains)
+    asked = {holder for holders in sources.values() for holder in holders}
     roles = {role.role: role for role in world.roles}
     parts = {}
     for group_rank, node in enumerate(world.nodes):
@@ -324,6 +325,7 @@ def assignments(
             state=state_for(states, role.role),
             state_from=tuple(keepers[holder] for holder in sources.get(node.node, ()) if holder in keepers),
             copies_to=keepers[targets[node.node]] if node.node in targets else None,
+            is_source=node.node in asked,
         )
     return parts
 

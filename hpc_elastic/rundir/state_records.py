@@ -21,13 +21,13 @@ class StateVersion:
 class HeldState:
     """A state that a node holds for all its ranks, complete and undamaged.
 
-    `part` is the part in the world to which the state belongs: the node's own, or, if it `is_copy`, that of another
-    node; None for one that is the same on all ranks.
+    `part` is whose it is, as `membership.held_states` names it: the part in the world that the node had when it was
+    saved, or, if it `is_copy`, that of another node; the role for one that is the same on all of its ranks.
     """
 
     attempt: int
     step: int
-    part: str | None = None
+    part: str
     is_copy: bool = False
 
     @property

@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hpc_elastic.cgroup_memory import MemoryRoom, read_room
@@ -170,24 +170,52 @@ class RankState:
         Raises:
             _DoesNotFitError: there is no room.
         """
-        with_memory = [slot for slot in range(SLOTS) if slot_header(self._numbers, slot)[ALLOCATED]]
+        with_memory = [slot for slot in range(SLOTS) if self._allocated(slot)]
         every = 0 if is_replicated or self._numbers[NO_COPIES] else self._numbers[COPY_EVERY]
         slot = choose_slot(held, with_memory, every)
         try:
-            if len(with_memory) > 1 and slot not in with_memory:
+            is_one_more, grows = slot not in with_memory, length > self._allocated(slot)
+            if every and len(with_memory) > 1 and (is_one_more or (grows and len(with_memory) > 2)):
                 self._check_copies(length)
             address = self._reserve(slot, length)
         except _DoesNotFitError as error:
-            if not every:
-                raise
-            self._numbers[NO_COPIES] = 1
-            line = f"hpc-elastic: memory.save: {error}; training goes on without copies on another node"
-            print(line, file=sys.stderr, flush=True)
-            slot = choose_slot(held, with_memory, 0)
-            address = self._reserve(slot, length)
+            slot, address = self._take_one_of_two(held, with_memory, length)
+            if every:
+                self._numbers[NO_COPIES] = 1
+                line = f"hpc-elastic: memory.save: {error}; training goes on without copies on another node"
+                print(line, file=sys.stderr, flush=True)
         if (check := self._checks.pop(slot, None)) is not None:
             check.join()
         return slot, address
+
+    def _take_one_of_two(self, held: Sequence[SlotState], with_memory: Sequence[int], length: int) -> tuple[int, int]:
+        """Return a slot beside that of the newest state, and its address; free the other ones, which copies had.
+
+        Raises:
+            _DoesNotFitError: there is no room for two slots; all are as before.
+        """
+        newest = held[0].slot if held else None
+        slot = max((slot for slot in range(SLOTS) if slot != newest), key=self._allocated)
+        others = [each for each in with_memory if each not in (newest, slot)]
+        if others:
+            self._check_growth(slot, length, others)
+        for each in others:
+            self._free(each)
+        return slot, self._reserve(slot, length)
+
+    def _free(self, slot: int) -> None:
+        """Forget what is in a slot, and give its memory back, as far as the kernel takes it."""
+        header = slot_header(self._numbers, slot)
+        size, header[SEQUENCE], header[CRC_OF] = header[ALLOCATED], 0, 0
+        if (check := self._checks.pop(slot, None)) is not None:
+            check.join()
+        self._maps.pop(slot, None)
+        header[ALLOCATED] = 0
+        with contextlib.suppress(OSError, ValueError):
+            mmap.mmap(self._own, size, offset=slot_offset(slot)).madvise(mmap.MADV_REMOVE)
+
+    def _allocated(self, slot: int) -> int:
+        return int(slot_header(self._numbers, slot)[ALLOCATED])
 
     def _check_copies(self, length: int) -> None:
         """Check that there is room for what copies need: states that wait for theirs, and those of another node here.
@@ -223,25 +251,41 @@ class RankState:
         return self._maps[slot][1]
 
     def _grow(self, slot: int, length: int) -> None:
-        header = slot_header(self._numbers, slot)
-        wanted = -(-length // GROWS_BY) * GROWS_BY
-        others = sum(slot_header(self._numbers, each)[ALLOCATED] for each in range(SLOTS) if each != slot)
-        # The second copy is asked for with the first: one alone would be lost in the middle of the next save.
-        needed = wanted + max(others, wanted)
-        limit = self._numbers[LIMIT]
-        if needed > limit:
-            share = f"{self._numbers[PERCENT]} % of {_mebibytes(self._numbers[TOTAL])}"
-            raise _DoesNotFitError(
-                f"two copies of a state of {_mebibytes(length)} need {_mebibytes(needed)}, and this rank's part of the "
-                f"{share} that states may take is {_mebibytes(limit)}"
-            )
-        more = wanted - header[ALLOCATED]
-        _check_room(length, more if others else more + wanted, read_room())
+        wanted = self._check_growth(slot, length)
+        more = wanted - self._allocated(slot)
         try:
             reserve_slot(self._own, slot, wanted)
         except OSError as error:
             raise _DoesNotFitError(f"{_mebibytes(more)} more could not be reserved: {error.strerror}") from error
-        header[ALLOCATED] = wanted
+        slot_header(self._numbers, slot)[ALLOCATED] = wanted
+
+    def _check_growth(self, slot: int, length: int, freed: Collection[int] = ()) -> int:
+        """Return the size that a slot gets for a state of this length.
+
+        The memory of the other slots is asked for with it: one that is too small for the next save would be the end of
+        saving, with one state left that gets older and older.
+
+        Args:
+            slot: the slot.
+            length: of the state.
+            freed: slots that give their memory back before.
+
+        Raises:
+            _DoesNotFitError: there is no room.
+        """
+        wanted = -(-length // GROWS_BY) * GROWS_BY
+        others = [each for each in range(SLOTS) if each != slot and each not in freed and self._allocated(each)]
+        needed = wanted + (sum(max(wanted, self._allocated(each)) for each in others) or wanted)
+        limit = self._numbers[LIMIT]
+        if needed > limit:
+            share = f"{self._numbers[PERCENT]} % of {_mebibytes(self._numbers[TOTAL])}"
+            copies = "two copies" if len(others) < 2 else f"{len(others) + 1} copies"
+            raise _DoesNotFitError(
+                f"{copies} of a state of {_mebibytes(length)} need {_mebibytes(needed)}, and this rank's part of the "
+                f"{share} that states may take is {_mebibytes(limit)}"
+            )
+        _check_room(length, needed - sum(map(self._allocated, range(SLOTS))), read_room())
+        return wanted
 
     def _complain(self, text: str) -> None:
         if not self._has_complained:

@@ -302,6 +302,13 @@ def test_the_pause_grows_by_the_factor_up_to_its_maximum(used: int, pause: float
     assert policy.backoff_s(used) == pause
 
 
+def test_who_asks_for_no_pause_has_none_after_however_many_restarts() -> None:
+    restart = RestartPlan(
+        max_restarts=9, backoff=BackoffPlan(first_s=0, factor=2, max_s=60), no_progress_limit=3, max_node_losses=9
+    )
+    assert [Policy(restart=restart, run="train").backoff_s(used) for used in (0, 1023, 1024, 5000)] == [0.0] * 4
+
+
 def test_runs_that_failed_together_do_not_start_together() -> None:
     restart = RestartPlan(
         max_restarts=9, backoff=BackoffPlan(first_s=8, factor=2, max_s=60), no_progress_limit=3, max_node_losses=9

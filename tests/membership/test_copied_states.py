@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import pytest
 
 from hpc_elastic.membership.copy_ledger import CopyLedger
 from hpc_elastic.membership.held_states import (
-    NO_KEEPERS,
     Held,
     StateChoice,
     choose_states,
@@ -16,6 +15,7 @@ from hpc_elastic.membership.held_states import (
     part_of,
     rank_places,
     ranks_of,
+    shared_place,
     state_for,
     states_to_flush,
 )
@@ -36,13 +36,12 @@ def copies(node: str, *steps: int) -> tuple[HeldState, ...]:
     return tuple(HeldState(attempt=1, step=step, part=PARTS[node], is_copy=True) for step in steps)
 
 
-def shared(*steps: int) -> tuple[HeldState, ...]:
-    return tuple(HeldState(attempt=1, step=step) for step in steps)
+def shared(*steps: int, role: str = "default") -> tuple[HeldState, ...]:
+    return tuple(HeldState(attempt=1, step=step, part=shared_place(role)) for step in steps)
 
 
-def choose(held: Held, world: World = THREE, keepers: Mapping[str, str] | None = None) -> StateChoice:
-    roles = dict.fromkeys(held, "default") if keepers is None else keepers
-    return choose_states(world, [role.role for role in world.roles], held, keepers=roles)
+def choose(held: Held, world: World = THREE, keepers: Collection[str] | None = None) -> StateChoice:
+    return choose_states(world, [role.role for role in world.roles], held, keepers=held if keepers is None else keepers)
 
 
 def step(choice: StateChoice) -> int | None:
@@ -66,7 +65,7 @@ def test_a_copy_of_another_part_or_of_another_world_does_not_count() -> None:
 
 def test_a_copy_from_a_node_without_a_keeper_does_not_count() -> None:
     held = {"node0": own("node0", 9) + copies("node2", 9), "node1": own("node1", 9)}
-    assert step(choose(held, keepers=NO_KEEPERS)) is None
+    assert step(choose(held, keepers=())) is None
 
 
 def test_a_spare_holds_copies_for_others_from_when_it_was_in_the_world() -> None:
@@ -102,9 +101,9 @@ def test_a_state_that_is_the_same_on_all_ranks_is_had_from_any_node() -> None:
 
 def test_a_state_of_another_role_is_not_had() -> None:
     world = world_of("reader", "learner")
-    held = {"node0": shared(9)}
-    assert choose(held, world, {"node0": "reader"}).states == ()
-    assert choose(held, world, {"node0": "reader", "node1": "learner"}).states == ()
+    held = {"node0": shared(9, role="reader")}
+    assert choose(held, world).states == ()
+    assert choose(held, world, ["node0", "node1"]).states == ()
 
 
 def test_who_asks_for_what_many_have_asks_different_nodes() -> None:
@@ -121,6 +120,7 @@ def test_an_assignment_says_from_where_a_state_comes_and_where_copies_go() -> No
     parts = assignments(THREE, "", sources={"node2": ("node0",)}, keepers=keepers)
     assert [part.copies_to for part in parts.values()] == [keepers["node1"], keepers["node2"], keepers["node0"]]
     assert [part.state_from for part in parts.values()] == [(), (), (keepers["node0"],)]
+    assert [part.is_source for part in parts.values()] == [True, False, False]
 
 
 def test_copies_go_to_the_next_node_that_starts_together_with_this_one() -> None:

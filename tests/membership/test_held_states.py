@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from hpc_elastic.membership.held_states import (
@@ -42,9 +44,12 @@ def held(world: World, *steps: list[int]) -> dict[str, tuple[HeldState, ...]]:
     }
 
 
-def replicated(*steps: list[int]) -> dict[str, tuple[HeldState, ...]]:
+def replicated(*steps: list[int], roles: Sequence[str] = ("default",)) -> dict[str, tuple[HeldState, ...]]:
+    """What each node holds that is the same on all ranks of its role (`roles`, the last for the rest)."""
+    whose = [shared_place(roles[min(number, len(roles) - 1)]) for number in range(len(steps))]
     return {
-        f"node{number}": tuple(HeldState(attempt=1, step=step) for step in each) for number, each in enumerate(steps)
+        f"node{number}": tuple(HeldState(attempt=1, step=step, part=whose[number]) for step in each)
+        for number, each in enumerate(steps)
     }
 
 
@@ -58,13 +63,19 @@ def test_the_newest_that_all_nodes_hold_is_chosen() -> None:
 
 
 def test_a_later_attempt_is_newer_than_a_later_step() -> None:
-    states = (HeldState(attempt=1, step=100), HeldState(attempt=2, step=60))
+    states = (
+        HeldState(attempt=1, step=100, part=shared_place("default")),
+        HeldState(attempt=2, step=60, part=shared_place("default")),
+    )
     choice = choose_states(TWO, ["default"], {"node0": states, "node1": states})
     assert state_for(choice.states, "default") == StateVersion(attempt=2, step=60)
 
 
 def test_the_same_step_of_two_attempts_is_not_the_same_state() -> None:
-    states = {"node0": (HeldState(attempt=1, step=7),), "node1": (HeldState(attempt=2, step=7),)}
+    states = {
+        "node0": (HeldState(attempt=1, step=7, part=shared_place("default")),),
+        "node1": (HeldState(attempt=2, step=7, part=shared_place("default")),),
+    }
     assert choose_states(TWO, ["default"], states).states == ()
 
 
@@ -112,6 +123,31 @@ def test_roles_that_restart_together_begin_with_the_same_step() -> None:
     choice = choose_states(world, ["trainer", "reader"], held(world, [4, 5], [3, 4]))
     assert [(state.roles, state.step) for state in choice.states] == [(("trainer", "reader"), 4)]
     assert choose_states(world, ["trainer", "reader"], held(world, [4], [])).states == ()
+
+
+def test_a_state_that_all_ranks_share_fits_only_the_role_that_has_saved_it() -> None:
+    world = world_of("trainer", "reader")  # node0 had the place of a reader when it saved
+    roles = ["trainer", "reader"]
+    choice = choose_states(world, roles, replicated([5], [5], roles=["reader"]))
+    assert not choice.states
+    assert choice.lines[0].endswith("load from disk: the states in memory belong to other ranks than node0 has now")
+    assert choose_states(world, roles, replicated([5], [5], roles=roles)).states
+    apart = world_of("trainer", "reader", restarts=dict.fromkeys(roles, "restart_role"))
+    alone = choose_states(apart, ["trainer"], replicated([5], [9], roles=["reader"]), keepers=["node0", "node1"])
+    assert (alone.states, alone.sources) == ((), {})
+
+
+def test_one_that_holds_the_state_of_its_former_role_gets_that_of_its_role_from_another_node() -> None:
+    world = world_of("trainer", "trainer", "reader")
+    states = replicated([5], [5], [5], roles=["reader", "trainer", "reader"])
+    choice = choose_states(world, ["trainer", "reader"], states, keepers=list(states))
+    assert state_for(choice.states, "trainer") == StateVersion(attempt=1, step=5)
+    assert choice.sources == {"node0": ("node1",)}
+
+
+def test_a_state_of_another_role_is_not_written_for_the_next_allocation() -> None:
+    apart = world_of("trainer", "reader", restarts={"reader": "restart_role", "trainer": "restart_role"})
+    assert states_to_flush(apart, replicated([9], [6], roles=["reader"]), 3).keys() == {"node1"}
 
 
 def test_a_role_that_restarts_alone_is_chosen_for_by_itself() -> None:
@@ -187,9 +223,10 @@ def test_one_node_writes_the_newest_state_that_is_the_same_on_all_ranks_although
 
 
 def test_roles_that_restart_together_write_the_same_step_and_one_that_does_not_its_own() -> None:
-    together = world_of("trainer", "reader")
-    assert states_to_flush(together, replicated([7, 8], [6, 7]), 3).keys() == {"node0", "node1"}
-    assert {flush.state.step for flush in states_to_flush(together, replicated([7, 8], [6, 7]), 3).values()} == {7}
+    together, roles = world_of("trainer", "reader"), ("trainer", "reader")
+    held = replicated([7, 8], [6, 7], roles=roles)
+    assert states_to_flush(together, held, 3).keys() == {"node0", "node1"}
+    assert {flush.state.step for flush in states_to_flush(together, held, 3).values()} == {7}
     apart = world_of("trainer", "reader", restarts={"reader": "restart_role", "trainer": "restart_role"})
-    steps = {node: flush.state.step for node, flush in states_to_flush(apart, replicated([7, 8], [6, 7]), 3).items()}
+    steps = {node: flush.state.step for node, flush in states_to_flush(apart, held, 3).items()}
     assert steps == {"node0": 8, "node1": 7}

@@ -8,7 +8,7 @@ keeps and forgets is decided by the shipped `CopyLedger`, what is copied and how
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,8 @@ class NodeCopies:
         self._part = ""
         self.every = 0
         self._lateness, self._is_late = Lateness(), False
-        self.told: tuple[HeldState, ...] = ()  # what the head has heard of last
+        self.told: tuple[HeldState, ...] = ()  # what the head has heard of last ...
+        self.told_at = 0.0  # ... and when its agent had asked for that
 
     # As `agent.keeper.process`.
 
@@ -58,6 +59,7 @@ class NodeCopies:
             self._run.clock.after(LOOKS_EVERY_S, lambda: self._look(assign.attempt, to))
 
     def held(self) -> tuple[HeldState, ...]:
+        self.told_at = self._run.clock.now
         self.told = tuple(
             HeldState(attempt=attempt, step=step, part=part, is_copy=True)
             for part, (attempt, step) in self._ledger.held()
@@ -180,12 +182,13 @@ class CopiesSeen:
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
         self.kept_promises = 0  # attempts after the loss of a node that had to begin with what was copied
-        self._copied: dict[StateVersion, dict[str, str]] = {}  # which nodes have copied it, and to which
+        # By version, which nodes have copied it, to which, and when.
+        self._copied: dict[StateVersion, dict[str, tuple[str, float]]] = {}
         self._tried: set[StateVersion] = set()
 
     def copied(self, source: Agent, target: Agent, version: StateVersion) -> None:
         """A node's states are on another one."""
-        self._copied.setdefault(version, {})[source.name] = target.name
+        self._copied.setdefault(version, {})[source.name] = target.name, self._run.clock.now
 
     def claimed(
         self,
@@ -216,7 +219,9 @@ class CopiesSeen:
         for name in names:
             part, role = part_in(world, name), next(each.role for each in world.nodes if each.node == name)
             peers = [agents[each.node] for each in world.nodes if each.role == role]
-            shared = (state for peer in peers for state in peer.workers.states.truth() if state.part is None)
+            shared = (
+                state for peer in peers for state in peer.workers.states.truth() if state.part == shared_place(role)
+            )
             own = (state for state in agents[name].workers.states.truth() if state.part == part)
             others = (state for state in copies if state.part == part)
             fitting.append({state.version for each in (shared, own, others) for state in each})
@@ -243,12 +248,16 @@ class CopiesSeen:
         saved = min(last.values())
         for version, targets in sorted(self._copied.items(), reverse=True):
             is_copied = all(node in targets for node in nodes)
-            is_kept = is_copied and not any(targets[node] in lost for node in lost.intersection(nodes))
+            is_kept = is_copied and all(self._is_kept(head, *targets[node], lost) for node in lost.intersection(nodes))
             if version.attempt == earlier.attempt and is_kept and saved - version.step <= 1:
                 self.kept_promises += 1
                 text = f"attempt {world.attempt} begins with {found} after the loss of {lost}; all had copied {version}"
                 require(found is not None and found >= version, text)
                 return
+
+    def _is_kept(self, head: Agent, target: str, at: float, lost: Collection[str]) -> bool:
+        """Whether a copy is on a node that is there, and was complete when its agent has asked for what is there."""
+        return target not in lost and at <= self._run.peer(head, target).workers.states.copies.told_at
 
 
 def part_in(world: World, name: str) -> str:

@@ -39,16 +39,16 @@ def draw_spares(seed: int) -> Scenario:
     faults = []
     for number in range(members):  # the world ends, one member after the other, or seems to
         what = "kill_agent" if only_deaths else dice.choice(KINDS)
-        faults.append(_fault(dice, scenario, what, HEAD if number == 0 and not only_deaths else number, at))
+        faults.append(draw_fault(dice, scenario, what, HEAD if number == 0 and not only_deaths else number, at))
         at += dice.choice([0.0, 0.0, 0.001, 0.3, dice.uniform(0, 2.5 * scenario.lease_s)])
     if dice.random() < 0.6:  # and something happens to those who might go on
         what = "kill_agent" if only_deaths else dice.choice(KINDS)
         node = dice.choice([HEAD, dice.randrange(scenario.nodes)] + ([] if only_deaths else [SECOND]))
-        faults.append(_fault(dice, scenario, what, node, at + dice.uniform(0, 4 * scenario.lease_s)))
+        faults.append(draw_fault(dice, scenario, what, node, at + dice.uniform(0, 4 * scenario.lease_s)))
     return replace(scenario, faults=tuple(faults))
 
 
-def _fault(dice: random.Random, scenario: Scenario, what: str, node: int, at: float) -> Fault:
+def draw_fault(dice: random.Random, scenario: Scenario, what: str, node: int, at: float) -> Fault:
     fault = Fault(what=what, node=node, at=round(at, 3))
     if what in ("kill_agent", "power_off"):
         return fault

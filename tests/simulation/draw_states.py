@@ -8,13 +8,16 @@ from dataclasses import replace
 from tests.simulation.draw import draw
 from tests.simulation.draw_copies import draw_copies
 from tests.simulation.draw_spares import draw_spares
+from tests.simulation.draw_state_roles import draw_state_roles
 from tests.simulation.scenario import Scenario
 
 
 def draw_states(seed: int) -> Scenario:
-    """The scenario of a seed: what another drawing has for it, with ranks that save; each fourth one for copies."""
+    """The scenario of a seed: what another drawing has for it, with ranks that save; some for copies, and for roles."""
     if seed % 4 == 3:
         return draw_copies(seed)
+    if seed % 20 == 17:
+        return draw_state_roles(seed)
     dice = random.Random(f"states/{seed}")
     scenario = (draw_spares if dice.random() < 0.4 else draw)(seed)
     roles = tuple(

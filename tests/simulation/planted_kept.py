@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc_elastic.membership import held_states
 from hpc_elastic.membership import judge as judge_module
-from hpc_elastic.membership.held_states import Held, states_to_flush
+from hpc_elastic.membership.held_states import Held, shared_place, states_to_flush
 from hpc_elastic.membership.judge import Judge
 from hpc_elastic.rundir.records import World, WorldNode
 from hpc_elastic.rundir.state_records import Flush, KeptState, StateVersion
@@ -61,7 +61,10 @@ def _misses_nothing(self: Judge, state: StateVersion) -> None:
 
 def _forgets_the_part(world: World, held: Held, ended: int) -> dict[str, Flush]:
     """What belongs to its ranks is taken for what is the same on all of them."""
-    shared = {node: tuple(replace(each, part=None) for each in states) for node, states in held.items()}
+    whose = {node.node: shared_place(node.role) for node in world.nodes}
+    shared = {
+        node: tuple(replace(each, part=whose.get(node, each.part)) for each in states) for node, states in held.items()
+    }
     return states_to_flush(world, shared, ended)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpc_elastic.membership import judge as judge_module
-from hpc_elastic.membership.held_states import Held, StateChoice, choose_states
+from hpc_elastic.membership.held_states import Held, StateChoice, choose_states, shared_place
 from hpc_elastic.rundir.records import World
 from hpc_elastic.rundir.state_records import StateVersion
 from hpc_elastic.state_memory import choose_slot
@@ -24,8 +24,27 @@ def _of_the_first_node(world: World, roles: Iterable[str], held: Held, **more: A
 
 def _of_any_rank(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
     """A state goes to whoever has a part now."""
-    freed = {node: tuple(replace(each, part=None) for each in states) for node, states in held.items()}
+    whose = {node.node: shared_place(node.role) for node in world.nodes}
+    freed = {
+        node: tuple(replace(each, part=whose.get(node, each.part)) for each in states) for node, states in held.items()
+    }
     return choose_states(world, roles, freed, **more)
+
+
+def _of_any_role(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
+    """What is the same on all ranks of a role goes to those of another one, too."""
+    whose = {node.node: shared_place(node.role) for node in world.nodes}
+    freed = {
+        node: tuple(
+            replace(each, part=whose.get(node, each.part)) if each.part.startswith("* ") else each for each in states
+        )
+        for node, states in held.items()
+    }
+    return choose_states(world, roles, freed, **more)
+
+
+def _is_anybodys(self: NodeStates, wanted: str, here: str) -> bool:
+    return True
 
 
 def _the_oldest(world: World, roles: Iterable[str], held: Held, **more: Any) -> StateChoice:
@@ -58,6 +77,10 @@ def _ignores_damage(self: NodeStates, saved: Saved) -> bool:
 STATE_BUGS: dict[str, list[tuple[Any, str, Any]]] = {
     "one node's state is taken for everybody's": [(judge_module, "choose_states", _of_the_first_node)],
     "a state is given to other ranks than its own": [(judge_module, "choose_states", _of_any_rank)],
+    "a state that is the same on all ranks of a role is given to another role": [
+        (judge_module, "choose_states", _of_any_role),
+        (NodeStates, "_is_its_own", _is_anybodys),
+    ],
     "the oldest state is chosen": [(judge_module, "choose_states", _the_oldest)],
     "steps of two attempts are the same": [
         (NodeStates, "_forget", _forgets_nothing),

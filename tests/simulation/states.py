@@ -42,6 +42,7 @@ class Saved:
     is_damaged: bool = False
     ordinal: int = 0
     world_size: int = 0
+    role: str = ""
 
 
 class NodeStates:
@@ -51,7 +52,7 @@ class NodeStates:
         self._agent = agent
         self._run = agent.run
         self._slots: dict[int, list[Saved | None]] = {}
-        self._part = ""
+        self._part, self._shared = "", ""
         self._before: tuple[str, dict[int, list[Saved | None]]] = "", {}
         self._loaded: dict[int, Saved] = {}
         self._assign: Assign | None = None
@@ -71,7 +72,8 @@ class NodeStates:
             return None
         sources = [0] if self._is_replicated else list(range(assign.workers))
         slots = [self._slots.get(source, []) for source in sources]
-        is_same_part = self._is_replicated or part_of(assign) == self._part
+        whose = (shared_place(assign.role), self._shared) if self._is_replicated else (part_of(assign), self._part)
+        is_same_part = self._is_its_own(*whose)
         self._before = self._part, {}
         if is_same_part and all(any(each is not None and each.version == wanted for each in found) for found in slots):
             return None
@@ -81,10 +83,13 @@ class NodeStates:
         if None in found:
             return wanted
         empty = [None] * (SLOTS - 1)
-        self._before = self._part, self._slots  # its keeper gives these for a while
+        self._before = self._part, self._slots if assign.is_source else {}  # its keeper gives these for a while
         self._slots = {source: [saved, *empty] for source, saved in zip(sources, found, strict=True)}
         self._touched = {}
         return None
+
+    def _is_its_own(self, wanted: str, here: str) -> bool:
+        return wanted == here
 
     def own(self, part: str, shared: str, wanted: StateVersion) -> list[Saved] | None:
         """As `agent.keeper.own_states.OwnStates.find`."""
@@ -129,7 +134,7 @@ class NodeStates:
 
     def begin(self, assign: Assign) -> None:
         """As `agent.workers.rank_states.RankStates.begin`."""
-        self._part, self._assign = part_of(assign), assign
+        self._part, self._shared, self._assign = part_of(assign), shared_place(assign.role), assign
         self._slots = {rank: self._slots.get(rank, [None] * SLOTS) for rank in range(assign.workers)}
         self._loaded = {}
         for local_rank in range(assign.workers):
@@ -167,7 +172,7 @@ class NodeStates:
         held = [{each.version for each in slots if each is not None} for slots in slots_of_ranks]
         if self._is_replicated:
             held = held[:1]
-        part = None if self._is_replicated else self._part
+        part = self._shared if self._is_replicated else self._part
         common = sorted(set.intersection(*held)) if held else []
         return tuple(HeldState(attempt=each.attempt, step=each.step, part=part) for each in common)
 
@@ -218,7 +223,8 @@ class NodeStates:
         is_damaged = dice.random() < self._run.scenario.damage_chance
         version = self._version(worker, step)
         world_size = len(self._run.disk.worlds[worker.attempt].ranks)
-        saved = Saved(version, worker.rank, history, is_damaged, step - self._first_step + 1, world_size)
+        ordinal = step - self._first_step + 1
+        saved = Saved(version, worker.rank, history, is_damaged, ordinal, world_size, worker.role)
 
         def commit() -> None:
             if self._is_alive(worker) and self._slots.get(worker.local_rank) is slots:
@@ -284,6 +290,7 @@ class StatesSeen:
         require((saved.version, saved.history) == (found.version, found.history), f"{what}: two steps")
         is_its_own = (saved.rank, saved.world_size) == (rank, assign.world_size) or self._run.scenario.are_replicated
         require(is_its_own, f"rank {rank} begins with the state of rank {saved.rank}")
+        require(saved.role == assign.role, f"rank {rank} of role {assign.role} begins with a state of {saved.role}")
 
     def may_save(self, worker: Worker, step: int) -> bool:
         """Whether all ranks that share this one's store have saved the step before, if they have begun after it."""
@@ -364,7 +371,7 @@ class StatesSeen:
                 for rank in range(node.first_rank, node.first_rank + node.workers)
             }
             fitting.append(
-                {each.version for each in held if each.part in (None, shape)}
+                {each.version for each in held if each.part in (shape, shared_place(node.role))}
                 | {each.version for each in kept if places <= each.places or f"* {node.role}" in each.places}
             )
         return set.intersection(*fitting) if fitting else set()

@@ -20,7 +20,10 @@ COPY_SEEN = {
     "one place for the copies of a part": 3,
     "what waits for its copy is overwritten": 3,
 }
-SEEN = {"a state is given to other ranks than its own": 28}
+SEEN = {
+    "a state is given to other ranks than its own": 28,
+    "a state that is the same on all ranks of a role is given to another role": 257,
+}
 
 
 @pytest.mark.long

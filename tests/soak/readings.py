@@ -13,12 +13,14 @@ from pathlib import Path
 from statistics import median
 
 from hpc_elastic.processes import Process, all_processes, with_descendants
+from hpc_elastic.state_memory import MEMORY_NAME
 
 SHARED_MEMORY = Path("/dev/shm")
 # What a process is, by a word of its command line. Their memory counts: they live as long as the allocation.
 LASTING = {
     b"hpc_elastic.agent.main": "agent",
     b"hpc_elastic.agent.guard.process": "guard",
+    b"hpc_elastic.agent.keeper.process": "keeper",
     b"hpc_elastic.worker.store_host": "store host",
     b"hpc_elastic.worker.fork_server": "fork server",
 }
@@ -35,6 +37,7 @@ class Reading:
     threads: Counter[str] = field(default_factory=Counter)
     mappings: Counter[str] = field(default_factory=Counter)
     memory_kib: Counter[str] = field(default_factory=Counter)
+    states_kib: dict[int, int] = field(default_factory=dict)  # of memories of training states, by inode
     shared_memory: frozenset[str] = frozenset()  # what nobody holds, of all in /dev/shm that is newer than the run
     temporary: frozenset[str] = frozenset()
     run_files: int = 0
@@ -49,6 +52,7 @@ class Reading:
         for kind in self.processes:
             held = f"{self.descriptors[kind]} descriptors, {self.threads[kind]} threads, {self.mappings[kind]} mappings"
             rows.append(f"  {self.processes[kind]} {kind}: {held}, {self.memory_kib[kind]} KiB")
+        rows.append(f"  {len(self.states_kib)} memories of states: {sum(self.states_kib.values())} KiB")
         left = f"  {len(self.shared_memory)} in shared memory, {len(self.temporary)} temporary files"
         directory = f"  run directory: {self.run_files} files, {self.run_bytes / 1024:.0f} KiB"
         return "\n".join([f"after {self.cycle} cycles", *sorted(rows), left, directory])
@@ -88,9 +92,19 @@ def _add(reading: Reading, process: Process) -> None:
     if kind in LASTING.values():
         status = (place / "status").read_text()
         reading.descriptors[kind] += len(list((place / "fd").iterdir()))
+        reading.states_kib.update(_states_of(place))
         reading.threads[kind] += len(list((place / "task").iterdir()))
         reading.mappings[kind] += len((place / "maps").read_bytes().splitlines())
         reading.memory_kib[kind] += sum(map(int, _RESIDENT.findall(status)))
+
+
+def _states_of(place: Path) -> Iterator[tuple[int, int]]:
+    """Yield inode and KiB of the memories of training states that a process has open."""
+    for link in (place / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            if MEMORY_NAME in os.readlink(link):
+                status = link.stat()
+                yield status.st_ino, status.st_blocks // 2
 
 
 def _size(run: Path) -> dict[str, int]:
@@ -143,6 +157,12 @@ def grown(first: Reading, last: Reading, *, memory: float) -> Iterator[str]:
     all_before, all_after = first.memory_kib.total(), last.memory_kib.total()
     if all_after > (1 + memory) * all_before:
         yield f"memory: {all_before} KiB have become {all_after}, over {memory:.0%} more"
+    states_before, states_after = sum(first.states_kib.values()), sum(last.states_kib.values())
+    if len(last.states_kib) > len(first.states_kib) or states_after > states_before:
+        yield (
+            f"states: {len(first.states_kib)} memories of {states_before} KiB have become {len(last.states_kib)} of "
+            f"{states_after} KiB"
+        )
     for kind in last.mappings:
         if last.mappings[kind] - first.mappings[kind] >= cycles / 2:
             yield f"mappings of {kind}: {first.mappings[kind]} have become {last.mappings[kind]}"

@@ -1,6 +1,9 @@
 """One run that crashes and restarts a thousand times, and must hold no more at the end than after its warm-up.
 
-    python -m tests.soak.restarts --cycles 1000 [--nodes 2] [--workers 1] [--gloo] [--start spawn]
+    python -m tests.soak.restarts --cycles 1000 [--nodes 2] [--workers 1] [--gloo] [--start spawn] [--states]
+
+With --states the ranks save in memory, each node copies its states to the other one, and each attempt must go on at
+the last step that all had saved.
 
 It stands still at some attempts, all of whose ranks are there: then what it holds is read and compared. `readings`
 has what must not grow.
@@ -40,6 +43,7 @@ env: {{OMP_NUM_THREADS: 1, TMPDIR: {folder}/temporary}}
 restart: {{max_restarts: {most}, no_progress_limit: {most}, backoff: {{first: 0s}}}}
 progress: {{file: {folder}/progress}}
 signals: {{grace: 5s, restart_grace: 2s}}
+state: {{replicas: {replicas}}}
 """
 
 
@@ -53,6 +57,7 @@ class Plan:
     nodes: int = 2
     workers: int = 1
     with_gloo: bool = False
+    with_states: bool = False
     start: str = "auto"
     memory_growth: float = MEMORY_GROWTH
     cycle_within_s: float = 60.0
@@ -83,7 +88,13 @@ def play(door: Door, plan: Plan, *, say: Callable[[str], None] = print) -> list[
         run.assert_nothing_left(within_s=30)
         assert (result["state"], result["attempts"]) == ("SUCCEEDED", plan.cycles + 1), run.story()
         limit = plan.memory_growth
-        leaks = [*grown(readings[0], readings[-1], memory=limit), *creeping(readings, memory=limit), *uneven(readings)]
+        lost = (folder / "lost").read_text().splitlines() if (folder / "lost").exists() else []
+        leaks = [
+            *lost,
+            *grown(readings[0], readings[-1], memory=limit),
+            *creeping(readings, memory=limit),
+            *uneven(readings),
+        ]
         assert not leaks, "\n".join([*leaks, *map(str, (readings[0], readings[-1]))])
         return readings
     finally:
@@ -93,6 +104,7 @@ def play(door: Door, plan: Plan, *, say: Callable[[str], None] = print) -> list[
 def _submit(door: Door, plan: Plan) -> Run:
     held = ",".join(str(cycle + 1) for cycle in plan.moments())
     arguments = [str(door.folder), str(plan.cycles), held, *(["--gloo"] if plan.with_gloo else [])]
+    arguments += ["--states"] if plan.with_states else []
     text = _JOB.format(
         nodes=plan.nodes,
         workers=plan.workers,
@@ -101,6 +113,7 @@ def _submit(door: Door, plan: Plan) -> Run:
         arguments=[f"{argument}" for argument in arguments],
         folder=door.folder,
         most=2 * plan.cycles,
+        replicas=int(plan.with_states),
     )
     door.write("job.yaml", text)
     return door.submit("job.yaml")
@@ -153,6 +166,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1, help="of each node")
     parser.add_argument("--gloo", action="store_true", help="the workers are a process group")
+    parser.add_argument("--states", action="store_true", help="the workers save states in memory")
     parser.add_argument("--start", default="auto", choices=["auto", "fork", "spawn"])
     arguments = parser.parse_args(words)
     plan = Plan(
@@ -162,6 +176,7 @@ def main(words: Sequence[str] | None = None) -> int:
         nodes=arguments.nodes,
         workers=arguments.workers,
         with_gloo=arguments.gloo,
+        with_states=arguments.states,
         start=arguments.start,
     )
     folder = Path(tempfile.mkdtemp(prefix="restarts-"))

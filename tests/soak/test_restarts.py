@@ -23,6 +23,7 @@ A_READING = Reading(
     mappings=Counter(agent=400, guard=100),
     memory_kib=Counter(agent=40_000, guard=12_000),
     temporary=frozenset({"torchinductor_ada"}),
+    states_kib={7: 4096},
     run_files=500,
     run_bytes=1_000_000,
 )
@@ -35,6 +36,13 @@ A_READING = Reading(
 def test_restarts_leave_nothing_behind(door: Door, with_gloo: bool) -> None:
     """So few cycles say nothing of memory, whose pages are handed out many at a time."""
     play(door, Plan(cycles=15, warm_up=6, every=5, with_gloo=with_gloo, memory_growth=0.1))
+
+
+@pytest.mark.local
+@pytest.mark.timeout(240)
+@pytest.mark.variant(of="test_the_others_go_on_if_the_head_is_killed")
+def test_restarts_with_states_leave_nothing_behind_and_go_on_at_the_last_step(door: Door) -> None:
+    play(door, Plan(cycles=15, warm_up=6, every=5, with_states=True, memory_growth=0.1))
 
 
 def after(cycle: int, **changes: object) -> Reading:
@@ -53,6 +61,8 @@ def after(cycle: int, **changes: object) -> Reading:
             after(1000, memory_kib=Counter(agent=40_521, guard=12_000)),
             "memory: 52000 KiB have become 52521, over 1% more",
         ),
+        (after(1000, states_kib={7: 4096, 8: 2048}), "states: 1 memories of 4096 KiB have become 2 of 6144 KiB"),
+        (after(1000, states_kib={9: 4098}), "states: 1 memories of 4096 KiB have become 1 of 4098 KiB"),
         (after(1000, shared_memory=frozenset({"torch_1"})), "shared memory that nobody holds: torch_1"),
         (after(1000, temporary=frozenset({"torchinductor_ada", "tmp1"})), "temporary files that nobody holds: tmp1"),
     ],

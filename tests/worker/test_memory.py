@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ def outcome_of(process: subprocess.Popen[str]) -> Outcome:
     return Outcome(process.returncode, stdout, stderr)
 
 
-def held(*steps: tuple[int, int], part: str | None = PART) -> tuple[HeldState, ...]:
+def held(*steps: tuple[int, int], part: str = PART) -> tuple[HeldState, ...]:
     return tuple(HeldState(attempt=attempt, step=step, part=part) for attempt, step in steps)
 
 
@@ -168,10 +169,22 @@ def test_a_later_attempt_may_save_an_earlier_step(node: Node) -> None:
 @pytest.mark.long
 def test_a_replicated_state_is_kept_once_and_loaded_by_every_rank(node: Node) -> None:
     node.run_both("from hpc_elastic import memory\nmemory.save(7, 'same', replicated=True)")
-    assert node.states.verify() == held((1, 7), part=None)
+    assert node.states.verify() == held((1, 7), part="* default")
     assert read_slots(map_control(node.files[1].own)) == []
     node.begin(2, StateVersion(attempt=1, step=7))
     assert node.run_both(LOAD) == ["('same', 7)\n"] * 2
+
+
+@pytest.mark.long
+def test_a_state_that_all_ranks_share_is_not_loaded_by_another_role(node: Node) -> None:
+    node.run_both("from hpc_elastic import memory\nmemory.save(7, 'of the trainer', replicated=True)")
+    order = replace(assign(2, StateVersion(attempt=1, step=7)), role="reader")
+    assert node.states.lacks(order) == order.state
+    with pytest.raises(StateNotHereError, match="step 7 that the attempt goes on with is not here"):
+        node.states.begin(order)
+    node.files = node.states.begin(replace(assign(3), role="reader"))
+    node.run_both("from hpc_elastic import memory\nmemory.save(7, 'of the reader', replicated=True)")
+    assert node.states.verify() == held((3, 7), part="* reader")
 
 
 @pytest.mark.long

@@ -106,7 +106,7 @@ def test_copies_that_do_not_fit_cost_one_line_and_no_state(node: CopyingNode) ->
 
 def test_a_state_that_is_the_same_on_all_ranks_takes_no_more_memory(node: CopyingNode) -> None:
     node.run(0, SAVES.replace("* 1000}", "* 1000}, replicated=True") + WAIT)
-    assert node.states.verify() == held((1, 10), (1, 9), part=None)
+    assert node.states.verify() == held((1, 10), (1, 9), part="* default")
 
 
 @pytest.mark.long

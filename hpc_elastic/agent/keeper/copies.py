@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpc_elastic.agent.keeper.transfer import NotNowError, Offer, RankSource, TransferError
 from hpc_elastic.membership.copy_ledger import VERSIONS, CopyLedger, Version
-from hpc_elastic.state_memory import GROWS_BY, create_memory, map_control, read_slots, reserve_slot
+from hpc_elastic.state_memory import (
+    ALLOCATED,
+    GROWS_BY,
+    create_memory,
+    map_control,
+    read_slots,
+    reserve_slot,
+    slot_header,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,10 +34,20 @@ class Copies:
 
     Args:
         find_room: returns how many bytes more copies may take that take so many already.
+        opened: is called with a part and the descriptors of new memories for it; must not block.
+        freed: is called with a part whose memories are freed; must not block.
     """
 
-    def __init__(self, find_room: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        find_room: Callable[[int], int],
+        *,
+        opened: Callable[[str, Sequence[int]], None] = lambda *_: None,
+        freed: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._find_room = find_room
+        self._opened = opened
+        self._freed = freed
         self._lock = threading.Lock()
         self._ledger = CopyLedger()
         self._memories: dict[str, _Memories] = {}
@@ -38,6 +56,24 @@ class Copies:
         """Forget all but the state with which an attempt begins."""
         with self._lock:
             self._ledger.begin(attempt, version)
+            self._free()
+
+    def restore(self, part: str, descriptors: list[int]) -> None:
+        """Take over the memories for a part, with what is complete in them; own the descriptors from now on.
+
+        Where there is a copy of that part, they are of no use any more.
+        """
+        with self._lock:
+            memories = _Memories(descriptors=descriptors)
+            if part in self._memories:
+                _close(memories)
+                return
+            numbers = [map_control(each) for each in descriptors]
+            found = [{state.slot: state.version for state in read_slots(each)} for each in numbers]
+            versions = [{each.get(slot) for each in found} for slot in range(VERSIONS)]
+            memories.bytes_reserved = sum(VERSIONS * max(_allocated(each)) for each in numbers)
+            self._memories[part] = memories
+            self._ledger.restore(part, [each.pop() if len(each) == 1 else None for each in versions])
             self._free()
 
     def held(self) -> list[tuple[str, Version]]:
@@ -110,6 +146,7 @@ class Copies:
             raise TransferError(f"copies of {offer.part} need {more} bytes more, and there is room for {max(0, room)}")
         if memories is None:
             memories = self._memories[offer.part] = _Memories(descriptors=_create(len(offer.lengths)))
+            self._opened(offer.part, memories.descriptors)
         memories.bytes_reserved = max(memories.bytes_reserved, needed)
         return memories
 
@@ -117,10 +154,15 @@ class Copies:
         """Free the memories of parts of which there is no copy."""
         for part in [part for part in self._memories if not self._ledger.has(part)]:
             _close(self._memories.pop(part))
+            self._freed(part)
 
 
 def _whole(length: int) -> int:
     return -(-length // GROWS_BY) * GROWS_BY
+
+
+def _allocated(numbers: memoryview) -> list[int]:
+    return [int(slot_header(numbers, slot)[ALLOCATED]) for slot in range(VERSIONS)]
 
 
 def _create(count: int) -> list[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hpc_elastic.agent.keeper.channel import Channel, ChannelError, Dial
 from hpc_elastic.agent.keeper.transfer import TransferError, parse_offer, receive_states
@@ -14,11 +15,57 @@ from hpc_elastic.rundir.records import Endpoint
 from hpc_elastic.rundir.state_records import StateVersion
 from hpc_elastic.state_memory import KEPT_FREE, create_memory
 
+BROKEN_OFF = "it was broken off"
 WITHIN_S = 600.0  # as long as the writing of a state may take
 
 
+class BreakOff:
+    """What breaks off a fetch that is under way in another thread, which waits for the other machine no longer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._is_asked = False
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the fetch is to end."""
+        return self._is_asked
+
+    def ask(self) -> None:
+        """Have the fetch end; wait for nothing."""
+        with self._lock:
+            self._is_asked = True
+            if self._channel is not None:
+                self._channel.abort()
+
+    @contextlib.contextmanager
+    def over(self, channel: Channel) -> Iterator[Channel]:
+        """Fetch over a channel, which is closed at the end.
+
+        Raises:
+            ChannelError: the fetch is to end.
+        """
+        try:
+            with self._lock:
+                if self._is_asked:
+                    raise ChannelError(BROKEN_OFF)
+                self._channel = channel
+            yield channel
+        finally:
+            with self._lock:
+                self._channel = None
+            channel.close()
+
+
 def fetch_states(
-    dial: Dial, holders: Sequence[Endpoint], parts: Sequence[str], version: StateVersion, workers: int, most: int
+    dial: Dial,
+    holders: Sequence[Endpoint],
+    parts: Sequence[str],
+    version: StateVersion,
+    workers: int,
+    most: int,
+    breaking: BreakOff | None = None,
 ) -> list[int]:
     """Return the descriptors of new memories by local rank, with the states of that version in them.
 
@@ -31,15 +78,19 @@ def fetch_states(
         version: which states.
         workers: how many ranks the node has.
         most: how many bytes may be fetched.
+        breaking: breaks it off.
 
     Raises:
         TransferError: no keeper has them, complete and undamaged, or there is no room; the message says of each.
     """
-    problems = []
+    problems, breaking = [], BreakOff() if breaking is None else breaking
     for holder in holders:
+        if breaking.is_asked:
+            problems.append(BROKEN_OFF)
+            break
         where = f"{holder.address}:{holder.port}"
         try:
-            with contextlib.closing(dial(holder.address, holder.port)) as channel:
+            with breaking.over(dial(holder.address, holder.port)) as channel:
                 for part in parts:
                     if (found := _fetch(channel, part, version, workers, most)) is not None:
                         return found

@@ -36,7 +36,7 @@ from hpc_elastic.agent.keeper.transfer import (
 )
 from hpc_elastic.cgroup_memory import read_room
 from hpc_elastic.death_signal import NOT_CHECKED, die_with_parent
-from hpc_elastic.frames import receive_frame, send_frame
+from hpc_elastic.frames import MOST_DESCRIPTORS, receive_frame, send_frame
 from hpc_elastic.membership.authentication import Scope, Side
 from hpc_elastic.state_memory import KEPT_FREE
 
@@ -87,30 +87,40 @@ class Keeper:
         self._secret, self._scope = b"", Scope(run="", job_id="", restart_count=0)
         self._pace = SendingRate(None)
         self._most = 0
-        self.copies = Copies(self._find_room)
+        self.copies = Copies(self._find_room, opened=self._opened, freed=lambda part: self._answer({"freed": part}))
 
     def serve(self) -> None:
         """Do what the agent says, until it has ended."""
         memories: list[int] = []
+        copies: list[int] = []
         while (frame := receive_frame(self._link)) is not None:
             message, descriptors = frame
             what = message.get("do")
             if what == "serve":
-                self._begin_to_serve(message, socket.socket(fileno=descriptors[0]))
+                self._begin_to_serve(message)
+            elif what == "listen":
+                listener = socket.socket(fileno=descriptors[0])
+                threading.Thread(target=self._listen, args=(listener,), name="listener", daemon=True).start()
             elif what == "memory":
                 memories += descriptors
             elif what == "begin":
                 self._begin(message, memories)
                 memories = []
+            elif what == "restore":
+                copies += descriptors
+                if message["is_last"]:
+                    self.copies.restore(message["part"], copies)
+                    copies = []
+            elif what == "answer":
+                self._answer({"is_here": True})
             elif what == "copies":
                 held = [[part, *version] for part, version in self.copies.held()]
                 self._answer({"copies": held, "question": message.get("question")})
 
-    def _begin_to_serve(self, message: dict[str, Any], listener: socket.socket) -> None:
+    def _begin_to_serve(self, message: dict[str, Any]) -> None:
         self._secret = bytes.fromhex(message["secret"])
         self._scope = Scope(**message["scope"])
         self._pace, self._most = SendingRate(message["rate"]), message["most"]
-        threading.Thread(target=self._listen, args=(listener,), name="listener", daemon=True).start()
 
     def _begin(self, message: dict[str, Any], memories: list[int]) -> None:
         """Take over the memories of an attempt, and forget all states but the one that it begins with."""
@@ -120,7 +130,7 @@ class Keeper:
             before, self._own = self._own, own
             sender, self._sender = self._sender, None
             leaving, self._leaving = self._leaving, None
-            if before is not None and version is not None and before.part != own.part:
+            if before is not None and message["is_source"] and before.part != own.part:
                 self._leaving = before.copy()
         if leaving is not None:
             leaving.close()
@@ -155,12 +165,17 @@ class Keeper:
         left = self._most - reserved - (own.reserved if own is not None else 0)
         return min(left, room.free - int(KEPT_FREE * room.total))
 
+    def _opened(self, part: str, memories: Sequence[int]) -> None:
+        """Give the agent the memories of copies, too, which then outlive this process."""
+        for first in range(0, len(memories), MOST_DESCRIPTORS):
+            self._answer({"opened": part, "is_first": not first}, memories[first : first + MOST_DESCRIPTORS])
+
     def _say(self, text: str) -> None:
         self._answer({"say": text})
 
-    def _answer(self, message: dict[str, Any]) -> None:
+    def _answer(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         with self._saying, contextlib.suppress(OSError):
-            send_frame(self._link, message)
+            send_frame(self._link, message, descriptors)
 
     # Other keepers, and agents that fetch a state.
 

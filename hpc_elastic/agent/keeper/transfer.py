@@ -8,6 +8,7 @@ found out where it arrives, as well as damage on the way.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import time
 import zlib
@@ -116,7 +117,7 @@ def send_states(channel: Channel, sources: Sequence[RankSource], sent: Callable[
         OvertakenError: one is overwritten meanwhile.
         OSError: the memory cannot be read.
     """
-    memory = memoryview(bytearray(PIECE))
+    memory = _buffer(PIECE)
     for source in sources:
         state, crc, offset = source.state, 0, 0
         while offset < state.length:
@@ -177,7 +178,7 @@ class _DamagedError(Exception):
 
 
 def _receive_one(channel: Channel, length: int, write: Callable[[memoryview, int], object], until: float) -> int:
-    memory, crc, offset = memoryview(bytearray(min(PIECE, length))), 0, 0
+    memory, crc, offset = _buffer(min(PIECE, length)), 0, 0
     while offset < length:
         piece = channel.receive_piece(memory[: length - offset])
         if time.monotonic() > until:
@@ -191,6 +192,14 @@ def _receive_one(channel: Channel, length: int, write: Callable[[memoryview, int
     if trailer.get("crc") != crc or trailer.get("is_whole") is not True:
         raise _DamagedError
     return crc
+
+
+def _buffer(size: int) -> memoryview:
+    """Return memory that the kernel has back as soon as nobody uses it.
+
+    Of a bytearray the C library would keep one for each thread that had one.
+    """
+    return memoryview(mmap.mmap(-1, size))
 
 
 class SendingRate:

@@ -85,9 +85,13 @@ class BackgroundThread:
             Whether they had all run within the time.
         """
         drained = self._put(LAST, lambda: None)
-        self._queue.put((LAST, next(self._numbers), None, None))
+        self.abandon()
         done, _ = await asyncio.wait([drained], timeout=timeout_s)
         return bool(done)
+
+    def abandon(self) -> None:
+        """Let the thread end when it has done what was handed over; wait for nothing."""
+        self._queue.put((LAST, next(self._numbers), None, None))
 
     def _run(self) -> None:
         while True:

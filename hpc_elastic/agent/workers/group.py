@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from hpc_elastic.agent.keeper.fetch import BreakOff
 from hpc_elastic.agent.keeper.link import KeeperLink
 from hpc_elastic.agent.node.environment import NodeFacts, worker_directory, worker_environment, worker_target
 from hpc_elastic.agent.node.network import listen_on_first
@@ -304,18 +305,23 @@ class LocalWorkers:
         gc.collect()
 
     async def _fetch_state(self, assign: Assign) -> bool:
-        """Read the state with which an attempt begins from the run directory; return False if a stop is asked for.
+        """Get the state with which an attempt begins from a node or a file; return False if a stop is asked for.
 
         Raises:
             StateNotHereError: this node cannot read it.
         """
-        fetching = self._copying().call(lambda: self._states.fetch(assign, self._layout))
+        breaking = BreakOff()
+        fetching = self._copying().call(lambda: self._states.fetch(assign, self._layout, breaking))
         stop = asyncio.ensure_future(self._stop_asked.wait())
         waited: set[asyncio.Future[Any]] = {fetching, stop}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not fetching.done():
             fetching.add_done_callback(close_memories)
+            breaking.ask()
+            # What follows, such as the writing of a state before the job ends, gets a thread that waits for nobody.
+            self._copying().abandon()
+            self._copies = None
             return False
         if (files := fetching.result()) is not None:
             self._states.adopt(files, assign)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
 import zlib
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hpc_elastic.agent.keeper.channel import Dial
-from hpc_elastic.agent.keeper.fetch import fetch_states
+from hpc_elastic.agent.keeper.fetch import BreakOff, fetch_states
 from hpc_elastic.agent.keeper.link import KeptAttempt
 from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.workers.state_files import StateFileError, StatePart, read_states
@@ -91,7 +92,8 @@ class RankStates:
         self._unchecked: set[tuple[int, int]] = set()  # versions whose checksums are not compared yet
         self._files: list[int] = []  # by local rank
         self._numbers: list[memoryview] = []
-        self._part = ""
+        self._part = ""  # whose the states are, of each rank's own ...
+        self._shared = ""  # ... and of one that is the same on all ranks
         self._assign: Assign | None = None  # of the latest attempt
         self._first_rank = 0
         self._memory = 0  # bytes that may be used on this node, read once because it takes longer than all the rest
@@ -102,15 +104,23 @@ class RankStates:
         if assign.state is None:
             return None
         found = self._of_version(assign.state)
-        # Other ranks may have been here: what files have fits any place, what is in memory that of its own ranks.
-        is_here = bool(found and found[0] is not None and found[0].is_replicated) or (
-            len(found) == assign.workers and None not in found and part_of(assign) == self._part
+        # Other ranks may have been here, of another role even: what is in memory fits those that have saved it.
+        is_shared = bool(found and found[0] is not None and found[0].is_replicated)
+        is_here = (
+            shared_place(assign.role) == self._shared
+            if is_shared
+            else len(found) == assign.workers and None not in found and part_of(assign) == self._part
         )
         is_checked = (assign.state.attempt, assign.state.step) not in self._unchecked
         return None if is_here and is_checked else assign.state
 
-    def fetch(self, assign: Assign, layout: RunLayout) -> list[int] | None:
+    def fetch(self, assign: Assign, layout: RunLayout, breaking: BreakOff | None = None) -> list[int] | None:
         """Get the state that an attempt goes on with from another node or from the run directory.
+
+        Args:
+            assign: the attempt.
+            layout: the run directory.
+            breaking: breaks it off.
 
         Returns:
             New memories, by local rank; None if it is in memory here, and only its checksums were to be compared.
@@ -128,9 +138,13 @@ class RankStates:
         if self._dial is not None and assign.state_from:
             parts = (part_of(assign), shared_place(assign.role))
             try:
-                return fetch_states(self._dial, assign.state_from, parts, assign.state, assign.workers, self._most())
+                return fetch_states(
+                    self._dial, assign.state_from, parts, assign.state, assign.workers, self._most(), breaking
+                )
             except TransferError as error:
                 problem = f"no other node has given it ({error}), and "
+        if breaking is not None and breaking.is_asked:
+            raise StateNotHereError(f"step {assign.state.step} is not loaded: the attempt is stopped")
         try:
             if assign.state.attempt == OF_ANOTHER_RUN and self._other_run is not None:
                 # An earlier allocation may have written it anew, and the other run's directory may be gone since.
@@ -146,7 +160,7 @@ class RankStates:
         """Take these memories, which `fetch` has filled for this attempt, in the place of those that there are."""
         self.close()
         self._unchecked.clear()
-        self._part = part_of(assign)
+        self._part, self._shared = part_of(assign), shared_place(assign.role)
         self._files = files
         self._numbers = [map_control(file) for file in files]
 
@@ -195,7 +209,9 @@ class RankStates:
         Raises:
             StateNotHereError: this node does not hold that state.
         """
-        self._part, self._first_rank, self._assign = part_of(assign), assign.first_rank, assign
+        is_of_role = self._shared in ("", shared_place(assign.role))
+        self._part, self._shared = part_of(assign), shared_place(assign.role)
+        self._first_rank, self._assign = assign.first_rank, assign
         try:
             self._have(assign.workers)
         except (OSError, ValueError) as error:
@@ -214,7 +230,7 @@ class RankStates:
             numbers[LIMIT] = most // assign.workers
             every = numbers[COPY_EVERY] if self._dial is not None and assign.copies_to is not None else 0
             numbers[COPY_EVERY] = 0 if self._dial is None or assign.copies_to is None else max(1, every // 2)
-        self._choose(assign.state)
+        self._choose(assign.state, is_of_role=is_of_role)
         return [StateFiles(own=own, node=self._files[0]) for own in self._files]
 
     @property
@@ -235,8 +251,8 @@ class RankStates:
             self._files.append(create_memory(len(self._files)))
             self._numbers.append(map_control(self._files[-1]))
 
-    def _choose(self, version: StateVersion | None) -> None:
-        wanted = None if version is None else (version.attempt, version.step)
+    def _choose(self, version: StateVersion | None, *, is_of_role: bool) -> None:
+        wanted = None if version is None or not is_of_role else (version.attempt, version.step)
         found = [self._forget_others(local_rank, wanted) for local_rank in range(len(self._files))]
         if version is None:
             return
@@ -327,7 +343,7 @@ class RankStates:
         for version, state in (found[0] if found else {}).items():
             is_whole = all(version in each and not each[version].is_replicated for each in found)
             if state.is_replicated or is_whole:
-                part = None if state.is_replicated else self._part
+                part = self._shared if state.is_replicated else self._part
                 held.append(HeldState(attempt=version[0], step=version[1], part=part))
         return tuple(held)
 
@@ -356,6 +372,7 @@ def kept_attempt(assign: Assign) -> KeptAttempt:
         shared=shared_place(assign.role),
         version=assign.state,
         copies_to=assign.copies_to,
+        is_source=assign.is_source,
     )
 
 
@@ -377,13 +394,14 @@ def _not_here(version: StateVersion) -> StateNotHereError:
 def _checksum(descriptor: int, state: SlotState) -> int | None:
     """Return the checksum of a state, None if the file ends before it does.
 
-    It is read, not mapped: to touch a mapped page that its rank has given back would cost the agent memory.
+    It is read, not mapped: to touch a mapped page that its rank has given back would cost the agent memory. What it is
+    read into is given back at once: of a bytearray the C library would keep one for each thread that had one.
     """
     found, offset, end = 0, slot_offset(state.slot), slot_offset(state.slot) + state.length
-    memory = memoryview(bytearray(min(READ_BYTES, state.length)))
-    while offset < end:
-        count = os.preadv(descriptor, [memory[: end - offset]], offset)
-        if not count:
-            return None
-        found, offset = zlib.crc32(memory[:count], found), offset + count
+    with mmap.mmap(-1, min(READ_BYTES, state.length)) as buffer, memoryview(buffer) as memory:
+        while offset < end:
+            count = os.preadv(descriptor, [memory[: end - offset]], offset)
+            if not count:
+                return None
+            found, offset = zlib.crc32(memory[:count], found), offset + count
     return found

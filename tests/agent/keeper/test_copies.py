@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from hpc_elastic.agent.keeper.copies import Copies, close_sources
 from hpc_elastic.agent.keeper.transfer import NotNowError, Offer, TransferError
-from hpc_elastic.state_memory import GROWS_BY
+from hpc_elastic.state_memory import GROWS_BY, create_memory
 from tests.agent.keeper.scene import PART, an_offer, content_of, state_in
 
 ROOM = 1 << 30
@@ -33,6 +35,42 @@ def test_a_copy_counts_when_it_is_complete(copies: Copies) -> None:
         assert copies.held() == []
     assert copies.held() == [(PART, (1, 5))]
     assert copies.has(an_offer(5))
+
+
+def test_what_another_process_has_left_counts_as_far_as_it_is_complete_and_wanted() -> None:
+    opened: dict[str, list[int]] = {}
+    freed: list[str] = []
+    first = Copies(lambda _: ROOM, opened=lambda part, memories: opened.update({part: list(map(os.dup, memories))}))
+    first.begin(1, None)
+    take(first, an_offer(5))
+    take(first, an_offer(5, part="other"))
+    with contextlib.suppress(KeyboardInterrupt), first.take(an_offer(6)) as (memories, slot):
+        state_in(memories[0], slot, 6, b"1" * 100)  # only the first rank's is there
+        raise KeyboardInterrupt
+    first.close()
+    second = Copies(lambda _: ROOM, freed=freed.append)
+    second.begin(1, None)
+    second.restore(PART, opened[PART])
+    assert (second.held(), freed) == ([(PART, (1, 5))], [])
+    take(second, an_offer(7))
+    take(second, an_offer(8))
+    assert sorted(second.held()) == [(PART, (1, 7)), (PART, (1, 8))]
+    second.begin(2, (1, 8))
+    memory, _ = opened["other"]
+    second.restore("other", opened["other"])
+    assert (second.held(), freed) == ([(PART, (1, 8))], ["other"])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(memory)
+    second.close()
+
+
+def test_memories_that_come_after_a_newer_copy_are_closed(copies: Copies) -> None:
+    take(copies, an_offer(5))
+    late = create_memory(0)
+    copies.restore(PART, [late])
+    assert copies.held() == [(PART, (1, 5))]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(late)
 
 
 def test_a_copy_that_breaks_off_does_not_count_and_costs_the_older_one_only(copies: Copies) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from hpc_elastic.agent.keeper.channel import ChannelError
 from hpc_elastic.agent.keeper.fetch import fetch_states
-from hpc_elastic.agent.keeper.link import KeeperLink, KeeperSettings, KeptAttempt
+from hpc_elastic.agent.keeper.link import ASKS_EVERY_S, KeeperLink, KeeperSettings, KeptAttempt
 from hpc_elastic.agent.keeper.transfer import TransferError
 from hpc_elastic.agent.system.background import BackgroundThread
 from hpc_elastic.rundir.records import Endpoint
@@ -35,13 +35,15 @@ MEBIBYTE = 1024 * 1024
 class Node:
     """A node with its keeper and the memories of two ranks."""
 
-    def __init__(self, part: str, *, most: int = 1 << 30) -> None:
+    def __init__(self, part: str, *, most: int = 1 << 30, asks_every_s: float = ASKS_EVERY_S) -> None:
         self.part = part
         self.said: list[str] = []
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         settings = KeeperSettings(package_dir=str(PACKAGE), secret=SECRET, scope=SCOPE, rate=None, most=most)
         listener = socket.create_server(("127.0.0.1", 0))
-        self.keeper = KeeperLink(settings, listener, thread=self.thread, say=self.said.append)
+        self.keeper = KeeperLink(
+            settings, listener, thread=self.thread, say=self.said.append, asks_every_s=asks_every_s
+        )
         self.memories = [a_memory(), a_memory()]
 
     @property
@@ -84,8 +86,8 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def two_nodes() -> AsyncIterator[tuple[Node, Node]]:
-    nodes = Node(PART), Node(OTHER)
+async def two_nodes(asks_every_s: float = ASKS_EVERY_S) -> AsyncIterator[tuple[Node, Node]]:
+    nodes = Node(PART, asks_every_s=asks_every_s), Node(OTHER, asks_every_s=asks_every_s)
     try:
         yield nodes
     finally:
@@ -175,6 +177,77 @@ def test_a_keeper_that_was_killed_is_started_again_with_the_next_attempt() -> No
     asyncio.run(scene())
 
 
+HUNG = (
+    "the keeper of training states does not answer, and is ended; another one is started, with the copies that it had"
+)
+ENDED = "the keeper of training states has ended; another one is started, with the copies that it had"
+
+
+def test_a_keeper_that_hangs_is_replaced_and_no_copy_is_lost() -> None:
+    async def scene() -> None:
+        async with two_nodes(asks_every_s=0.1) as (node, holder):
+            await holder.begin(1, node)
+            await node.begin(1, holder)
+            contents = node.save(1)
+            await holder.until_it_holds(1)
+            (frozen,) = holder.keeper.pids()
+            pidfd = os.pidfd_open(frozen)
+            os.kill(frozen, signal.SIGSTOP)
+            ending = select.poll()
+            ending.register(pidfd, select.POLLIN)
+            assert await asyncio.to_thread(ending.poll, 20_000), "the one that hangs is not ended"
+            os.close(pidfd)
+            node.save(2)
+            await holder.until_it_holds(1, 2)
+            assert holder.keeper.pids() != [frozen]
+            fetched = await asyncio.to_thread(node.fetch, holder, 1)
+            assert [content_of(memory, 1) for memory in fetched] == contents
+            for memory in fetched:
+                os.close(memory)
+            assert holder.said == [HUNG]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("signal_number", "line"), [(signal.SIGSTOP, HUNG), (signal.SIGKILL, ENDED)])
+def test_what_a_keeper_had_that_does_not_answer_is_counted_all_the_same(
+    signal_number: signal.Signals, line: str
+) -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, holder):
+            await holder.begin(1, node)
+            await node.begin(1, holder)
+            node.save(1)
+            await holder.until_it_holds(1)
+            os.kill(holder.keeper.pids()[0], signal_number)
+            assert await holder.keeper.copies() == (HeldState(attempt=1, step=1, part=PART, is_copy=True),)
+            assert holder.said == [line]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.long
+def test_the_agent_keeps_no_memory_of_a_copy_that_its_keeper_has_freed() -> None:
+    async def scene() -> None:
+        async with two_nodes() as (node, holder):
+            await holder.begin(1, node)
+            await node.begin(1, holder)
+            before = descriptors()
+            node.save(1)
+            await holder.until_it_holds(1)
+            assert descriptors() == before + 2
+            await holder.begin(2, node)
+            assert await holder.keeper.copies() == ()
+            assert descriptors() == before
+
+    asyncio.run(scene())
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 ANSWERS_LATE = """
 import socket, sys
 sys.path.insert(0, {package!r})
@@ -200,7 +273,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_to_the_next_questio
         await keeper.start()
         try:
             assert await keeper.copies() == ()
-            assert said == ["the keeper of training states does not answer: its copies are not counted"]
+            assert said == [HUNG, "the keeper of training states does not answer: its copies are not counted"]
             assert await keeper.copies() == (HeldState(attempt=2, step=2, part="of now", is_copy=True),)
         finally:
             await keeper.close()

@@ -34,7 +34,7 @@ from tests.plans import make_run_plan
 class Scene:
     """The workers of one node, which sleep."""
 
-    def __init__(self, root: Path, *, start_again_s: float = START_AGAIN_S, **changes: Any) -> None:
+    def __init__(self, root: Path, *, start_again_s: float = START_AGAIN_S, keeper: Any = None, **changes: Any) -> None:
         self.may_start = True
         self.thread = BackgroundThread("processes", asyncio.get_running_loop())
         entrypoint = EntrypointPlan(kind="command", target="sleep", args=("60",))
@@ -60,6 +60,7 @@ class Scene:
             on_exit=lambda *_: None,
             on_broken=print,
             may_start=lambda: self.may_start,
+            keeper=keeper,
             start_again_s=start_again_s,
         )
 
