@@ -61,6 +61,13 @@ def test_steps_that_were_forgotten_or_left_out_are_found(began: int) -> None:
     assert f"attempt 2 began at step {began}; 10 was saved, 12 done" in found
 
 
+def test_a_node_that_is_set_aside_may_open_an_attempt_in_which_it_is_not() -> None:
+    second = claim(2, head="local9", set_aside=[{"node": "local9"}])
+    assert list(broken_rules(good_marks(), [claim(1), second])) == list(
+        broken_rules(good_marks(), [claim(1), claim(2)])
+    )
+
+
 @pytest.mark.parametrize(
     ("second", "rule"),
     [
