@@ -8,6 +8,7 @@ from tests.simulation.draw import draw
 from tests.simulation.draw_alone import draw_alone
 from tests.simulation.draw_disks import draw_disks
 from tests.simulation.draw_failures import draw_failures
+from tests.simulation.draw_firsts import draw_firsts
 from tests.simulation.draw_flapping import draw_flapping
 from tests.simulation.draw_foretold import draw_foretold
 from tests.simulation.draw_health import draw_health
@@ -17,11 +18,14 @@ from tests.simulation.draw_machines import draw_machines
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
+from tests.simulation.draw_roles import draw_roles
 from tests.simulation.draw_saves import draw_saves
 from tests.simulation.draw_search import draw_search
 from tests.simulation.draw_spares import draw_spares
 from tests.simulation.draw_starts import draw_second_start
 from tests.simulation.draw_states import draw_states
+from tests.simulation.draw_taken import draw_taken
+from tests.simulation.draw_timeouts import draw_timeouts
 from tests.simulation.scenario import Scenario
 
 DRAWN_ANYHOW = "any"
@@ -29,11 +33,15 @@ DRAWN_ANYHOW = "any"
 KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "foretold": draw_foretold,
     "failures": draw_failures,
+    "roles": draw_roles,
+    "timeouts": draw_timeouts,
+    "taken": draw_taken,
     "search": draw_search,
     "disks": draw_disks,
     "limits": draw_limits,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
+    "firsts": draw_firsts,
     "starts": draw_second_start,
     "requests": draw_requests,
     "spares": draw_spares,
