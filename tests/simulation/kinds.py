@@ -15,6 +15,7 @@ from tests.simulation.draw_health import draw_health
 from tests.simulation.draw_large import draw_large
 from tests.simulation.draw_limits import draw_limits
 from tests.simulation.draw_machines import draw_machines
+from tests.simulation.draw_moved import draw_moved
 from tests.simulation.draw_notices import draw_notices
 from tests.simulation.draw_requests import draw_requests
 from tests.simulation.draw_requeues import draw_requeues
@@ -39,6 +40,7 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "search": draw_search,
     "disks": draw_disks,
     "limits": draw_limits,
+    "moved": draw_moved,
     DRAWN_ANYHOW: draw,
     "alone": draw_alone,
     "firsts": draw_firsts,
