@@ -56,3 +56,18 @@ KINDS: Mapping[str, Callable[[int], Scenario]] = {
     "large": draw_large,
     "flapping": draw_flapping,
 }
+# How many seeds of each kind an edit is played with, against others: more where the rules foretell more of a run, and
+# fewer where one run takes long.
+WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {
+    "foretold": 5.0,
+    "failures": 2.0,
+    "limits": 3.0,
+    "roles": 2.0,
+    "taken": 2.0,
+    "alone": 3.0,
+    "spares": 2.0,
+    DRAWN_ANYHOW: 2.0,
+    "machines": 0.5,
+    "large": 0.5,
+    "flapping": 0.5,
+}
